@@ -1,0 +1,137 @@
+//! Sizes as people write them: `24GiB`, `24 GB`, `1.5MiB`, `1048576`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use thiserror::Error;
+
+/// A number of bytes that came from a person or goes to one.
+///
+/// Between the two, sizes are plain `u64` bytes: there is only one unit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Bytes(pub u64);
+
+/// A size that could not be read.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("`{text}` is not a size: {reason}. Write bytes (`25769803776`) or a number with a unit, as in `24GiB` or `24GB`")]
+pub struct ParseBytesError {
+    text: String,
+    reason: &'static str,
+}
+
+/// Unit names, lower case, and the bytes of each. A lone letter means the power of 1024, as in
+/// `docker run --memory 24g` and `nvidia-smi`'s habit of calling GiB "G".
+const UNITS: &[(&str, u64)] = &[
+    ("", 1),
+    ("b", 1),
+    ("k", 1 << 10),
+    ("kb", 1_000),
+    ("kib", 1 << 10),
+    ("m", 1 << 20),
+    ("mb", 1_000_000),
+    ("mib", 1 << 20),
+    ("g", 1 << 30),
+    ("gb", 1_000_000_000),
+    ("gib", 1 << 30),
+    ("t", 1 << 40),
+    ("tb", 1_000_000_000_000),
+    ("tib", 1 << 40),
+];
+
+impl FromStr for Bytes {
+    type Err = ParseBytesError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let fail = |reason| ParseBytesError { text: text.to_owned(), reason };
+        let trimmed = text.trim();
+        let digits = trimmed
+            .find(|c: char| !(c.is_ascii_digit() || c == '.' || c == '_'))
+            .unwrap_or(trimmed.len());
+        let (number, unit) = trimmed.split_at(digits);
+        let number = number.replace('_', "");
+        let unit = unit.trim().to_ascii_lowercase();
+        let scale = UNITS
+            .iter()
+            .find_map(|&(name, bytes)| (name == unit).then_some(bytes))
+            .ok_or_else(|| fail("the unit is none of B, KiB, MiB, GiB, TiB, KB, MB, GB, TB"))?;
+        if number.is_empty() {
+            return Err(fail("it does not begin with a number"));
+        }
+        if let Ok(whole) = number.parse::<u64>() {
+            return whole.checked_mul(scale).map(Self).ok_or_else(|| fail("it is over 16 EiB"));
+        }
+        let value: f64 = number.parse().map_err(|_| fail("the number cannot be read"))?;
+        let bytes = value * scale as f64;
+        if bytes >= u64::MAX as f64 {
+            return Err(fail("it is over 16 EiB"));
+        }
+        Ok(Self(bytes as u64))
+    }
+}
+
+/// The unit that suits the size, with two decimals: `512 bytes`, `1.50 KiB`, `20.00 MiB`.
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The limits, up to and including the next unit, are those of PyTorch's out-of-memory
+        // message.
+        let in_unit = |shift: u32| self.0 as f64 / (1_u64 << shift) as f64;
+        match self.0 {
+            0..=1_024 => write!(f, "{} bytes", self.0),
+            1_025..=1_048_576 => write!(f, "{:.2} KiB", in_unit(10)),
+            1_048_577..=1_073_741_824 => write!(f, "{:.2} MiB", in_unit(20)),
+            _ => write!(f, "{:.2} GiB", in_unit(30)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_as_people_write_them() {
+        for (text, bytes) in [
+            ("0", 0),
+            ("8963997818", 8_963_997_818),
+            ("24GiB", 24 << 30),
+            ("24 GiB", 24 << 30),
+            ("24gib", 24 << 30),
+            ("24G", 24 << 30),
+            ("24GB", 24_000_000_000),
+            ("1.5MiB", 3 << 19),
+            ("512B", 512),
+            ("1_000kb", 1_000_000),
+        ] {
+            assert_eq!(text.parse(), Ok(Bytes(bytes)), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_bad_size_says_why_and_what_would_do() {
+        for (text, part) in [
+            ("", "does not begin with a number"),
+            ("GiB", "does not begin with a number"),
+            ("24 parsecs", "the unit is none of"),
+            ("-1", "the unit is none of"),
+            ("1.2.3", "cannot be read"),
+            ("99999999999TiB", "over 16 EiB"),
+        ] {
+            let message = text.parse::<Bytes>().unwrap_err().to_string();
+            assert!(message.contains(part), "{text}: {message}");
+            assert!(message.contains("24GiB"), "{text}: {message}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_shown_as_pytorch_shows_them() {
+        for (bytes, text) in [
+            (1_024, "1024 bytes"),
+            (1_025, "1.00 KiB"),
+            (1 << 20, "1024.00 KiB"),
+            (16 << 20, "16.00 MiB"),
+            (150_109_880_320, "139.80 GiB"),
+        ] {
+            assert_eq!(Bytes(bytes).to_string(), text);
+        }
+    }
+}
