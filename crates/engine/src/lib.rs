@@ -1,1 +1,74 @@
-//! placeholder
+//! PyTorch's CUDA caching allocator as a deterministic state machine.
+//!
+//! ```text
+//! caller ─ request ─ pool ─ block ─ segment ─ device
+//!                    (split/merge)  (fixed | expandable)
+//!             └── every state change ─► event ─► stats · history ─► snapshot
+//! ```
+//!
+//! [`Engine`] is the whole of it; the stages are one file or folder each. It takes PyTorch 2.11's
+//! decisions byte for byte (2.9 and 2.10 on request), asks a
+//! [`Device`](tonnage_device::Device) for memory, and has neither I/O nor unsafe code.
+
+#![forbid(unsafe_code)]
+
+// The settings, as a value.
+pub mod config;
+
+// 1. What was asked, rounded.
+mod request;
+
+// 2. The seam for placement rules.
+mod policy;
+
+// 3. Who has a free block.
+mod pool;
+
+// 4. Blocks, cut and put together.
+mod block;
+
+// 5. Where blocks are cut from.
+mod segment;
+
+// The way itself: to the owner,
+mod engine;
+
+// to the device,
+mod grow;
+
+// back from the owner,
+mod give_back;
+
+mod pending;
+
+// and back to the device.
+mod reclaim;
+
+// 7. State changes become events.
+mod ledger;
+
+// 8. What they add up to.
+mod history;
+
+mod stats;
+
+mod summary;
+
+mod snapshot;
+
+mod error;
+
+mod invariants;
+
+pub use config::{Config, ConfigError, Release};
+pub use engine::{Allocation, Engine, FreeMemoryCallback, OomObserver};
+pub use error::{
+    AllocError, CacheError, CachedBlock, FractionError, FreeError, OutOfMemory, PendingBlock,
+    RecordStreamError,
+};
+pub use history::{Context, History, RecordOptions, StackDepth, system_time_us};
+pub use policy::Policy;
+pub use pool::{PoolError, StreamFilter};
+pub use snapshot::Snapshot;
+pub use stats::{Stat, StatArray, Stats};
+pub use tonnage_events::{Address, DeviceId, PoolId, PoolKind, StreamId};

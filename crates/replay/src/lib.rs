@@ -1,1 +1,8 @@
-//! placeholder
+//! Recordings through the engine: exact, or the first difference.
+#![forbid(unsafe_code)]
+
+pub mod stream;
+
+mod outcome;
+
+pub use outcome::{Difference, Outcome};

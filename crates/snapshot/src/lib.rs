@@ -1,1 +1,64 @@
-//! placeholder
+//! Reads the memory snapshots that PyTorch writes (`torch.cuda.memory._dump_snapshot`), without
+//! executing anything.
+//!
+//! In:  the bytes of a pickle (protocols 2 to 5), plain or compressed with zstd or gzip.
+//! Out: a [`SnapshotFile`]: segments, traces, settings, annotations and stacks as plain data.
+//!
+//! A pickle is a program for a small stack machine, and Python's reader lets that program import
+//! and call whatever it names. This one knows the instructions for plain data and no others: a
+//! file that asks for more is refused, with the instruction and its place. Nothing here judges
+//! whether blocks tile their segment or a free follows its allocation; that is the consumer's.
+//!
+//! The file is read once, front to back, in pieces. Dictionaries become rows as soon as they are
+//! complete, so that memory grows with the events and the distinct stacks and not with the
+//! objects Python would make of them:
+//!
+//! | stage | in → out | lives in |
+//! | --- | --- | --- |
+//! | 1 input | compressed bytes → plain bytes with offsets | `input.rs` |
+//! | 2 opcodes | byte → what it is called, and whether it is plain data | `opcode.rs` |
+//! | 3 machine | opcodes → values | `machine.rs`, `memo.rs`, `value.rs` |
+//! | 4 rows | complete dictionaries and lists → rows | `rows.rs`, `strings.rs`, `call_stacks.rs` |
+//! | 5 file | rows → [`SnapshotFile`] | `snapshot_file.rs` |
+//!
+//! ```
+//! // What `pickle.dumps([], protocol=4)` gives: the snapshot of an allocator without segments.
+//! let file = tonnage_snapshot::parse(b"\x80\x04]\x94.")?;
+//! assert!(file.segments.is_empty());
+//! # Ok::<(), tonnage_snapshot::SnapshotError>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod error;
+
+mod limits;
+
+// 1. Bytes, decompressed, with offsets.
+mod input;
+
+// 2. What a byte asks for.
+mod opcode;
+
+// 3. The stack machine.
+mod machine;
+
+mod memo;
+
+mod value;
+
+// 4. Complete things, as rows.
+mod call_stacks;
+
+mod rows;
+
+mod strings;
+
+// 5. What a file holds.
+mod snapshot_file;
+
+pub use error::SnapshotError;
+pub use limits::Limits;
+pub use snapshot_file::{
+    AllocatorSettings, Annotation, Keys, SnapshotFile, Stage, fuzz_pickle, open, parse, read,
+};

@@ -1,0 +1,216 @@
+//! Rules that give new segments and ranges their addresses.
+//!
+//! Ties between equally large free blocks go to the lowest address, so an allocator's decisions
+//! depend on the order of its segments' addresses. Two rules:
+//!
+//! - [`FirstFit`]: the lowest gap. Simple to reproduce elsewhere; the command streams use it.
+//! - [`Arenas`]: imitates what NVIDIA's driver was seen to do on an H200, for predictions. Fitted on
+//!   recordings, not derived.
+
+use std::collections::BTreeMap;
+
+use tonnage_events::Address;
+
+/// Live intervals: where each begins, and its bytes.
+type Intervals = BTreeMap<Address, u64>;
+
+/// Both rules keep everything at multiples of this, as drivers do.
+const ALIGNMENT: u64 = 2 << 20;
+
+/// A rule for addresses.
+#[derive(Clone, Debug)]
+pub enum Placement {
+    /// The lowest gap.
+    FirstFit(FirstFit),
+    /// What a driver was seen to do.
+    Arenas(Arenas),
+}
+
+impl Placement {
+    pub(crate) fn place_segment(&mut self, size: u64, live: &Intervals) -> Option<Address> {
+        match self {
+            Self::FirstFit(rule) => first_gap(rule.segments_from, size, live),
+            Self::Arenas(rule) => rule.place(size),
+        }
+    }
+
+    pub(crate) fn remove_segment(&mut self, address: Address, size: u64) {
+        match self {
+            Self::FirstFit(_) => {}
+            Self::Arenas(rule) => rule.remove(address, size),
+        }
+    }
+
+    pub(crate) fn place_range(&mut self, size: u64, live: &Intervals) -> Option<Address> {
+        match self {
+            Self::FirstFit(rule) => first_gap(rule.ranges_from, size, live),
+            Self::Arenas(_) => first_gap(RANGES_FROM, size, live),
+        }
+    }
+}
+
+/// The lowest gap above a fixed address; segments and ranges lie apart.
+#[derive(Clone, Debug)]
+pub struct FirstFit {
+    /// Where segments begin.
+    pub segments_from: Address,
+    /// Where reserved ranges begin.
+    pub ranges_from: Address,
+}
+
+impl Default for FirstFit {
+    /// The addresses of the command streams under `testdata/streams`: ranges lie below segments.
+    fn default() -> Self {
+        Self { segments_from: Address(0x7000_0000_0000), ranges_from: Address(0x6000_0000_0000) }
+    }
+}
+
+/// Tries `from` and the ends of live intervals, each rounded up to the alignment.
+fn first_gap(from: Address, size: u64, live: &Intervals) -> Option<Address> {
+    let mut place = from.0;
+    for (&start, &length) in live {
+        if start.0 >= place.checked_add(size)? {
+            break;
+        }
+        let end = start.0.checked_add(length)?.checked_next_multiple_of(ALIGNMENT)?;
+        place = place.max(end);
+    }
+    place.checked_add(size)?;
+    Some(Address(place))
+}
+
+/// Where the arenas end and the small segments begin.
+const BASE: u64 = 1 << 46;
+
+/// Segments of this size are stacked upwards and their addresses never used again.
+const SMALL_SEGMENT: u64 = 2 << 20;
+
+/// Arenas are whole multiples of this.
+const ARENA_UNIT: u64 = 32 << 20;
+
+/// Expandable ranges: any ascending addresses do, since ties never depended on them.
+const RANGES_FROM: Address = Address(1 << 33);
+
+/// The placement that was seen on H200 recordings.
+///
+/// - A segment of exactly 2 MiB goes directly above all earlier ones of that size.
+/// - A larger one goes into the oldest arena with a hole that fits, lowest hole first. If none
+///   fits, a new arena is made below the lowest one, and the segment lies at its low end.
+/// - A freed segment leaves a hole in its arena. Arenas are never given back.
+#[derive(Clone, Debug, Default)]
+pub struct Arenas {
+    small_segments: u64,
+    /// Oldest first, which is also from high addresses to low ones.
+    arenas: Vec<Arena>,
+}
+
+#[derive(Clone, Debug)]
+struct Arena {
+    start: u64,
+    end: u64,
+    /// Free intervals, none touching another: start to end.
+    holes: BTreeMap<u64, u64>,
+}
+
+impl Arenas {
+    fn place(&mut self, size: u64) -> Option<Address> {
+        if size == SMALL_SEGMENT {
+            let address = BASE.checked_add(self.small_segments.checked_mul(SMALL_SEGMENT)?)?;
+            self.small_segments += 1;
+            return Some(Address(address));
+        }
+        for arena in &mut self.arenas {
+            if let Some(start) = arena.take(size) {
+                return Some(Address(start));
+            }
+        }
+        let lowest = self.arenas.last().map_or(BASE, |arena| arena.start);
+        let start = lowest.checked_sub(size.checked_next_multiple_of(ARENA_UNIT)?)?;
+        let mut arena = Arena { start, end: lowest, holes: BTreeMap::from([(start, lowest)]) };
+        let place = arena.take(size);
+        self.arenas.push(arena);
+        place.map(Address)
+    }
+
+    fn remove(&mut self, address: Address, size: u64) {
+        let inside = |arena: &&mut Arena| (arena.start..arena.end).contains(&address.0);
+        if let Some(arena) = self.arenas.iter_mut().find(inside) {
+            arena.put(address.0, address.0 + size);
+        }
+    }
+}
+
+impl Arena {
+    fn take(&mut self, size: u64) -> Option<u64> {
+        let (&start, &end) = self.holes.iter().find(|&(start, end)| end - start >= size)?;
+        self.holes.remove(&start);
+        let rest = (start + size).next_multiple_of(ALIGNMENT);
+        if rest < end {
+            self.holes.insert(rest, end);
+        }
+        Some(start)
+    }
+
+    fn put(&mut self, start: u64, end: u64) {
+        let mut hole = (start, end.next_multiple_of(ALIGNMENT));
+        if let Some((&below, &below_end)) = self.holes.range(..start).next_back()
+            && below_end == hole.0
+        {
+            self.holes.remove(&below);
+            hole.0 = below;
+        }
+        if let Some(above_end) = self.holes.remove(&hole.1) {
+            hole.1 = above_end;
+        }
+        self.holes.insert(hole.0, hole.1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn first_fit_takes_the_lowest_gap_that_holds_it() {
+        let live =
+            BTreeMap::from([(Address(100 * MIB), 2 * MIB), (Address(110 * MIB), 3 * MIB)]);
+        let from = Address(100 * MIB);
+        assert_eq!(first_gap(from, 8 * MIB, &live), Some(Address(102 * MIB)));
+        // The end of a live interval counts rounded up to 2 MiB.
+        assert_eq!(first_gap(from, 9 * MIB, &live), Some(Address(114 * MIB)));
+        assert_eq!(first_gap(from, u64::MAX, &live), None);
+    }
+
+    #[test]
+    fn small_segments_stack_upwards_and_are_never_reused() {
+        let mut rule = Arenas::default();
+        let first = rule.place(2 * MIB).unwrap();
+        rule.remove(first, 2 * MIB);
+        assert_eq!(first, Address(BASE));
+        assert_eq!(rule.place(2 * MIB), Some(Address(BASE + 2 * MIB)));
+    }
+
+    #[test]
+    fn large_segments_fill_the_oldest_arena_then_a_new_one_below() {
+        let mut rule = Arenas::default();
+        let a = rule.place(20 * MIB).unwrap();
+        assert_eq!(a, Address(BASE - 32 * MIB));
+        assert_eq!(rule.place(12 * MIB), Some(Address(BASE - 12 * MIB)), "the rest of the first");
+        assert_eq!(rule.place(40 * MIB), Some(Address(BASE - 96 * MIB)), "64 MiB, at its low end");
+        rule.remove(a, 20 * MIB);
+        assert_eq!(rule.place(24 * MIB), Some(Address(BASE - 56 * MIB)), "a rest below");
+        assert_eq!(rule.place(18 * MIB), Some(a), "the hole in the oldest arena");
+    }
+
+    #[test]
+    fn holes_that_touch_become_one() {
+        let mut rule = Arenas::default();
+        let pieces: Vec<_> = (0..3).map(|_| rule.place(10 * MIB).unwrap()).collect();
+        for index in [0, 2, 1] {
+            rule.remove(pieces[index], 10 * MIB);
+        }
+        assert_eq!(rule.place(32 * MIB), Some(pieces[0]));
+    }
+}

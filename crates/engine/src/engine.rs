@@ -1,0 +1,628 @@
+//! The way of a request, one line per stage, and the allocator's public face.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::panic::Location;
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+use tonnage_device::{Device, DeviceError};
+use tonnage_events::{
+    Address, BlockEvent, DeviceId, Event, PoolId, SplitChange, StackId, StreamId,
+};
+
+use crate::block::{Block, BlockId, Blocks};
+use crate::config::{Config, ConfigError};
+use crate::error::{AllocError, CacheError, FractionError, FreeError, OutOfMemory, RecordStreamError};
+use crate::history::{Caller, Context, History, RecordOptions};
+use crate::ledger::Ledger;
+use crate::pending::Pending;
+use crate::policy::Policy;
+use crate::pool::{PoolError, PoolRef, PoolSet, Pools, StreamFilter};
+use crate::request::{ABSURD_SIZE, Request, kind_of, round};
+use crate::segment::Ranges;
+use crate::stats::Stats;
+
+/// A caching allocator for one device.
+///
+/// A deterministic state machine: the same calls on the same device always give the same answers.
+/// It asks the device for memory and keeps the books; it never touches the memory itself.
+///
+/// ```
+/// use tonnage_device::Dry;
+/// use tonnage_engine::{Config, Engine, StreamId};
+///
+/// let mut engine = Engine::new(Dry::new(8 << 30), Config::default());
+/// let block = engine.allocate(1000, StreamId::DEFAULT)?;
+/// assert_eq!(engine.stats().memory_allocated(), 1024);
+/// assert_eq!(engine.stats().memory_reserved(), 2 << 20);
+/// engine.free(&block)?;
+/// engine.empty_cache()?;
+/// assert_eq!(engine.stats().memory_reserved(), 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Engine<D> {
+    pub(crate) device: D,
+    pub(crate) config: Config,
+    pub(crate) policy: Policy,
+    /// Most bytes to obtain from the device.
+    pub(crate) limit: Option<u64>,
+    pub(crate) blocks: Blocks,
+    pub(crate) pools: Pools,
+    pub(crate) ranges: Ranges,
+    pub(crate) pending: Pending,
+    /// Blocks in their owners' hands, by address.
+    pub(crate) live: FxHashMap<Address, BlockId>,
+    pub(crate) ledger: Ledger,
+    callbacks: BTreeMap<String, FreeMemoryCallback<D>>,
+    observers: Vec<OomObserver>,
+}
+
+/// Frees memory elsewhere when a pool has no block for a request, and says whether it did.
+pub type FreeMemoryCallback<D> = Arc<dyn Fn(&mut Engine<D>) -> bool + Send + Sync>;
+
+/// Is told of each failed request.
+pub type OomObserver = Arc<dyn Fn(&OutOfMemory) + Send + Sync>;
+
+/// A block in its owner's hands.
+///
+/// Goes back with [`Engine::free`]. A copy that is freed twice is an error, even if the memory was
+/// handed out again in between.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allocation {
+    /// Where it begins.
+    pub address: Address,
+    /// Bytes that may be used.
+    pub size: u64,
+    /// Bytes that were asked for.
+    pub requested: u64,
+    /// The stream it was allocated on.
+    pub stream: StreamId,
+    /// The device it lies on.
+    pub device: DeviceId,
+    block: BlockId,
+}
+
+impl<D: Device> Engine<D> {
+    /// An empty allocator that follows PyTorch's placement rules.
+    pub fn new(device: D, config: Config) -> Self {
+        Self::with_policy(device, config, Policy::default())
+    }
+
+    /// An empty allocator with other placement rules.
+    pub fn with_policy(device: D, config: Config, policy: Policy) -> Self {
+        let fraction = config.per_process_memory_fraction();
+        let stats = Stats::new(config.max_split_size_limit());
+        let mut engine = Self {
+            device,
+            config,
+            policy,
+            limit: None,
+            blocks: Blocks::default(),
+            pools: Pools::default(),
+            ranges: Ranges::default(),
+            pending: Pending::default(),
+            live: FxHashMap::default(),
+            ledger: Ledger::new(stats),
+            callbacks: BTreeMap::new(),
+            observers: Vec::new(),
+        };
+        engine.limit = engine.limit_of(fraction);
+        engine
+    }
+
+    /// Serves `bytes` on `stream` from the cheapest source that can.
+    ///
+    /// # Errors
+    ///
+    /// If nothing could serve it; see [`AllocError`]. The allocator is then as usable as before.
+    #[track_caller]
+    pub fn allocate(&mut self, bytes: u64, stream: StreamId) -> Result<Allocation, AllocError> {
+        let caller = Location::caller();
+        if bytes == 0 {
+            return Err(AllocError::ZeroBytes);
+        }
+        if bytes >= ABSURD_SIZE {
+            return Err(AllocError::TooLarge(bytes));
+        }
+        let stack = self.ledger.stack(Context::State, caller);
+        let result = self.allocate_with(bytes, stream, stack);
+        self.debug_walk("allocate");
+        result
+    }
+
+    fn allocate_with(
+        &mut self,
+        bytes: u64,
+        stream: StreamId,
+        stack: Option<StackId>,
+    ) -> Result<Allocation, AllocError> {
+        if !self.pools.diverting() {
+            self.poll()?;
+        }
+        let request = self.plan(bytes, stream);
+        let (block, request) = match self.take_cached(&request) {
+            Some(hit) => (hit, request),
+            None => self.acquire_or_reclaim(request, stack)?,
+        };
+        Ok(self.hand_out(block, &request, stack))
+    }
+
+    /// Stages 1 and 2: what the pools will deal in, and which of them.
+    fn plan(&self, bytes: u64, stream: StreamId) -> Request {
+        let size = round(bytes, &self.config);
+        let set = self.pools.select(stream, self.config.release().newest_diversion_wins());
+        Request {
+            bytes,
+            size,
+            stream,
+            pool: PoolRef { set, kind: kind_of(size) },
+            segment_size: self.policy.segment_size(&self.config, size),
+            expandable: self.config.expandable_segments(),
+        }
+    }
+
+    /// Stage 3: a free block of the request's pool and stream, out of its pool.
+    fn take_cached(&mut self, request: &Request) -> Option<BlockId> {
+        let collecting = self.collects_garbage();
+        let pool = self.pools.half_mut(request.pool);
+        if collecting {
+            pool.count_search();
+        }
+        let id = self.policy.choose(&self.config, pool, &self.blocks, request)?;
+        pool.take(&self.blocks[id]);
+        Some(id)
+    }
+
+    /// The ladder below the cache: each rung costs more than the one before.
+    fn acquire_or_reclaim(
+        &mut self,
+        request: Request,
+        stack: Option<StackId>,
+    ) -> Result<(BlockId, Request), AllocError> {
+        if self.run_callbacks()
+            && let Some(id) = self.take_cached(&request)
+        {
+            return Ok((id, request));
+        }
+        if self.collects_garbage() {
+            self.collect_garbage(stack)?;
+        }
+        if let Some(id) = self.grow(&request, stack)? {
+            return Ok((id, request));
+        }
+        let spare_first = self.config.release().use_on_oom_before_reclaim();
+        if spare_first && let Some(found) = self.take_from_spare_pool(&request) {
+            return Ok(found);
+        }
+        if self.release_oversize(&request, stack)?
+            && let Some(id) = self.grow(&request, stack)?
+        {
+            return Ok((id, request));
+        }
+        if !self.pools.diverting() {
+            self.flush(stack)?;
+            self.emit(&Event::Retry, None);
+            if let Some(id) = self.grow(&request, stack)? {
+                return Ok((id, request));
+            }
+        }
+        if !spare_first && let Some(found) = self.take_from_spare_pool(&request) {
+            return Ok(found);
+        }
+        Err(self.out_of_memory(&request, stack))
+    }
+
+    /// Runs every callback, in the order of their names, and says whether any freed memory.
+    fn run_callbacks(&mut self) -> bool {
+        if self.callbacks.is_empty() {
+            return false;
+        }
+        let callbacks: Vec<_> = self.callbacks.values().cloned().collect();
+        callbacks.into_iter().fold(false, |freed, callback| callback(self) || freed)
+    }
+
+    /// A free block of a private pool that was set aside for this, rather than fail.
+    fn take_from_spare_pool(&mut self, request: &Request) -> Option<(BlockId, Request)> {
+        if request.pool.set != PoolSet::Default {
+            return None;
+        }
+        self.pools.spare().into_iter().find_map(|key| {
+            let pool = PoolRef { set: PoolSet::Private(key), kind: request.pool.kind };
+            let request = Request { pool, expandable: false, ..*request };
+            self.take_cached(&request).map(|id| (id, request))
+        })
+    }
+
+    /// Stage 4: cuts the block to size, puts the rest back, and hands it to its owner.
+    fn hand_out(&mut self, found: BlockId, request: &Request, stack: Option<StackId>) -> Allocation {
+        let was_split = self.blocks[found].is_split();
+        let fixed = self.blocks[found].range.is_none();
+        let cut = !self.pools.never_splits(request.pool.set)
+            && self.policy.splits(&self.config, &self.blocks[found], request);
+        let mut split = SplitChange::default();
+        let id = if cut {
+            let id = self.blocks.split_front(found, request.size);
+            self.pools.half_mut(request.pool).put(found, &mut self.blocks);
+            if fixed && was_split {
+                split.bytes = -self.blocks[id].size.cast_signed();
+            } else if fixed {
+                split = SplitChange { count: 1, bytes: self.blocks[found].size.cast_signed() };
+            }
+            id
+        } else {
+            if fixed && was_split {
+                split = SplitChange { count: -1, bytes: -self.blocks[found].size.cast_signed() };
+            }
+            found
+        };
+        let block = &mut self.blocks[id];
+        block.allocated = true;
+        block.requested = request.bytes;
+        block.stack = stack;
+        let allocation = Allocation {
+            address: block.address,
+            size: block.size,
+            requested: block.requested,
+            stream: block.stream,
+            device: self.device.id(),
+            block: id,
+        };
+        self.live.insert(block.address, id);
+        let event = Event::Alloc(BlockEvent { split, ..self.block_event(id) });
+        self.emit(&event, stack);
+        allocation
+    }
+
+    /// Takes a block back from its owner. Memory that other streams may still use is reused only
+    /// when they are done.
+    ///
+    /// # Errors
+    ///
+    /// If the block is not the owner's to free; nothing changes then. Or if the device fails; see
+    /// [`FreeError::Device`].
+    #[track_caller]
+    pub fn free(&mut self, allocation: &Allocation) -> Result<(), FreeError> {
+        let caller = Location::caller();
+        let &Allocation { address, device, block, .. } = allocation;
+        if device != self.device.id() {
+            return Err(FreeError::WrongDevice { address, of: device, here: self.device.id() });
+        }
+        if self.live.get(&address) != Some(&block) {
+            return Err(FreeError::DoubleFree(address));
+        }
+        self.free_live(address, block, caller)
+    }
+
+    /// Takes back the block that begins at `address`, as [`free`](Self::free) does.
+    ///
+    /// # Errors
+    ///
+    /// If no live block begins there, or if the device fails.
+    #[track_caller]
+    pub fn free_address(&mut self, address: Address) -> Result<(), FreeError> {
+        let caller = Location::caller();
+        let block = *self.live.get(&address).ok_or(FreeError::NotAllocated(address))?;
+        self.free_live(address, block, caller)
+    }
+
+    fn free_live(&mut self, address: Address, id: BlockId, caller: Caller) -> Result<(), FreeError> {
+        self.live.remove(&address);
+        let result = self.give_back(id, caller);
+        self.debug_walk("free");
+        result.map_err(FreeError::Device)
+    }
+
+    /// Notes that `stream` uses the block too: when it is freed, its memory waits for what is queued
+    /// there by then.
+    ///
+    /// # Errors
+    ///
+    /// If no live block begins at `address`.
+    pub fn record_stream(
+        &mut self,
+        address: Address,
+        stream: StreamId,
+    ) -> Result<(), RecordStreamError> {
+        let id = *self.live.get(&address).ok_or(RecordStreamError(address))?;
+        let diverting = self.pools.diverting();
+        let block = &mut self.blocks[id];
+        if stream == block.stream {
+            return Ok(());
+        }
+        let foreign = &mut block.foreign;
+        if !foreign.streams.contains(&stream) {
+            foreign.streams.push(stream);
+        }
+        if diverting && !foreign.while_diverted.contains(&stream) {
+            foreign.while_diverted.push(stream);
+        }
+        Ok(())
+    }
+
+    /// Gives back to the device all cached memory that is not part of a segment in use.
+    ///
+    /// # Errors
+    ///
+    /// If the device fails; what had been given back by then stays so.
+    #[track_caller]
+    pub fn empty_cache(&mut self) -> Result<(), CacheError> {
+        self.empty_cache_of(PoolId::DEFAULT)
+    }
+
+    /// Gives back the memory of one private pool that is no longer used. For the default pool, the
+    /// same as [`empty_cache`](Self::empty_cache). A pool that is still used, or unknown, is left
+    /// alone.
+    ///
+    /// # Errors
+    ///
+    /// If requests are being diverted to a pool, so that events cannot be waited for, or if the
+    /// device fails.
+    #[track_caller]
+    pub fn empty_cache_of(&mut self, pool: PoolId) -> Result<(), CacheError> {
+        let stack = self.ledger.stack(Context::All, Location::caller());
+        let result = if pool.is_default() {
+            self.flush(stack).map_err(CacheError::Device)
+        } else {
+            self.flush_pool(pool, stack)
+        };
+        self.debug_walk("empty_cache");
+        result
+    }
+
+    /// Sends the requests that `filter` takes to a private pool, which is made if there is none.
+    ///
+    /// # Errors
+    ///
+    /// If requests already go there, or if the pool has no uses left.
+    pub fn begin_allocate_to_pool(
+        &mut self,
+        pool: PoolId,
+        filter: StreamFilter,
+    ) -> Result<(), PoolError> {
+        self.pools.begin(pool, filter)
+    }
+
+    /// Ends what [`begin_allocate_to_pool`](Self::begin_allocate_to_pool) began. The pool keeps its
+    /// use until [`release_pool`](Self::release_pool).
+    ///
+    /// # Errors
+    ///
+    /// If no requests go there.
+    pub fn end_allocate_to_pool(&mut self, pool: PoolId) -> Result<(), PoolError> {
+        self.pools.end(pool)
+    }
+
+    /// Makes a private pool with one use, or adds a use to it.
+    ///
+    /// # Errors
+    ///
+    /// If the pool has no uses left.
+    pub fn create_or_use_pool(&mut self, pool: PoolId) -> Result<(), PoolError> {
+        self.pools.add_use(pool)
+    }
+
+    /// Takes one use from a private pool. With none left, its memory goes back to the device the next
+    /// time cached memory does.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such pool or it has no uses.
+    pub fn release_pool(&mut self, pool: PoolId) -> Result<(), PoolError> {
+        self.pools.release(pool)
+    }
+
+    /// Uses of a private pool; 0 if it has none or does not exist.
+    #[must_use]
+    pub fn pool_use_count(&self, pool: PoolId) -> u64 {
+        self.pools.uses(pool)
+    }
+
+    /// Lets a pool hand out whole free blocks only, never parts of them.
+    ///
+    /// # Errors
+    ///
+    /// If the release of PyTorch that is followed knows no such pools.
+    pub fn set_pool_no_split(&mut self, pool: PoolId) -> Result<(), PoolError> {
+        if !self.config.release().no_split_pools() {
+            return Err(PoolError::NoSplitUnsupported);
+        }
+        self.pools.set_no_split(pool);
+        Ok(())
+    }
+
+    /// Lets the free blocks of a private pool serve other requests rather than fail them, or no
+    /// longer.
+    pub fn set_pool_use_on_oom(&mut self, pool: PoolId, on: bool) {
+        self.pools.set_use_on_oom(pool, on);
+    }
+
+    /// Calls `callback` whenever a pool has no block for a request, before the device is asked. It may
+    /// free blocks. Callbacks run in the order of their names; one of the same name is replaced.
+    pub fn set_free_memory_callback(
+        &mut self,
+        name: impl Into<String>,
+        callback: FreeMemoryCallback<D>,
+    ) {
+        self.callbacks.insert(name.into(), callback);
+    }
+
+    /// Calls `observer` for each failed request, before the error is returned.
+    pub fn add_oom_observer(&mut self, observer: OomObserver) {
+        self.observers.push(observer);
+    }
+
+    /// The settings in force.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Reads a settings string at run time, as PyTorch does: some keys go back to their defaults
+    /// first, others stay.
+    ///
+    /// # Errors
+    ///
+    /// If the string is wrong. Keys before the wrong one are in force then, as in PyTorch.
+    pub fn configure(&mut self, settings: &str) -> Result<(), ConfigError> {
+        self.config.apply(settings)
+    }
+
+    /// Allows at most this share of the device's memory to be reserved; 1 removes the limit.
+    ///
+    /// # Errors
+    ///
+    /// If the fraction does not lie between 0 and 1.
+    pub fn set_memory_fraction(&mut self, fraction: f64) -> Result<(), FractionError> {
+        if !(0.0..=1.0).contains(&fraction) {
+            return Err(FractionError(fraction));
+        }
+        self.limit = self.limit_of(fraction);
+        Ok(())
+    }
+
+    /// The share of the device's memory that may be reserved; 1 without a limit.
+    #[must_use]
+    pub fn memory_fraction(&self) -> f64 {
+        self.limit.map_or(1.0, |limit| limit as f64 / self.device.total() as f64)
+    }
+
+    /// Allows at most this many bytes to be reserved, or any number.
+    pub fn set_limit(&mut self, limit: Option<u64>) {
+        self.limit = limit;
+    }
+
+    /// Most bytes that may be reserved.
+    #[must_use]
+    pub fn limit(&self) -> Option<u64> {
+        self.limit
+    }
+
+    fn limit_of(&self, fraction: f64) -> Option<u64> {
+        // A product of doubles, cut off: as PyTorch computes it.
+        (fraction < 1.0).then(|| (fraction * self.device.total() as f64) as u64)
+    }
+
+    /// The figures.
+    #[must_use]
+    pub fn stats(&self) -> &Stats {
+        &self.ledger.stats
+    }
+
+    /// `torch.cuda.memory_summary()` of this device.
+    #[must_use]
+    pub fn memory_summary(&self, abbreviated: bool) -> String {
+        self.ledger.stats.memory_summary(self.device.id(), abbreviated)
+    }
+
+    /// Lets every peak begin again at the current value.
+    pub fn reset_peak_stats(&mut self) {
+        self.ledger.stats.reset_peak();
+    }
+
+    /// Lets every sum and count begin again at zero.
+    pub fn reset_accumulated_stats(&mut self) {
+        self.ledger.stats.reset_accumulated();
+    }
+
+    /// Begins to record history, from nothing; or, with `None`, stops and forgets it.
+    pub fn record_history(&mut self, options: Option<RecordOptions>) {
+        self.ledger.history = options.map(|options| Box::new(History::new(options)));
+    }
+
+    /// What was recorded, if history is on.
+    #[must_use]
+    pub fn history(&self) -> Option<&History> {
+        self.ledger.history.as_deref()
+    }
+
+    /// The device behind.
+    #[must_use]
+    pub fn device(&self) -> &D {
+        &self.device
+    }
+
+    /// The device behind. Memory taken from it directly is unknown to the allocator.
+    pub fn device_mut(&mut self) -> &mut D {
+        &mut self.device
+    }
+
+    /// Bytes obtained from the device.
+    pub(crate) fn reserved(&self) -> u64 {
+        self.ledger.stats.memory_reserved()
+    }
+
+    pub(crate) fn is_oversize(&self, size: u64) -> bool {
+        size >= self.config.max_split_size()
+    }
+
+    pub(crate) fn emit(&mut self, event: &Event, stack: Option<StackId>) {
+        self.ledger.emit(&mut self.device, event, stack);
+    }
+
+    pub(crate) fn block_event(&self, id: BlockId) -> BlockEvent {
+        let block = &self.blocks[id];
+        BlockEvent {
+            address: block.address,
+            size: block.size,
+            requested: block.requested,
+            stream: block.stream,
+            kind: block.pool.kind,
+            oversize: self.is_oversize(block.size),
+            split: SplitChange::default(),
+        }
+    }
+
+    pub(crate) fn observers(&self) -> Vec<OomObserver> {
+        self.observers.clone()
+    }
+
+    /// Puts an idle block into its pool.
+    pub(crate) fn put(&mut self, id: BlockId) {
+        let pool = self.blocks[id].pool;
+        self.pools.half_mut(pool).put(id, &mut self.blocks);
+    }
+
+    /// Takes an idle block out of its pool.
+    pub(crate) fn take(&mut self, id: BlockId) {
+        let block: &Block = &self.blocks[id];
+        self.pools.half_mut(block.pool).take(block);
+    }
+
+    /// Lets `id`, which is in no set, absorb a neighbour that is idle and mapped or unmapped like
+    /// it. Returns the bytes it gained.
+    pub(crate) fn try_merge(&mut self, id: BlockId, neighbour: Option<BlockId>) -> Option<u64> {
+        let neighbour = neighbour?;
+        let other = &self.blocks[neighbour];
+        if !other.is_idle() || other.mapped != self.blocks[id].mapped {
+            return None;
+        }
+        let gained = other.size;
+        self.take(neighbour);
+        self.blocks.absorb(id, neighbour);
+        Some(gained)
+    }
+}
+
+impl<D: Device> Engine<D> {
+    /// Asks the device how events stand, and takes back the blocks that nothing uses any more.
+    fn poll(&mut self) -> Result<(), DeviceError> {
+        if self.pending.is_empty() {
+            return Ok(());
+        }
+        self.settle_deferred()?;
+        self.collect_complete()
+    }
+}
+
+impl<D: fmt::Debug> fmt::Debug for Engine<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine")
+            .field("device", &self.device)
+            .field("config", &self.config)
+            .field("limit", &self.limit)
+            .field("stats", &self.ledger.stats)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,246 @@
+//! What can go wrong, sorted by what the caller can do.
+
+use std::fmt;
+
+use thiserror::Error;
+use tonnage_device::DeviceError;
+use tonnage_events::{Address, Bytes, DeviceId, PoolId, PoolKind, StreamId};
+
+/// An allocation that could not be served. The allocator is as usable as before.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum AllocError {
+    /// Nothing was asked for. PyTorch answers this with a null pointer, before its allocator.
+    #[error("cannot allocate 0 bytes: an empty tensor needs no block")]
+    ZeroBytes,
+    /// No device is that large: the size is probably the result of an overflow.
+    #[error("cannot allocate {0} bytes: more than 1 EB, no device is that large")]
+    TooLarge(u64),
+    /// No room at this moment: freeing memory or other settings may help.
+    #[error("{0}")]
+    OutOfMemory(Box<OutOfMemory>),
+    /// The device failed for a reason of its own.
+    #[error("the device failed while memory was being allocated: {0}")]
+    Device(#[from] DeviceError),
+}
+
+/// A block that could not be freed.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum FreeError {
+    /// The block was freed before; its memory may belong to someone else by now.
+    #[error("the block at {0} was freed already")]
+    DoubleFree(Address),
+    /// No live block begins at this address.
+    #[error("no live block begins at {0}: it was freed already, or came from elsewhere")]
+    NotAllocated(Address),
+    /// The block belongs to another device's allocator.
+    #[error("the block at {address} belongs to device {of}, not to device {here}")]
+    WrongDevice {
+        /// Where the block begins.
+        address: Address,
+        /// The device it lies on.
+        of: DeviceId,
+        /// The device that was asked.
+        here: DeviceId,
+    },
+    /// The block is freed, but the device could not mark what still uses it. Its memory comes back
+    /// when the device can.
+    #[error("the block was freed, but the device failed to record an event for it: {0}")]
+    Device(#[from] DeviceError),
+}
+
+/// Cached memory that could not be given back.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum CacheError {
+    /// Events cannot be waited for while requests are diverted to a pool.
+    #[error("the memory of pool {0} cannot be given back while requests are diverted to a pool: end that first")]
+    Diverting(PoolId),
+    /// The device failed. What had been given back by then stays given back.
+    #[error("the device failed while cached memory was being given back: {0}")]
+    Device(#[from] DeviceError),
+}
+
+/// A memory fraction outside 0 to 1.
+#[derive(Clone, Copy, Debug, PartialEq, Error)]
+#[error("{0} is not a fraction of the device's memory: it must lie between 0 and 1")]
+pub struct FractionError(pub f64);
+
+/// A failed request: what was asked, who holds the memory, and why what was cached did not serve.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutOfMemory {
+    /// The device.
+    pub device: DeviceId,
+    /// What the caller asked for.
+    pub requested: u64,
+    /// That, rounded: the block that was looked for.
+    pub rounded: u64,
+    /// Bytes that the device was asked for. PyTorch's message shows this one.
+    pub segment_size: u64,
+    /// The stream of the request.
+    pub stream: StreamId,
+    /// The pool it was headed for.
+    pub pool: PoolId,
+    /// The half of that pool.
+    pub kind: PoolKind,
+    /// Bytes the device has.
+    pub device_total: u64,
+    /// Bytes the device has free, if it could tell.
+    pub device_free: Option<u64>,
+    /// The limit on reserved bytes, if one is set.
+    pub limit: Option<u64>,
+    /// Bytes of the blocks handed out.
+    pub allocated: u64,
+    /// Bytes freed, but perhaps in use by another stream.
+    pub pending: u64,
+    /// Bytes obtained from the device.
+    pub reserved: u64,
+    /// Free bytes inside private pools, which other requests cannot use.
+    pub private_cached: u64,
+    /// The largest free block of the request's own pool and stream.
+    pub largest_own: Option<u64>,
+    /// The largest free block of all.
+    pub largest_cached: Option<CachedBlock>,
+    /// The largest block that waits for events.
+    pub largest_pending: Option<PendingBlock>,
+}
+
+/// A free block, and where it is free.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CachedBlock {
+    /// Its bytes.
+    pub size: u64,
+    /// Its pool.
+    pub pool: PoolId,
+    /// The half of that pool.
+    pub kind: PoolKind,
+    /// The stream it belongs to.
+    pub stream: StreamId,
+}
+
+/// A freed block, and what it waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PendingBlock {
+    /// Its bytes.
+    pub size: u64,
+    /// Its pool.
+    pub pool: PoolId,
+    /// The stream it belongs to.
+    pub stream: StreamId,
+    /// The streams whose work may still use it.
+    pub waits_for: Vec<StreamId>,
+}
+
+impl OutOfMemory {
+    /// Free bytes of the pools: reserved, and neither handed out nor pending.
+    #[must_use]
+    pub fn cached(&self) -> u64 {
+        self.reserved - self.allocated - self.pending
+    }
+
+    /// The message in PyTorch's form, for tools that look for it.
+    #[must_use]
+    pub fn pytorch_message(&self) -> String {
+        let mut text = format!(
+            "CUDA out of memory. Tried to allocate {}. GPU {} has a total capacity of {} of which {} is free. ",
+            Bytes(self.segment_size),
+            self.device,
+            Bytes(self.device_total),
+            Bytes(self.device_free.unwrap_or(0)),
+        );
+        if let Some(limit) = self.limit {
+            text += &format!("{} allowed; ", Bytes(limit));
+        }
+        text += &format!(
+            "Of the allocated memory {} is allocated by PyTorch",
+            Bytes(self.allocated + self.private_cached)
+        );
+        if self.private_cached > 0 {
+            text += &format!(
+                ", with {} allocated in private pools (e.g., CUDA Graphs)",
+                Bytes(self.private_cached)
+            );
+        }
+        text += &format!(
+            ", and {} is reserved by PyTorch but unallocated.",
+            Bytes(self.reserved - self.allocated - self.private_cached)
+        );
+        text
+    }
+
+    /// Why the memory that is cached did not serve.
+    fn why(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let needed = Bytes(self.rounded);
+        match &self.largest_cached {
+            None => write!(f, " No memory is cached.")?,
+            Some(largest) => {
+                let CachedBlock { size, pool, kind, stream } = largest;
+                let size_text = Bytes(*size);
+                write!(f, " The largest free block has {size_text} ({kind} pool {pool}, stream {stream})")?;
+                if *size < self.rounded {
+                    write!(f, ": what is free lies in pieces too small for {needed}.")?;
+                } else if *pool != self.pool || *kind != self.kind {
+                    write!(f, ": it belongs to another pool than {} pool {}.", self.kind, self.pool)?;
+                } else if *stream != self.stream {
+                    write!(f, ": it belongs to another stream than {}.", self.stream)?;
+                } else {
+                    write!(f, ": `max_split_size_mb` keeps it for larger requests.")?;
+                }
+            }
+        }
+        if let Some(PendingBlock { size, stream, waits_for, .. }) = &self.largest_pending {
+            let streams: Vec<_> = waits_for.iter().map(ToString::to_string).collect();
+            write!(
+                f,
+                " A freed block of {} of stream {stream} still waits for stream {}.",
+                Bytes(*size),
+                streams.join(", ")
+            )?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for OutOfMemory {}
+
+impl fmt::Display for OutOfMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "out of memory: {} were asked for on stream {} of device {}, {} with rounding to a segment. ",
+            Bytes(self.requested),
+            self.stream,
+            self.device,
+            Bytes(self.segment_size),
+        )?;
+        write!(f, "The device has {}", Bytes(self.device_total))?;
+        if let Some(free) = self.device_free {
+            write!(f, ", {} free", Bytes(free))?;
+        }
+        if let Some(limit) = self.limit {
+            write!(f, "; {} are allowed", Bytes(limit))?;
+        }
+        write!(
+            f,
+            ". Reserved are {}: {} in use, {} pending, {} cached.",
+            Bytes(self.reserved),
+            Bytes(self.allocated),
+            Bytes(self.pending),
+            Bytes(self.cached()),
+        )?;
+        self.why(f)?;
+        if self.cached() >= self.rounded {
+            write!(
+                f,
+                " Try `expandable_segments:True`: enough is cached in all, only not in one piece."
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// A stream that could not be recorded for a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("no live block begins at {0}: a stream can only be recorded before the block is freed")]
+pub struct RecordStreamError(pub Address);

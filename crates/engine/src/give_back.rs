@@ -1,0 +1,138 @@
+//! The way back: from the owner, over the streams that may still use a block, to its pool.
+
+use tonnage_device::{Device, DeviceError};
+use tonnage_events::{BlockEvent, Event, SplitChange, StackId, StreamId};
+
+use crate::block::BlockId;
+use crate::engine::Engine;
+use crate::history::{Caller, Context};
+use crate::pool::PoolSet;
+
+impl<D: Device> Engine<D> {
+    /// Takes a block, which is live no more, out of its owner's hands.
+    pub(crate) fn give_back(&mut self, id: BlockId, caller: Caller) -> Result<(), DeviceError> {
+        let stack = self.ledger.stack(Context::All, caller).or(self.blocks[id].stack);
+        self.blocks[id].allocated = false;
+        let event = Event::FreeRequested(self.block_event(id));
+        self.emit(&event, stack);
+        if self.blocks[id].foreign.streams.is_empty() {
+            self.complete_free(id, stack);
+            return Ok(());
+        }
+        if self.pools.diverting() {
+            self.pending.deferred.push(id);
+            return Ok(());
+        }
+        let result = self.record_events(id);
+        if result.is_err() {
+            // Tried again before the next allocation.
+            self.pending.deferred.push(id);
+        }
+        result
+    }
+
+    /// Puts a block that nothing uses back into its pool, merged with its neighbours.
+    pub(crate) fn complete_free(&mut self, id: BlockId, stack: Option<StackId>) {
+        let before = self.block_event(id);
+        let block = &mut self.blocks[id];
+        let fixed = block.range.is_none();
+        let neighbours = [block.prev, block.next];
+        block.stack = None;
+        block.foreign.while_diverted.clear();
+        let mut split = SplitChange::default();
+        for neighbour in neighbours {
+            if let Some(gained) = self.try_merge(id, neighbour) {
+                split.count -= 1;
+                split.bytes -= gained.cast_signed();
+            }
+        }
+        if self.blocks[id].is_split() {
+            split.count += 1;
+            split.bytes += self.blocks[id].size.cast_signed();
+        }
+        self.put(id);
+        let split = if fixed { split } else { SplitChange::default() };
+        self.emit(&Event::FreeCompleted(BlockEvent { split, ..before }), stack);
+    }
+
+    /// Marks, on every foreign stream of the block, the end of what may use it.
+    fn record_events(&mut self, id: BlockId) -> Result<(), DeviceError> {
+        while let Some(&stream) = self.blocks[id].foreign.streams.last() {
+            let event = self.device.record_event(stream)?;
+            self.pending.push(stream, event, id);
+            let foreign = &mut self.blocks[id].foreign;
+            foreign.streams.pop();
+            foreign.events += 1;
+        }
+        Ok(())
+    }
+
+    /// Records the events that a diversion had put off. Streams that were recorded during it are
+    /// forgotten: the captured work runs later, under its own order.
+    pub(crate) fn settle_deferred(&mut self) -> Result<(), DeviceError> {
+        let mut deferred = std::mem::take(&mut self.pending.deferred).into_iter();
+        while let Some(id) = deferred.next() {
+            let foreign = &mut self.blocks[id].foreign;
+            let forgotten = std::mem::take(&mut foreign.while_diverted);
+            foreign.streams.retain(|stream| !forgotten.contains(stream));
+            if let Err(error) = self.record_events(id) {
+                self.pending.deferred.push(id);
+                self.pending.deferred.extend(deferred);
+                return Err(error);
+            }
+            if self.blocks[id].foreign.events == 0 {
+                let stack = self.blocks[id].stack;
+                self.complete_free(id, stack);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes back the blocks whose events are all complete. Of each stream only the oldest events
+    /// are asked, up to the first that is not.
+    pub(crate) fn collect_complete(&mut self) -> Result<(), DeviceError> {
+        let mut at = self.pending.stream_after(None);
+        while let Some(stream) = at {
+            while let Some(oldest) = self.pending.nth(stream, 0) {
+                if !self.device.query_event(oldest.event)? {
+                    break;
+                }
+                self.event_complete(stream, 0)?;
+            }
+            at = self.pending.stream_after(Some(stream));
+        }
+        Ok(())
+    }
+
+    /// Waits for every event, or for those of one private pool's blocks, and takes back the blocks.
+    pub(crate) fn synchronize_events(&mut self, of: Option<PoolSet>) -> Result<(), DeviceError> {
+        self.emit(&Event::Synchronize, None);
+        self.settle_deferred()?;
+        let mut at = self.pending.stream_after(None);
+        while let Some(stream) = at {
+            let mut index = 0;
+            while let Some(waiting) = self.pending.nth(stream, index) {
+                if of.is_some_and(|set| self.blocks[waiting.block].pool.set != set) {
+                    index += 1;
+                    continue;
+                }
+                self.device.wait_event(waiting.event)?;
+                self.event_complete(stream, index)?;
+            }
+            at = self.pending.stream_after(Some(stream));
+        }
+        Ok(())
+    }
+
+    fn event_complete(&mut self, stream: StreamId, index: usize) -> Result<(), DeviceError> {
+        let Some(done) = self.pending.nth(stream, index) else { return Ok(()) };
+        self.pending.remove(stream, index);
+        self.blocks[done.block].foreign.events -= 1;
+        if self.blocks[done.block].foreign.is_none() {
+            let stack = self.blocks[done.block].stack;
+            self.complete_free(done.block, stack);
+        }
+        // Last, so that a failure here loses nothing but the event's handle.
+        self.device.destroy_event(done.event)
+    }
+}

@@ -1,0 +1,241 @@
+//! The memory of what happened: a ring of trace entries, with the stacks that caused them.
+//!
+//! Off by default, and then it costs nothing. On, it keeps the last entries as PyTorch's
+//! `_record_memory_history` does, under the same names.
+
+use std::collections::VecDeque;
+use std::num::NonZeroUsize;
+use std::panic::Location;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rustc_hash::FxHashMap;
+use tonnage_events::{Action, Event, Frame, StackId, Stacks, TraceEntry};
+
+/// What to record.
+#[derive(Clone, Debug)]
+pub struct RecordOptions {
+    /// Entries to keep; older ones are overwritten.
+    pub max_entries: NonZeroUsize,
+    /// Which changes carry the stack that caused them.
+    pub context: Context,
+    /// What a stack is.
+    pub stacks: StackDepth,
+    /// Actions that are not kept.
+    pub skip_actions: Vec<Action>,
+    /// The clock of the entries, in microseconds since 1970.
+    pub clock: fn() -> u64,
+}
+
+impl Default for RecordOptions {
+    /// Everything, with call sites.
+    fn default() -> Self {
+        Self {
+            max_entries: NonZeroUsize::MAX,
+            context: Context::All,
+            stacks: StackDepth::CallSite,
+            skip_actions: Vec::new(),
+            clock: system_time_us,
+        }
+    }
+}
+
+/// Microseconds since 1970, by the system's clock.
+#[must_use]
+pub fn system_time_us() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Which changes carry the stack that caused them: PyTorch's `context`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Context {
+    /// None.
+    Never,
+    /// Live blocks only: the snapshot knows where they come from, the history does not.
+    State,
+    /// Allocations; frees show where the memory was allocated.
+    Alloc,
+    /// Allocations and frees.
+    All,
+}
+
+/// What a stack is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StackDepth {
+    /// The line that called the allocator: nearly free.
+    CallSite,
+    /// The whole native stack: some microseconds a call.
+    Backtrace,
+}
+
+/// Who called, known without cost.
+pub(crate) type Caller = &'static Location<'static>;
+
+/// The last trace entries.
+#[derive(Clone, Debug)]
+pub struct History {
+    options: RecordOptions,
+    entries: VecDeque<TraceEntry>,
+    /// Entries that no longer fit.
+    dropped: u64,
+    stacks: Stacks,
+    /// Stacks of single call sites: looked up by place, not by text.
+    call_sites: FxHashMap<usize, StackId>,
+}
+
+impl History {
+    pub(crate) fn new(options: RecordOptions) -> Self {
+        Self {
+            options,
+            entries: VecDeque::new(),
+            dropped: 0,
+            stacks: Stacks::default(),
+            call_sites: FxHashMap::default(),
+        }
+    }
+
+    /// The entries kept, oldest first.
+    pub fn entries(&self) -> impl ExactSizeIterator<Item = &TraceEntry> {
+        self.entries.iter()
+    }
+
+    /// Entries that were overwritten.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    /// The stacks that entries and snapshots name.
+    #[must_use]
+    pub fn stacks(&self) -> &Stacks {
+        &self.stacks
+    }
+
+    /// The stack for a change of this level, if it is wanted.
+    pub(crate) fn stack(&mut self, wanted_from: Context, caller: Caller) -> Option<StackId> {
+        if self.options.context < wanted_from {
+            return None;
+        }
+        Some(match self.options.stacks {
+            StackDepth::CallSite => self.call_site(caller),
+            StackDepth::Backtrace => self.stacks.intern(native_frames(caller)),
+        })
+    }
+
+    fn call_site(&mut self, caller: Caller) -> StackId {
+        let place = std::ptr::from_ref(caller).addr();
+        *self.call_sites.entry(place).or_insert_with(|| self.stacks.intern(vec![frame_of(caller)]))
+    }
+
+    pub(crate) fn push(&mut self, event: &Event, stack: Option<StackId>) {
+        let Some(mut entry) = TraceEntry::of(event) else { return };
+        if self.options.skip_actions.contains(&entry.action) {
+            return;
+        }
+        entry.time_us = (self.options.clock)();
+        entry.stack = stack.filter(|_| self.options.context >= Context::Alloc);
+        if self.entries.len() == self.options.max_entries.get() {
+            self.entries.pop_front();
+            self.dropped += 1;
+        }
+        self.entries.push_back(entry);
+    }
+}
+
+fn frame_of(caller: Caller) -> Frame {
+    Frame { name: "".into(), filename: caller.file().into(), line: caller.line() }
+}
+
+/// The stack below the allocator, innermost first; at least the caller's own line.
+fn native_frames(caller: Caller) -> Vec<Frame> {
+    let mut frames = Vec::new();
+    let trace = backtrace::Backtrace::new();
+    for symbol in trace.frames().iter().flat_map(backtrace::BacktraceFrame::symbols) {
+        let (Some(name), Some(file)) = (symbol.name(), symbol.filename()) else { continue };
+        let name = format!("{name:#}");
+        // The recorder's own frames say nothing about the caller.
+        if name.starts_with("tonnage_engine::") || name.starts_with("backtrace::") {
+            continue;
+        }
+        frames.push(Frame {
+            name: name.into(),
+            filename: file.to_string_lossy().into(),
+            line: symbol.lineno().unwrap_or(0),
+        });
+    }
+    if frames.is_empty() {
+        frames.push(frame_of(caller));
+    }
+    frames
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn stack_here(history: &mut History, from: Context) -> Option<StackId> {
+        history.stack(from, Location::caller())
+    }
+
+    fn history(max_entries: usize, context: Context) -> History {
+        let max_entries = NonZeroUsize::new(max_entries).expect("not zero");
+        History::new(RecordOptions { max_entries, context, clock: || 7, ..Default::default() })
+    }
+
+    #[test]
+    fn the_ring_keeps_the_last_entries_and_counts_the_rest() {
+        let mut history = history(2, Context::Never);
+        for active in 1..=5 {
+            history.push(&Event::Snapshot { active }, None);
+        }
+        let sizes: Vec<_> = history.entries().map(|entry| entry.size).collect();
+        assert_eq!((sizes, history.dropped()), (vec![4, 5], 3));
+        assert_eq!(history.entries().next().map(|entry| entry.time_us), Some(7));
+    }
+
+    #[test]
+    fn a_call_site_is_one_stack_with_one_frame() {
+        let mut history = history(1, Context::All);
+        let ids: Vec<_> = (0..2).map(|_| stack_here(&mut history, Context::All)).collect();
+        assert_eq!(ids[0], ids[1]);
+        assert_ne!(stack_here(&mut history, Context::All), ids[0]);
+        let frames = history.stacks().frames(ids[0].unwrap());
+        assert_eq!(frames.len(), 1);
+        assert!(frames[0].filename.ends_with("history.rs"));
+    }
+
+    #[test]
+    fn contexts_below_the_wanted_level_have_no_stack() {
+        for context in [Context::Never, Context::State, Context::Alloc, Context::All] {
+            let mut history = history(1, context);
+            let wanted = stack_here(&mut history, Context::Alloc);
+            assert_eq!(wanted.is_some(), context >= Context::Alloc);
+            // At level `state` blocks know their stack and entries do not.
+            let kept = stack_here(&mut history, Context::State);
+            history.push(&Event::Snapshot { active: 0 }, kept);
+            assert_eq!(
+                history.entries().next().unwrap().stack.is_some(),
+                context >= Context::Alloc
+            );
+        }
+    }
+
+    #[test]
+    fn a_backtrace_names_the_functions_on_the_way() {
+        let options = RecordOptions { stacks: StackDepth::Backtrace, ..Default::default() };
+        let mut history = History::new(options);
+        let id = stack_here(&mut history, Context::All).unwrap();
+        assert!(history.stacks().frames(id).iter().all(|frame| !frame.filename.is_empty()));
+        assert!(!history.stacks().frames(id).is_empty());
+    }
+
+    #[test]
+    fn skipped_actions_are_not_kept() {
+        let mut history = history(9, Context::Never);
+        history.options.skip_actions = vec![Action::Snapshot];
+        history.push(&Event::Snapshot { active: 1 }, None);
+        history.push(&Event::Retry, None);
+        assert_eq!(history.entries().len(), 0);
+    }
+}

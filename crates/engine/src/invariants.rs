@@ -1,0 +1,194 @@
+//! What is always true between two calls, as a walk over everything.
+//!
+//! Debug builds walk after every operation; the tests run whole recordings that way.
+
+use tonnage_device::Device;
+use tonnage_events::{PoolKind, SplitChange};
+
+use crate::block::{Block, BlockId};
+use crate::engine::Engine;
+use crate::pool::{PoolRef, PoolSet};
+
+/// What the blocks add up to.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Sums {
+    allocated: u64,
+    active: u64,
+    requested: u64,
+    reserved: u64,
+    split: SplitChange,
+    live: usize,
+    free: usize,
+    unmapped: usize,
+    pending_events: usize,
+    deferred: usize,
+}
+
+macro_rules! ensure {
+    ($condition:expr, $($message:tt)+) => {
+        if !$condition {
+            return Err(format!($($message)+));
+        }
+    };
+}
+
+impl<D: Device> Engine<D> {
+    /// Walks all blocks, sets and figures, and says what does not fit, if anything.
+    ///
+    /// # Errors
+    ///
+    /// The first broken invariant, in words: a bug in the allocator.
+    pub fn check_invariants(&self) -> Result<(), String> {
+        let mut sums = Sums::default();
+        for (id, block) in self.blocks.iter() {
+            self.check_block(id, block)?;
+            add(&mut sums, block);
+        }
+        self.check_sets(&sums)?;
+        self.check_figures(&sums)
+    }
+
+    /// Does so in debug builds only.
+    #[inline]
+    pub(crate) fn debug_walk(&self, after: &str) {
+        if cfg!(debug_assertions)
+            && let Err(broken) = self.check_invariants()
+        {
+            panic!("after {after}: {broken}");
+        }
+    }
+
+    /// The block's links, its place in one set, and the pages under it.
+    fn check_block(&self, id: BlockId, block: &Block) -> Result<(), String> {
+        let at = block.address;
+        ensure!(block.size > 0, "the block at {at} has no bytes");
+        ensure!(block.mapped || block.range.is_some(), "the fixed block at {at} is unmapped");
+        ensure!(block.mapped || block.is_idle(), "the unmapped block at {at} is in use");
+        ensure!(
+            !block.allocated || block.foreign.events == 0,
+            "the live block at {at} waits for events"
+        );
+        if let Some(next) = block.next {
+            let Some(next) = self.blocks.get(next) else {
+                return Err(format!("the block behind {at} is gone"));
+            };
+            ensure!(next.prev == Some(id), "the link back to {at} is broken");
+            ensure!(next.address == block.end(), "there is a gap or overlap behind {at}");
+            ensure!(
+                (next.stream, next.pool, next.range) == (block.stream, block.pool, block.range),
+                "the segment of {at} mixes streams, pools or ranges"
+            );
+            let merged = !(block.is_idle() && next.is_idle() && block.mapped == next.mapped);
+            ensure!(merged, "the free block at {at} was not merged with the next");
+        }
+        if let Some(prev) = block.prev {
+            let linked = self.blocks.get(prev).is_some_and(|prev| prev.next == Some(id));
+            ensure!(linked, "the link forward to {at} is broken");
+        }
+        if let Some(range) = block.range {
+            let range = &self.ranges[range];
+            let ends = block.prev.is_some() || at == range.base;
+            let covers = block.next.is_some() || block.end() == range.base.offset(range.size);
+            ensure!(ends && covers, "the blocks around {at} do not cover their range");
+            let places = range.places_within(at, block.size);
+            if places.count > 0 {
+                let ends = [places.first, places.first + places.count - 1];
+                let right = ends.iter().all(|&place| range.has_page(place) == block.mapped);
+                ensure!(right, "pages under {at} and the block disagree");
+            }
+        }
+        let known = self.live.get(&at) == Some(&id);
+        ensure!(known == block.allocated, "the owners of {at} are not known right");
+        Ok(())
+    }
+
+    /// Every set holds exactly the blocks that belong there.
+    fn check_sets(&self, sums: &Sums) -> Result<(), String> {
+        let mut sets = vec![PoolSet::Default];
+        sets.extend(self.pools.private().map(|(key, _)| PoolSet::Private(key)));
+        let (mut free, mut unmapped) = (0, 0);
+        for set in sets {
+            for kind in [PoolKind::Small, PoolKind::Large] {
+                let half = self.pools.half(PoolRef { set, kind });
+                for (mapped, id) in half
+                    .free()
+                    .iter()
+                    .map(|id| (true, id))
+                    .chain(half.unmapped().map(|id| (false, id)))
+                {
+                    let right = self.blocks.get(id).is_some_and(|block| {
+                        block.is_idle()
+                            && block.mapped == mapped
+                            && block.pool == PoolRef { set, kind }
+                    });
+                    ensure!(right, "{kind} pool {} has a foreign block", self.pools.id(set));
+                }
+                free += half.free().len();
+                unmapped += half.unmapped().count();
+            }
+        }
+        ensure!(free == sums.free, "{free} blocks are in free sets, {} are free", sums.free);
+        ensure!(unmapped == sums.unmapped, "unmapped blocks are missing from their sets");
+        ensure!(self.live.len() == sums.live, "live blocks are missing from the list of owners");
+        ensure!(
+            self.pending.iter().count() == sums.pending_events,
+            "events and the blocks that wait for them disagree"
+        );
+        ensure!(
+            self.pending.deferred.len() == sums.deferred,
+            "deferred blocks are missing from their list"
+        );
+        for (_, pool) in self.pools.private() {
+            let of_pool = |block: &&Block| match block.pool.set {
+                PoolSet::Private(key) => block.mapped && self.pools.id(PoolSet::Private(key)) == pool.id,
+                PoolSet::Default => false,
+            };
+            let held: u64 =
+                self.blocks.iter().map(|(_, block)| block).filter(of_pool).map(|it| it.size).sum();
+            ensure!(held == pool.reserved, "pool {} holds {held} bytes, not {}", pool.id, pool.reserved);
+        }
+        Ok(())
+    }
+
+    /// The figures are what the blocks add up to.
+    fn check_figures(&self, sums: &Sums) -> Result<(), String> {
+        let stats = self.stats();
+        for (name, figure, sum) in [
+            ("allocated", stats.allocated_bytes.all.current, sums.allocated.cast_signed()),
+            ("active", stats.active_bytes.all.current, sums.active.cast_signed()),
+            ("requested", stats.requested_bytes.all.current, sums.requested.cast_signed()),
+            ("reserved", stats.reserved_bytes.all.current, sums.reserved.cast_signed()),
+            ("inactive_split bytes", stats.inactive_split_bytes.all.current, sums.split.bytes),
+            ("inactive_split", stats.inactive_split.all.current, sums.split.count),
+        ] {
+            ensure!(figure == sum, "{name} is {figure} by the figures and {sum} by the blocks");
+        }
+        Ok(())
+    }
+}
+
+fn add(sums: &mut Sums, block: &Block) {
+    if !block.mapped {
+        sums.unmapped += 1;
+        return;
+    }
+    sums.reserved += block.size;
+    if block.is_idle() {
+        sums.free += 1;
+        if block.range.is_none() && block.is_split() {
+            sums.split.count += 1;
+            sums.split.bytes += block.size.cast_signed();
+        }
+        return;
+    }
+    sums.active += block.size;
+    sums.requested += block.requested;
+    if block.allocated {
+        sums.live += 1;
+        sums.allocated += block.size;
+    } else {
+        sums.pending_events += block.foreign.events as usize;
+        // A block that could not record all its events is in both.
+        sums.deferred += usize::from(!block.foreign.streams.is_empty());
+    }
+}

@@ -1,0 +1,44 @@
+//! Stage 7: the one place where a state change becomes an event.
+//!
+//! Statistics, history and the device learn of a change here and nowhere else. A change that does
+//! not pass through here did not happen.
+
+use tonnage_device::Device;
+use tonnage_events::{Event, StackId};
+
+use crate::history::{Caller, Context, History};
+use crate::stats::Stats;
+
+/// What the allocator knows about its past.
+#[derive(Clone, Debug)]
+pub(crate) struct Ledger {
+    pub(crate) stats: Stats,
+    pub(crate) history: Option<Box<History>>,
+}
+
+impl Ledger {
+    pub(crate) fn new(stats: Stats) -> Self {
+        Self { stats, history: None }
+    }
+
+    /// Counts, keeps and passes on one change.
+    #[inline]
+    pub(crate) fn emit<D: Device>(
+        &mut self,
+        device: &mut D,
+        event: &Event,
+        stack: Option<StackId>,
+    ) {
+        self.stats.apply(event);
+        if let Some(history) = &mut self.history {
+            history.push(event, stack);
+        }
+        device.observe(event);
+    }
+
+    /// The stack of a change, if history is on and wants one for changes of this level.
+    #[inline]
+    pub(crate) fn stack(&mut self, wanted_from: Context, caller: Caller) -> Option<StackId> {
+        self.history.as_mut()?.stack(wanted_from, caller)
+    }
+}

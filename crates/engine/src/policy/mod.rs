@@ -1,0 +1,80 @@
+//! The seam for placement rules: which free block serves, when it is split, how a pool grows.
+//!
+//! A policy looks and decides; it changes nothing. Pools, blocks, statistics and history work the
+//! same under each, so that another policy is another file here and another arm below.
+
+mod pytorch;
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::block::{Block, BlockId, Blocks};
+use crate::config::Config;
+use crate::pool::BlockPool;
+use crate::request::Request;
+
+/// A set of placement rules.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Policy {
+    /// PyTorch's, to the byte.
+    #[default]
+    Pytorch,
+}
+
+impl Policy {
+    /// Every policy.
+    pub const ALL: [Self; 1] = [Self::Pytorch];
+
+    /// Its name on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Pytorch => "pytorch",
+        }
+    }
+
+    /// Bytes to obtain from the device for a rounded size that no pool can serve.
+    pub(crate) fn segment_size(self, config: &Config, size: u64) -> u64 {
+        match self {
+            Self::Pytorch => pytorch::segment_size(config, size),
+        }
+    }
+
+    /// The free block that serves the request, if any.
+    pub(crate) fn choose(
+        self,
+        config: &Config,
+        pool: &BlockPool,
+        blocks: &Blocks,
+        request: &Request,
+    ) -> Option<BlockId> {
+        match self {
+            Self::Pytorch => pytorch::choose(config, pool, blocks, request),
+        }
+    }
+
+    /// Whether a block chosen for the request gives back what the request does not need.
+    pub(crate) fn splits(self, config: &Config, block: &Block, request: &Request) -> bool {
+        match self {
+            Self::Pytorch => pytorch::splits(config, block, request),
+        }
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Policy {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        Self::ALL.into_iter().find(|policy| policy.name() == name).ok_or_else(|| {
+            let known: Vec<_> = Self::ALL.iter().map(|policy| policy.name()).collect();
+            format!("there is no policy `{name}`; there is: {}", known.join(", "))
+        })
+    }
+}

@@ -1,0 +1,346 @@
+//! Private pools, and which pool a request goes to.
+//!
+//! A *diversion* sends requests of some streams to a private pool: a graph capture, or a user's
+//! pool in use. PyTorch 2.9 to 2.11 cannot tell the two apart, so neither do we. While any diversion
+//! is active no events are polled and nothing is flushed, on the whole device.
+//!
+//! A pool's life: made with one use, each diversion adds one, each release takes one; with none
+//! left it is *freeable*, and its memory goes back to the device the next time cached memory does.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+
+use slotmap::{SlotMap, new_key_type};
+use thiserror::Error;
+use tonnage_events::{PoolId, PoolKind, StreamId};
+
+use super::{BlockPool, PoolRef, PoolSet};
+
+new_key_type! {
+    /// Names a private pool; ids may be used again after a pool is gone, keys are not.
+    pub(crate) struct PrivateKey;
+}
+
+/// Both halves of a pool.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Halves {
+    small: BlockPool,
+    large: BlockPool,
+}
+
+impl Halves {
+    pub(crate) fn half(&self, kind: PoolKind) -> &BlockPool {
+        match kind {
+            PoolKind::Small => &self.small,
+            PoolKind::Large => &self.large,
+        }
+    }
+
+    fn half_mut(&mut self, kind: PoolKind) -> &mut BlockPool {
+        match kind {
+            PoolKind::Small => &mut self.small,
+            PoolKind::Large => &mut self.large,
+        }
+    }
+}
+
+/// A pool that only diverted requests use.
+#[derive(Clone, Debug)]
+pub(crate) struct PrivatePool {
+    pub(crate) id: PoolId,
+    pub(crate) uses: u64,
+    /// Bytes it holds of the device. PyTorch counts device calls instead, which goes wrong for
+    /// expandable segments: one growth may be given back in two parts.
+    pub(crate) reserved: u64,
+    pub(crate) halves: Halves,
+}
+
+/// The requests that a diversion takes, by their stream.
+#[derive(Clone)]
+pub enum StreamFilter {
+    /// All of them.
+    Any,
+    /// Those of these streams, as a graph capture does.
+    Only(Vec<StreamId>),
+    /// Those for which the function says so at the time, such as "if on this thread".
+    When(Arc<dyn Fn(StreamId) -> bool + Send + Sync>),
+}
+
+impl StreamFilter {
+    fn takes(&self, stream: StreamId) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Only(streams) => streams.contains(&stream),
+            Self::When(takes) => takes(stream),
+        }
+    }
+}
+
+impl fmt::Debug for StreamFilter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Any => f.write_str("Any"),
+            Self::Only(streams) => f.debug_tuple("Only").field(streams).finish(),
+            Self::When(_) => f.write_str("When(..)"),
+        }
+    }
+}
+
+/// A pool operation that does not fit the pool's state. It changed nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum PoolError {
+    /// There is no such pool.
+    #[error("there is no pool {0}: it was never made, or all its memory has gone back")]
+    Unknown(PoolId),
+    /// The default pool can be neither diverted to nor released.
+    #[error("pool (0, 0) is the default pool and always in use")]
+    Default,
+    /// The pool was released as often as it was used.
+    #[error("pool {0} has no uses left: it was released as often as it was begun")]
+    Released(PoolId),
+    /// Requests already go there.
+    #[error("requests are being diverted to pool {0} already: end that first")]
+    Diverting(PoolId),
+    /// Requests do not go there.
+    #[error("no requests are being diverted to pool {0}: begin that first")]
+    NotDiverting(PoolId),
+    /// The release of PyTorch that is being followed has no such thing.
+    #[error("PyTorch 2.9 has no `no_split` pools: they came with 2.10")]
+    NoSplitUnsupported,
+}
+
+/// All pools of a device.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Pools {
+    default: Halves,
+    private: SlotMap<PrivateKey, PrivatePool>,
+    by_id: BTreeMap<PoolId, PrivateKey>,
+    diversions: Vec<(PoolId, StreamFilter)>,
+    no_split: BTreeSet<PoolId>,
+    use_on_oom: BTreeSet<PoolId>,
+}
+
+impl Pools {
+    pub(crate) fn half(&self, pool: PoolRef) -> &BlockPool {
+        match pool.set {
+            PoolSet::Default => self.default.half(pool.kind),
+            PoolSet::Private(key) => self.private[key].halves.half(pool.kind),
+        }
+    }
+
+    pub(crate) fn half_mut(&mut self, pool: PoolRef) -> &mut BlockPool {
+        match pool.set {
+            PoolSet::Default => self.default.half_mut(pool.kind),
+            PoolSet::Private(key) => self.private[key].halves.half_mut(pool.kind),
+        }
+    }
+
+    pub(crate) fn id(&self, set: PoolSet) -> PoolId {
+        match set {
+            PoolSet::Default => PoolId::DEFAULT,
+            PoolSet::Private(key) => self.private[key].id,
+        }
+    }
+
+    /// The pool that serves a request on `stream`.
+    pub(crate) fn select(&self, stream: StreamId, newest_first: bool) -> PoolSet {
+        if self.diversions.is_empty() {
+            return PoolSet::Default;
+        }
+        let takes = |(_, filter): &&(PoolId, StreamFilter)| filter.takes(stream);
+        let found = if newest_first {
+            self.diversions.iter().rev().find(takes)
+        } else {
+            self.diversions.iter().find(takes)
+        };
+        found.map_or(PoolSet::Default, |(id, _)| PoolSet::Private(self.by_id[id]))
+    }
+
+    pub(crate) fn diverting(&self) -> bool {
+        !self.diversions.is_empty()
+    }
+
+    /// Makes the pool with one use, or adds one to those it has.
+    pub(crate) fn add_use(&mut self, id: PoolId) -> Result<(), PoolError> {
+        if id.is_default() {
+            return Err(PoolError::Default);
+        }
+        if let Some(&key) = self.by_id.get(&id) {
+            let pool = &mut self.private[key];
+            if pool.uses == 0 {
+                return Err(PoolError::Released(id));
+            }
+            pool.uses += 1;
+        } else {
+            let pool = PrivatePool { id, uses: 1, reserved: 0, halves: Halves::default() };
+            self.by_id.insert(id, self.private.insert(pool));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn begin(&mut self, id: PoolId, filter: StreamFilter) -> Result<(), PoolError> {
+        if self.diversions.iter().any(|&(to, _)| to == id) {
+            return Err(PoolError::Diverting(id));
+        }
+        self.add_use(id)?;
+        self.diversions.push((id, filter));
+        Ok(())
+    }
+
+    pub(crate) fn end(&mut self, id: PoolId) -> Result<(), PoolError> {
+        let at = self
+            .diversions
+            .iter()
+            .position(|&(to, _)| to == id)
+            .ok_or(PoolError::NotDiverting(id))?;
+        self.diversions.remove(at);
+        Ok(())
+    }
+
+    pub(crate) fn release(&mut self, id: PoolId) -> Result<(), PoolError> {
+        if id.is_default() {
+            return Err(PoolError::Default);
+        }
+        let key = *self.by_id.get(&id).ok_or(PoolError::Unknown(id))?;
+        let pool = &mut self.private[key];
+        pool.uses = pool.uses.checked_sub(1).ok_or(PoolError::Released(id))?;
+        Ok(())
+    }
+
+    /// Uses of a pool; 0 if there is no such pool.
+    pub(crate) fn uses(&self, id: PoolId) -> u64 {
+        self.by_id.get(&id).map_or(0, |&key| self.private[key].uses)
+    }
+
+    pub(crate) fn private(&self) -> impl Iterator<Item = (PrivateKey, &PrivatePool)> {
+        self.by_id.values().map(|&key| (key, &self.private[key]))
+    }
+
+    /// Pools without uses, by id.
+    pub(crate) fn freeable(&self) -> Vec<PrivateKey> {
+        self.private().filter(|(_, pool)| pool.uses == 0).map(|(key, _)| key).collect()
+    }
+
+    /// Notes that a pool holds `bytes` more of the device.
+    pub(crate) fn add_reserved(&mut self, set: PoolSet, bytes: u64) {
+        if let PoolSet::Private(key) = set {
+            self.private[key].reserved += bytes;
+        }
+    }
+
+    /// Notes that a pool holds `bytes` fewer of the device.
+    pub(crate) fn sub_reserved(&mut self, set: PoolSet, bytes: u64) {
+        if let PoolSet::Private(key) = set {
+            self.private[key].reserved -= bytes;
+        }
+    }
+
+    /// Forgets a pool that has neither uses nor memory, unless requests still go there: PyTorch lets
+    /// a pool be released before its diversion ends.
+    pub(crate) fn forget_if_empty(&mut self, key: PrivateKey) {
+        let pool = &self.private[key];
+        let diverted_to = self.diversions.iter().any(|&(to, _)| to == pool.id);
+        if pool.uses == 0 && pool.reserved == 0 && pool.halves.is_bare() && !diverted_to {
+            self.by_id.remove(&pool.id);
+            self.private.remove(key);
+        }
+    }
+
+    pub(crate) fn set_no_split(&mut self, id: PoolId) {
+        self.no_split.insert(id);
+    }
+
+    pub(crate) fn never_splits(&self, set: PoolSet) -> bool {
+        !self.no_split.is_empty() && self.no_split.contains(&self.id(set))
+    }
+
+    pub(crate) fn set_use_on_oom(&mut self, id: PoolId, on: bool) {
+        if on {
+            self.use_on_oom.insert(id);
+        } else {
+            self.use_on_oom.remove(&id);
+        }
+    }
+
+    /// Pools whose free blocks may serve requests of the default pool, rather than fail. Ones that
+    /// have no uses left cannot be diverted to.
+    pub(crate) fn spare(&self) -> Vec<PrivateKey> {
+        let keys = self.use_on_oom.iter().filter_map(|id| self.by_id.get(id));
+        keys.copied().filter(|&key| self.private[key].uses > 0).collect()
+    }
+}
+
+impl Halves {
+    /// Whether no block is left, not even an unmapped one.
+    fn is_bare(&self) -> bool {
+        [&self.small, &self.large]
+            .iter()
+            .all(|half| half.free().len() == 0 && half.unmapped().next().is_none())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: PoolId = PoolId(0, 7);
+    const B: PoolId = PoolId(0, 8);
+
+    fn selected(pools: &Pools, newest_first: bool) -> PoolId {
+        pools.id(pools.select(StreamId(0), newest_first))
+    }
+
+    #[test]
+    fn nested_diversions_go_to_the_newest_or_the_oldest_by_release() {
+        let mut pools = Pools::default();
+        assert_eq!(selected(&pools, true), PoolId::DEFAULT);
+        pools.begin(A, StreamFilter::Any).unwrap();
+        pools.begin(B, StreamFilter::Any).unwrap();
+        assert_eq!(selected(&pools, true), B);
+        assert_eq!(selected(&pools, false), A);
+        pools.end(B).unwrap();
+        assert_eq!(selected(&pools, true), A);
+    }
+
+    #[test]
+    fn a_diversion_takes_only_the_streams_of_its_filter() {
+        let mut pools = Pools::default();
+        pools.begin(A, StreamFilter::Only(vec![StreamId(4)])).unwrap();
+        assert_eq!(selected(&pools, true), PoolId::DEFAULT);
+        pools.begin(B, StreamFilter::When(Arc::new(|stream| stream.0 < 4))).unwrap();
+        assert_eq!(selected(&pools, true), B);
+        assert_eq!(pools.id(pools.select(StreamId(4), true)), A);
+    }
+
+    #[test]
+    fn operations_that_do_not_fit_are_refused_and_change_nothing() {
+        let mut pools = Pools::default();
+        assert_eq!(pools.release(A), Err(PoolError::Unknown(A)));
+        assert_eq!(pools.end(A), Err(PoolError::NotDiverting(A)));
+        assert_eq!(pools.begin(PoolId::DEFAULT, StreamFilter::Any), Err(PoolError::Default));
+        pools.begin(A, StreamFilter::Any).unwrap();
+        assert_eq!(pools.begin(A, StreamFilter::Any), Err(PoolError::Diverting(A)));
+        assert_eq!(pools.uses(A), 1);
+        pools.end(A).unwrap();
+        pools.release(A).unwrap();
+        assert_eq!(pools.release(A), Err(PoolError::Released(A)));
+        assert_eq!(pools.begin(A, StreamFilter::Any), Err(PoolError::Released(A)));
+    }
+
+    #[test]
+    fn a_freeable_pool_is_forgotten_once_it_holds_nothing() {
+        let mut pools = Pools::default();
+        pools.add_use(A).unwrap();
+        pools.release(A).unwrap();
+        let [key] = pools.freeable()[..] else { panic!("one pool") };
+        pools.add_reserved(PoolSet::Private(key), 1);
+        pools.forget_if_empty(key);
+        assert_eq!(pools.freeable().len(), 1);
+        pools.sub_reserved(PoolSet::Private(key), 1);
+        pools.forget_if_empty(key);
+        assert!(pools.freeable().is_empty());
+        pools.add_use(A).unwrap();
+    }
+}

@@ -1,0 +1,246 @@
+//! Cached memory back to the device: on request, when a request fails, and by age.
+
+use tonnage_device::{Device, DeviceError};
+use tonnage_events::{Event, PoolId, PoolKind, StackId, StreamId};
+
+use crate::block::BlockId;
+use crate::engine::Engine;
+use crate::error::{AllocError, CacheError, CachedBlock, OutOfMemory, PendingBlock};
+use crate::pool::{PoolRef, PoolSet, PrivateKey};
+use crate::request::Request;
+
+/// The pool whose blocks garbage collection ages: no other, PyTorch's rule.
+const AGED: PoolRef = PoolRef { set: PoolSet::Default, kind: PoolKind::Large };
+
+impl<D: Device> Engine<D> {
+    /// Gives back what is cached, of the default pool and of every freeable private pool. While
+    /// requests are diverted the default pool is left alone.
+    pub(crate) fn flush(&mut self, stack: Option<StackId>) -> Result<(), DeviceError> {
+        if !self.pools.diverting() {
+            self.synchronize_events(None)?;
+            for kind in [PoolKind::Large, PoolKind::Small] {
+                self.release_half(PoolRef { set: PoolSet::Default, kind }, stack)?;
+            }
+        }
+        for key in self.pools.freeable() {
+            self.release_private(key, stack)?;
+        }
+        Ok(())
+    }
+
+    /// Gives back what one freeable private pool caches; does nothing if it is still used.
+    pub(crate) fn flush_pool(
+        &mut self,
+        pool: PoolId,
+        stack: Option<StackId>,
+    ) -> Result<(), CacheError> {
+        let of_this_id = |&key: &PrivateKey| self.pools.id(PoolSet::Private(key)) == pool;
+        let Some(key) = self.pools.freeable().into_iter().find(of_this_id) else { return Ok(()) };
+        if self.pools.diverting() {
+            // PyTorch counts the wait before it finds that it may not.
+            self.emit(&Event::Synchronize, None);
+            return Err(CacheError::Diverting(pool));
+        }
+        self.synchronize_events(Some(PoolSet::Private(key)))?;
+        self.release_private(key, stack)?;
+        Ok(())
+    }
+
+    fn release_private(
+        &mut self,
+        key: PrivateKey,
+        stack: Option<StackId>,
+    ) -> Result<(), DeviceError> {
+        for kind in [PoolKind::Small, PoolKind::Large] {
+            self.release_half(PoolRef { set: PoolSet::Private(key), kind }, stack)?;
+        }
+        self.pools.forget_if_empty(key);
+        Ok(())
+    }
+
+    /// Gives back every whole segment of a half, then every whole page.
+    fn release_half(&mut self, pool: PoolRef, stack: Option<StackId>) -> Result<(), DeviceError> {
+        let free: Vec<_> = self.pools.half(pool).free().iter().collect();
+        let (parts, whole): (Vec<_>, Vec<_>) =
+            free.into_iter().partition(|&id| self.blocks[id].range.is_some());
+        for id in whole {
+            if !self.blocks[id].is_split() {
+                self.release_segment(id, stack)?;
+            }
+        }
+        for id in parts {
+            self.trim_range(id, stack)?;
+        }
+        Ok(())
+    }
+
+    /// With a finite `max_split_size`: gives back free oversize segments of the request's own pool and
+    /// stream, one that is large enough by itself, else the largest ones until together they are.
+    /// Says whether enough was given back.
+    pub(crate) fn release_oversize(
+        &mut self,
+        request: &Request,
+        stack: Option<StackId>,
+    ) -> Result<bool, DeviceError> {
+        let max_split = self.config.max_split_size();
+        if max_split == u64::MAX {
+            return Ok(false);
+        }
+        let want = request.size.max(max_split);
+        let first = self.pools.half(request.pool).free().at_least(request.stream, want).next();
+        if let Some(id) = first
+            && self.is_whole_segment(id)
+        {
+            self.release_segment(id, stack)?;
+            return Ok(true);
+        }
+        let free = self.pools.half(request.pool).free();
+        let smaller: Vec<_> = free
+            .below(request.stream, want)
+            .take_while(|&id| self.blocks[id].size >= max_split)
+            .collect();
+        let mut released = 0;
+        for id in smaller {
+            if released >= want {
+                break;
+            }
+            if self.is_whole_segment(id) {
+                released += self.blocks[id].size;
+                self.release_segment(id, stack)?;
+            }
+        }
+        Ok(released >= want)
+    }
+
+    /// Whether a free block is all of a fixed segment. After a change of `max_split_size` at run time
+    /// an oversize block may be split; PyTorch then hands an inner address to the driver.
+    fn is_whole_segment(&self, id: BlockId) -> bool {
+        let block = &self.blocks[id];
+        block.range.is_none() && !block.is_split()
+    }
+
+    /// Whether free blocks age and are given back by age.
+    pub(crate) fn collects_garbage(&self) -> bool {
+        self.limit.is_some() && self.config.garbage_collection_threshold() > 0.0
+    }
+
+    /// Above the threshold: gives back the free large segments that were passed over most often,
+    /// until reserved memory is below it again.
+    pub(crate) fn collect_garbage(&mut self, stack: Option<StackId>) -> Result<(), DeviceError> {
+        let Some(limit) = self.limit else { return Ok(()) };
+        // A product of doubles, cut off: as PyTorch computes it.
+        let threshold = (self.config.garbage_collection_threshold() * limit as f64) as u64;
+        let Some(target) = self.reserved().checked_sub(threshold).filter(|&over| over > 0) else {
+            return Ok(());
+        };
+        let mut total_age = 0.0;
+        let mut count = 0_u64;
+        for id in self.unsplit_aged() {
+            total_age += self.age(id);
+            count += 1;
+        }
+        let mut reclaimed = 0;
+        let mut freed = true;
+        while reclaimed < target && freed && count > 0 {
+            let cut = total_age / count as f64;
+            freed = false;
+            for id in self.unsplit_aged() {
+                if self.blocks[id].range.is_some() || self.age(id) < cut {
+                    continue;
+                }
+                freed = true;
+                reclaimed += self.blocks[id].size;
+                total_age -= self.age(id);
+                count -= 1;
+                self.release_segment(id, stack)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn unsplit_aged(&self) -> Vec<BlockId> {
+        let free = self.pools.half(AGED).free().iter();
+        free.filter(|&id| !self.blocks[id].is_split()).collect()
+    }
+
+    fn age(&self, id: BlockId) -> f64 {
+        self.pools.half(AGED).age(&self.blocks[id]) as f64
+    }
+
+    /// The end of the ladder: counts the failure, tells the observers, and says why.
+    pub(crate) fn out_of_memory(
+        &mut self,
+        request: &Request,
+        stack: Option<StackId>,
+    ) -> AllocError {
+        let device_free = self.device.memory_info().ok().map(|info| info.free);
+        let event = Event::Oom {
+            device_free: device_free.unwrap_or(0),
+            size: request.size,
+            stream: request.stream,
+        };
+        self.emit(&event, stack);
+        let report = self.oom_report(request, device_free);
+        for observer in self.observers() {
+            observer(&report);
+        }
+        AllocError::OutOfMemory(Box::new(report))
+    }
+
+    fn oom_report(&self, request: &Request, device_free: Option<u64>) -> OutOfMemory {
+        let stats = self.stats();
+        let allocated = stats.memory_allocated();
+        let mut report = OutOfMemory {
+            device: self.device.id(),
+            requested: request.bytes,
+            rounded: request.size,
+            segment_size: request.segment_size,
+            stream: request.stream,
+            pool: self.pools.id(request.pool.set),
+            kind: request.pool.kind,
+            device_total: self.device.total(),
+            device_free,
+            limit: self.limit,
+            allocated,
+            pending: stats.active_bytes.all.current.cast_unsigned() - allocated,
+            reserved: self.reserved(),
+            private_cached: 0,
+            largest_own: None,
+            largest_cached: None,
+            largest_pending: None,
+        };
+        for (id, block) in self.blocks.iter().filter(|(_, block)| block.mapped && !block.allocated) {
+            let pool = self.pools.id(block.pool.set);
+            if !block.is_idle() {
+                let larger = |known: &PendingBlock| known.size >= block.size;
+                if !report.largest_pending.as_ref().is_some_and(larger) {
+                    let waits_for = self.waits_for(id);
+                    let (stream, size) = (block.stream, block.size);
+                    report.largest_pending = Some(PendingBlock { size, pool, stream, waits_for });
+                }
+                continue;
+            }
+            if block.pool.set != PoolSet::Default {
+                report.private_cached += block.size;
+            }
+            if block.pool == request.pool && block.stream == request.stream {
+                report.largest_own = report.largest_own.max(Some(block.size));
+            }
+            if report.largest_cached.as_ref().is_none_or(|known| known.size < block.size) {
+                let (kind, stream, size) = (block.pool.kind, block.stream, block.size);
+                report.largest_cached = Some(CachedBlock { size, pool, kind, stream });
+            }
+        }
+        report
+    }
+
+    /// The streams whose work may still use a freed block.
+    fn waits_for(&self, id: BlockId) -> Vec<StreamId> {
+        let waiting = self.pending.iter().filter(|(_, waiting)| waiting.block == id);
+        let mut streams: Vec<_> = waiting.map(|(stream, _)| stream).collect();
+        streams.extend(&self.blocks[id].foreign.streams);
+        streams.sort_unstable();
+        streams.dedup();
+        streams
+    }
+}

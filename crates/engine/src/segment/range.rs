@@ -1,0 +1,258 @@
+//! Expandable segments: reserved ranges and the pages mapped into them.
+//!
+//! # Note \[Expandable segments\]
+//!
+//! *Why.* A fixed segment that is a little too small for a request is of no use to it, however much
+//! of it is free. Varying sizes therefore leave many such segments behind. One range that grows at
+//! its end has no such ends.
+//!
+//! *How.* Each (pool, stream) reserves a range of addresses an eighth larger than the device. Pages
+//! are mapped at its end as it grows, and whole free pages anywhere in it can be unmapped. Blocks
+//! are cut from it as from any segment; the part without pages is an *unmapped* block, kept apart
+//! from the free ones. Merging stops where mapped and unmapped meet.
+//!
+//! *Limits.* The page is the unit: 2 MiB in small pools, the large segment size in large ones. A page
+//! with one live block stays. And one stream's free pages cannot serve another.
+
+use slotmap::{SlotMap, new_key_type};
+use tonnage_device::{Device, DeviceError, PageId};
+use tonnage_events::Address;
+
+new_key_type! {
+    /// Names an expandable segment.
+    pub(crate) struct RangeId;
+}
+
+/// A reserved range of addresses.
+#[derive(Clone, Debug)]
+pub(crate) struct Range {
+    pub(crate) base: Address,
+    pub(crate) size: u64,
+    pub(crate) page_size: u64,
+    /// Which page lies in each place, up to the last one ever mapped.
+    pages: Vec<Option<PageId>>,
+}
+
+/// Consecutive places for pages in a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Places {
+    pub(crate) first: usize,
+    pub(crate) count: usize,
+}
+
+/// All expandable segments of a device.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ranges {
+    all: SlotMap<RangeId, Range>,
+    /// Pages that were unmapped but that the device would not take back. They serve again before
+    /// new ones are made, so that nothing is lost.
+    stranded: Vec<(u64, PageId)>,
+}
+
+/// Bytes of addresses to reserve on a device of `total` bytes: an eighth more than it has, in whole
+/// pages, so that the range can hold the device with some room for holes. None if no address space
+/// is that large, as with absurd page sizes.
+pub(crate) fn reserved_size(total: u64, page_size: u64) -> Option<u64> {
+    total.checked_add(total / 8)?.checked_next_multiple_of(page_size)
+}
+
+impl Range {
+    /// Where the page at this place begins.
+    pub(crate) fn address_of(&self, place: usize) -> Address {
+        self.base.offset(place as u64 * self.page_size)
+    }
+
+    /// The places that `bytes` from `start`, a page boundary, reach into.
+    pub(crate) fn places_touched(&self, start: Address, bytes: u64) -> Places {
+        let offset = start.distance_from(self.base);
+        debug_assert!(offset.is_multiple_of(self.page_size), "unmapped blocks begin with a page");
+        Places {
+            first: (offset / self.page_size) as usize,
+            count: bytes.div_ceil(self.page_size) as usize,
+        }
+    }
+
+    /// The places that lie entirely within `bytes` from `start`.
+    pub(crate) fn places_within(&self, start: Address, bytes: u64) -> Places {
+        let offset = start.distance_from(self.base);
+        let first = offset.div_ceil(self.page_size);
+        let end = (offset + bytes) / self.page_size;
+        Places { first: first as usize, count: end.saturating_sub(first) as usize }
+    }
+
+    /// Whether a page lies at this place.
+    pub(crate) fn has_page(&self, place: usize) -> bool {
+        self.pages.get(place).is_some_and(Option::is_some)
+    }
+}
+
+impl std::ops::Index<RangeId> for Ranges {
+    type Output = Range;
+
+    fn index(&self, id: RangeId) -> &Range {
+        &self.all[id]
+    }
+}
+
+impl Ranges {
+    /// Reserves a range.
+    pub(crate) fn reserve<D: Device>(
+        &mut self,
+        device: &mut D,
+        size: u64,
+        page_size: u64,
+    ) -> Result<RangeId, DeviceError> {
+        let base = device.reserve(size)?;
+        Ok(self.all.insert(Range { base, size, page_size, pages: Vec::new() }))
+    }
+
+    /// Gives a range back that holds no pages.
+    pub(crate) fn unreserve<D: Device>(
+        &mut self,
+        device: &mut D,
+        id: RangeId,
+    ) -> Result<(), DeviceError> {
+        device.unreserve(self.all[id].base)?;
+        self.all.remove(id);
+        Ok(())
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Bytes that the device would not take back.
+    pub(crate) fn stranded_bytes(&self) -> u64 {
+        self.stranded.iter().map(|&(size, _)| size).sum()
+    }
+
+    /// Puts pages in all these places, or, if the device fails, in none of them.
+    pub(crate) fn map<D: Device>(
+        &mut self,
+        device: &mut D,
+        id: RangeId,
+        places: Places,
+    ) -> Result<(), DeviceError> {
+        let Places { first, count } = places;
+        let page_size = self.all[id].page_size;
+        let mut pages = Vec::with_capacity(count);
+        let mut result = Ok(());
+        for _ in 0..count {
+            match self.obtain(device, page_size) {
+                Ok(page) => pages.push(page),
+                Err(error) => {
+                    result = Err(error);
+                    break;
+                }
+            }
+        }
+        let range = &mut self.all[id];
+        if result.is_ok() {
+            range.pages.resize(range.pages.len().max(first + count), None);
+            for (index, &page) in pages.iter().enumerate() {
+                if let Err(error) = device.map(page, range.address_of(first + index)) {
+                    result = Err(error);
+                    break;
+                }
+                range.pages[first + index] = Some(page);
+            }
+        }
+        if result.is_err() {
+            for (index, page) in pages.into_iter().enumerate() {
+                // A second failure while undoing the first leaves the page where it is; mapping
+                // this place again would find it and fail, but nothing is handed out twice.
+                let unmapped = !self.all[id].has_page(first + index)
+                    || device.unmap(self.all[id].address_of(first + index)).is_ok();
+                if unmapped {
+                    if let Some(place) = self.all[id].pages.get_mut(first + index) {
+                        *place = None;
+                    }
+                    if device.destroy_page(page).is_err() {
+                        self.stranded.push((page_size, page));
+                    }
+                }
+            }
+        }
+        result
+    }
+
+    /// Takes the pages away from these places, in order, and returns how many were taken before
+    /// the device failed, if it did.
+    pub(crate) fn unmap<D: Device>(
+        &mut self,
+        device: &mut D,
+        id: RangeId,
+        places: Places,
+    ) -> (usize, Result<(), DeviceError>) {
+        for index in 0..places.count {
+            let range = &mut self.all[id];
+            if let Err(error) = device.unmap(range.address_of(places.first + index)) {
+                return (index, Err(error));
+            }
+            let page = range.pages[places.first + index].take().expect("a mapped place has a page");
+            if let Err(error) = device.destroy_page(page) {
+                self.stranded.push((range.page_size, page));
+                return (index + 1, Err(error));
+            }
+        }
+        (places.count, Ok(()))
+    }
+
+    fn obtain<D: Device>(&mut self, device: &mut D, size: u64) -> Result<PageId, DeviceError> {
+        if let Some(at) = self.stranded.iter().position(|&(of, _)| of == size) {
+            return Ok(self.stranded.swap_remove(at).1);
+        }
+        device.create_page(size)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tonnage_device::{Dry, FailNth};
+
+    use super::*;
+
+    const PAGE: u64 = 2 << 20;
+
+    #[test]
+    fn a_range_is_an_eighth_larger_than_the_device() {
+        let total = 8 << 30;
+        assert_eq!(reserved_size(total, 2 << 20), Some(9_663_676_416));
+        assert_eq!(reserved_size(total, 20 << 20), Some(9_667_870_720));
+        assert_eq!(reserved_size(total, u64::MAX - 1), Some(u64::MAX - 1));
+        assert_eq!(reserved_size(u64::MAX, 2 << 20), None);
+    }
+
+    #[test]
+    fn places_touched_round_outwards_and_places_within_inwards() {
+        let mut device = Dry::new(1 << 30);
+        let mut ranges = Ranges::default();
+        let id = ranges.reserve(&mut device, 64 * PAGE, PAGE).unwrap();
+        let range = &ranges[id];
+        let at = |bytes| range.base.offset(bytes);
+        assert_eq!(range.places_touched(at(2 * PAGE), PAGE + 1), Places { first: 2, count: 2 });
+        assert_eq!(range.places_within(at(1), 3 * PAGE), Places { first: 1, count: 2 });
+        assert_eq!(range.places_within(at(0), 2 * PAGE), Places { first: 0, count: 2 });
+        assert_eq!(range.places_within(at(1), PAGE).count, 0);
+    }
+
+    #[test]
+    fn whichever_device_call_fails_nothing_is_lost() {
+        for n in 0.. {
+            let mut device = FailNth::new(Dry::new(1 << 30), n);
+            let mut ranges = Ranges::default();
+            let Ok(id) = ranges.reserve(&mut device, 64 * PAGE, PAGE) else { continue };
+            let places = Places { first: 1, count: 3 };
+            if ranges.map(&mut device, id, places).is_ok() {
+                let (done, result) = ranges.unmap(&mut device, id, places);
+                let mapped = (0..64).filter(|&place| ranges[id].has_page(place)).count();
+                assert_eq!((mapped, result.is_ok()), (3 - done, done == 3 && !device.failed()));
+            }
+            let mapped = (0..64).filter(|&place| ranges[id].has_page(place)).count() as u64;
+            assert_eq!(device.inner.used(), mapped * PAGE + ranges.stranded_bytes(), "call {n}");
+            if !device.failed() {
+                return;
+            }
+        }
+    }
+}

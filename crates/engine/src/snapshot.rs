@@ -1,0 +1,94 @@
+//! The state of the moment: segments and their blocks, and the history up to it.
+
+use tonnage_device::Device;
+use tonnage_events::{BlockState, Event, SnapshotBlock, SnapshotSegment, Stacks, TraceEntry};
+
+use crate::block::{Block, BlockId};
+use crate::config::Config;
+use crate::engine::Engine;
+
+/// Everything about an allocator at a moment.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// Segments by ascending address; expandable ones once for each mapped run.
+    pub segments: Vec<SnapshotSegment>,
+    /// The recorded history, oldest first; empty if history is off.
+    pub entries: Vec<TraceEntry>,
+    /// The stacks that segments, blocks and entries name.
+    pub stacks: Stacks,
+    /// The settings in force.
+    pub config: Config,
+}
+
+impl<D: Device> Engine<D> {
+    /// The state and the history now. The history notes it, so it shows in the next snapshot.
+    pub fn snapshot(&mut self) -> Snapshot {
+        let history = self.history();
+        let snapshot = Snapshot {
+            segments: self.segments(),
+            entries: history.map_or_else(Vec::new, |history| history.entries().copied().collect()),
+            stacks: history.map(|history| history.stacks().clone()).unwrap_or_default(),
+            config: self.config.clone(),
+        };
+        let active = self.stats().active_bytes.all.current.cast_unsigned();
+        self.emit(&Event::Snapshot { active }, None);
+        snapshot
+    }
+
+    /// The segments and their blocks now, by ascending address.
+    pub fn segments(&self) -> Vec<SnapshotSegment> {
+        let mut segments: Vec<_> = self
+            .blocks
+            .iter()
+            .filter(|(_, block)| block.mapped && !self.is_mapped(block.prev))
+            .map(|(id, block)| self.segment_from(id, block))
+            .collect();
+        segments.sort_unstable_by_key(|segment| segment.address);
+        segments
+    }
+
+    fn is_mapped(&self, id: Option<BlockId>) -> bool {
+        id.is_some_and(|id| self.blocks[id].mapped)
+    }
+
+    /// The mapped run that begins with this block.
+    fn segment_from(&self, first: BlockId, head: &Block) -> SnapshotSegment {
+        let mut segment = SnapshotSegment {
+            device: self.device.id(),
+            address: head.address,
+            total_size: 0,
+            allocated_size: 0,
+            active_size: 0,
+            requested_size: 0,
+            stream: head.stream,
+            kind: head.pool.kind,
+            pool: self.pools.id(head.pool.set),
+            expandable: head.range.is_some(),
+            stack: head.segment_stack,
+            blocks: Vec::new(),
+        };
+        let mut at = Some(first);
+        while let Some(block) = at.map(|id| &self.blocks[id])
+            && block.mapped
+        {
+            let state = block.state();
+            segment.total_size += block.size;
+            if state == BlockState::ActiveAllocated {
+                segment.allocated_size += block.size;
+            }
+            if state != BlockState::Inactive {
+                segment.active_size += block.size;
+                segment.requested_size += block.requested;
+            }
+            segment.blocks.push(SnapshotBlock {
+                address: block.address,
+                size: block.size,
+                requested_size: block.requested,
+                state,
+                stack: block.stack,
+            });
+            at = block.next;
+        }
+        segment
+    }
+}

@@ -1,0 +1,185 @@
+//! Stage 3: the machine's memo, where a pickle keeps what it will name again.
+//!
+//! In:  values, under the numbers the pickle gives them.
+//! Out: the same values.
+//!
+//! Python memoises every dictionary, list and text, needed again or not: two of them for each
+//! trace entry. So a place costs four bytes: a kind, and the number that the value already has in
+//! the table it lives in. The few values that have no such number get one in `boxed`.
+
+use std::collections::HashMap;
+
+use crate::value::{Run, StrId, Table, Value};
+
+/// A value in four bytes: the kind in the upper four bits, a number in the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Packed(u32);
+
+/// Numbers below this can be packed.
+pub(crate) const NUMBERS: u32 = 1 << NUMBER_BITS;
+const NUMBER_BITS: u32 = 28;
+
+const BOXED: u32 = 0;
+const STR: u32 = 1;
+const OPEN: u32 = 2;
+const ENTRY: u32 = 3;
+const FRAME: u32 = 4;
+const STACK: u32 = 5;
+const SEGMENT: u32 = 6;
+const BLOCK: u32 = 7;
+const PAIR: u32 = 8;
+
+/// The memo.
+#[derive(Default)]
+pub(crate) struct Memo {
+    /// The places from 0 on, as Python numbers them.
+    dense: Vec<Packed>,
+    /// Places beyond, for pickles that number them otherwise.
+    sparse: HashMap<u32, Packed>,
+    boxed: Vec<Value>,
+}
+
+impl Memo {
+    /// The place that the next MEMOIZE fills.
+    #[inline]
+    pub(crate) fn next(&self) -> usize {
+        self.dense.len() + self.sparse.len()
+    }
+
+    /// What lies at a place, if anything was put there.
+    #[inline]
+    pub(crate) fn get(&self, place: u32) -> Option<Value> {
+        let packed = match self.dense.get(place as usize) {
+            Some(&packed) => packed,
+            None => *self.sparse.get(&place)?,
+        };
+        Some(self.unpack(packed))
+    }
+
+    /// Puts `value` at `place`.
+    #[inline]
+    pub(crate) fn put(&mut self, place: u32, value: Value) {
+        let packed = self.pack(value);
+        let index = place as usize;
+        if index == self.dense.len() {
+            self.dense.push(packed);
+            if !self.sparse.is_empty() {
+                self.sparse.remove(&place);
+            }
+        } else if let Some(old) = self.dense.get_mut(index) {
+            *old = packed;
+        } else {
+            self.sparse.insert(place, packed);
+        }
+    }
+
+    /// Puts `new` at `place` if `old` is there.
+    #[inline]
+    pub(crate) fn replace(&mut self, place: u32, old: Value, new: Value) {
+        if self.get(place) == Some(old) {
+            self.put(place, new);
+        }
+    }
+
+    /// How many values have a number in the memo only.
+    pub(crate) fn boxed(&self) -> usize {
+        self.boxed.len()
+    }
+
+    /// Bytes held, about.
+    pub(crate) fn memory(&self) -> u64 {
+        let map_entry = 2 * size_of::<(u32, Packed)>();
+        (self.dense.len() * size_of::<Packed>()
+            + self.sparse.len() * map_entry
+            + self.boxed.len() * size_of::<Value>()) as u64
+    }
+
+    /// `value` in four bytes. Numbers are below [`NUMBERS`], or the row, text or slot would not
+    /// have been made.
+    #[inline]
+    fn pack(&mut self, value: Value) -> Packed {
+        let (kind, number) = match value {
+            Value::Str(StrId(number)) => (STR, number),
+            Value::Open(number) => (OPEN, number),
+            Value::Row(Table::Entries, number) => (ENTRY, number),
+            Value::Row(Table::Segments, number) => (SEGMENT, number),
+            Value::Row(Table::Blocks, number) => (BLOCK, number),
+            Value::Frame(number) => (FRAME, number),
+            Value::Stack(number) => (STACK, number),
+            Value::Pair(number) => (PAIR, number),
+            other => {
+                // The same list of rows, or the same empty one, is often memoised in a row.
+                if self.boxed.last() != Some(&other) {
+                    self.boxed.push(other);
+                }
+                (BOXED, self.boxed.len() as u32 - 1)
+            }
+        };
+        Packed(kind << NUMBER_BITS | number & (NUMBERS - 1))
+    }
+
+    #[inline]
+    fn unpack(&self, packed: Packed) -> Value {
+        let number = packed.0 & (NUMBERS - 1);
+        match packed.0 >> NUMBER_BITS {
+            STR => Value::Str(StrId(number)),
+            OPEN => Value::Open(number),
+            ENTRY => Value::Row(Table::Entries, number),
+            SEGMENT => Value::Row(Table::Segments, number),
+            BLOCK => Value::Row(Table::Blocks, number),
+            FRAME => Value::Frame(number),
+            STACK => Value::Stack(number),
+            PAIR => Value::Pair(number),
+            _ => self.boxed.get(number as usize).copied().unwrap_or(Value::None),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_of_value_comes_back_as_it_was() {
+        let values = [
+            Value::None,
+            Value::Int(u64::MAX),
+            Value::Float(0.5),
+            Value::Str(StrId(NUMBERS - 1)),
+            Value::Open(3),
+            Value::Row(Table::Entries, 4),
+            Value::Row(Table::Segments, 5),
+            Value::Row(Table::Blocks, 6),
+            Value::Row(Table::Annotations, 7),
+            Value::Rows(Run { table: Table::Entries, first: 8, len: 9 }),
+            Value::Frame(10),
+            Value::Stack(11),
+            Value::Pair(12),
+            Value::Bad(13),
+        ];
+        let mut memo = Memo::default();
+        for (place, &value) in values.iter().enumerate() {
+            assert_eq!(memo.next(), place);
+            memo.put(place as u32, value);
+        }
+        for (place, &value) in values.iter().enumerate() {
+            assert_eq!(memo.get(place as u32), Some(value));
+        }
+        assert_eq!(memo.get(values.len() as u32), None);
+    }
+
+    #[test]
+    fn a_place_far_away_costs_no_more_than_a_near_one() {
+        let mut memo = Memo::default();
+        memo.put(u32::MAX, Value::Bool(true));
+        memo.put(1, Value::Bool(false));
+        assert!(memo.memory() < 256);
+        assert_eq!(memo.get(u32::MAX), Some(Value::Bool(true)));
+        // The place between is filled later, and the one behind it moves without being lost.
+        memo.put(0, Value::None);
+        assert_eq!(memo.get(1), Some(Value::Bool(false)));
+        memo.put(1, Value::Int(1));
+        assert_eq!(memo.get(1), Some(Value::Int(1)));
+        assert_eq!(memo.next(), 3);
+    }
+}
