@@ -27,33 +27,80 @@ pub(crate) struct Call {
 pub(crate) struct CallStacks {
     calls: Vec<Call>,
     known_calls: HashMap<Call, u32>,
+    recent_calls: Recent,
     /// The calls of all stacks, one stack after the other, and where each ends.
     stacked: Vec<u32>,
     ends: Vec<usize>,
     /// Numbers of stacks by their calls.
     known_stacks: HashMap<Box<[u32]>, u32>,
+    recent_stacks: Recent,
+}
+
+/// Numbers by a cheap hash, the latest of each: nearly everything is found here. What is not is
+/// looked up under a hash that is keyed at random, so that a file cannot be made to collide.
+struct Recent([u32; 1024]);
+
+impl Default for Recent {
+    fn default() -> Self {
+        Self([u32::MAX; 1024])
+    }
+}
+
+impl Recent {
+    #[inline]
+    fn place(&mut self, words: impl IntoIterator<Item = u32>) -> &mut u32 {
+        // The multiplier is 2⁶⁴ over the golden ratio, which spreads neighbours apart.
+        let hash = words.into_iter().fold(0_u64, |hash, word| {
+            (hash.rotate_left(5) ^ u64::from(word)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        });
+        &mut self.0[(hash >> 40) as usize % 1024]
+    }
 }
 
 impl CallStacks {
     /// The number of a call.
+    #[inline]
     pub(crate) fn call(&mut self, call: Call) -> u32 {
+        let recent = self.recent_calls.place([call.name.0, call.filename.0, call.line]);
+        if self.calls.get(*recent as usize) == Some(&call) {
+            return *recent;
+        }
         let next = self.calls.len() as u32;
-        *self.known_calls.entry(call).or_insert_with(|| {
+        let number = *self.known_calls.entry(call).or_insert_with(|| {
             self.calls.push(call);
             next
-        })
+        });
+        *recent = number;
+        number
     }
 
     /// The number of a stack.
+    #[inline]
     pub(crate) fn stack(&mut self, calls: &[u32]) -> u32 {
-        if let Some(&number) = self.known_stacks.get(calls) {
-            return number;
+        let recent = *self.recent_stacks.place(calls.iter().copied());
+        if self.calls_of(recent) == Some(calls) {
+            return recent;
         }
-        let number = self.ends.len() as u32;
-        self.stacked.extend_from_slice(calls);
-        self.ends.push(self.stacked.len());
-        self.known_stacks.insert(calls.into(), number);
+        let number = match self.known_stacks.get(calls) {
+            Some(&number) => number,
+            None => {
+                let number = self.ends.len() as u32;
+                self.stacked.extend_from_slice(calls);
+                self.ends.push(self.stacked.len());
+                self.known_stacks.insert(calls.into(), number);
+                number
+            }
+        };
+        *self.recent_stacks.place(calls.iter().copied()) = number;
         number
+    }
+
+    /// The calls of a stack.
+    #[inline]
+    fn calls_of(&self, number: u32) -> Option<&[u32]> {
+        let end = *self.ends.get(number as usize)?;
+        let start = number.checked_sub(1).map_or(0, |before| self.ends[before as usize]);
+        Some(&self.stacked[start..end])
     }
 
     /// Bytes held, about.
@@ -71,19 +118,18 @@ impl CallStacks {
     }
 
     /// The stacks under the same numbers.
-    pub(crate) fn finish(self, texts: &mut SharedTexts<'_>) -> Stacks {
+    pub(crate) fn finish(mut self, texts: &mut SharedTexts<'_>) -> Stacks {
         // Only the calls and their order are still needed.
-        drop((self.known_calls, self.known_stacks));
+        (self.known_calls, self.known_stacks) = Default::default();
         let mut stacks = Stacks::default();
-        let mut start = 0;
-        for (number, &end) in self.ends.iter().enumerate() {
-            let frames = self.stacked[start..end].iter().map(|&call| {
+        for number in 0..self.ends.len() as u32 {
+            let calls = self.calls_of(number).unwrap_or_default();
+            let frames = calls.iter().map(|&call| {
                 let Call { name, filename, line } = self.calls[call as usize];
                 Frame { name: texts.get(name), filename: texts.get(filename), line }
             });
             let id = stacks.intern(frames.collect());
-            debug_assert_eq!(id, StackId(number as u32), "equal stacks already share a number");
-            start = end;
+            debug_assert_eq!(id, StackId(number), "equal stacks already share a number");
         }
         stacks
     }

@@ -10,9 +10,12 @@ use std::io::{self, BufReader, Cursor, Read};
 
 use crate::error::{Result, SnapshotError};
 
-/// Bytes held at once. Small enough to stay in a core's cache; measured from 16 KiB to 1 MiB,
-/// where it hardly matters.
+/// Bytes held at once. Small enough to stay in a core's cache; from 16 KiB to 1 MiB it hardly
+/// matters.
 const BUFFER: usize = 64 << 10;
+
+/// Bytes of an opcode with the longest arguments of fixed length: FRAME and its eight.
+const LONGEST: usize = 9;
 
 /// How the pickle is packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,16 +47,60 @@ impl Compression {
 pub(crate) struct Source<'a> {
     reader: Box<dyn Read + 'a>,
     compression: Compression,
-    /// The bytes from `start` to `end` are still to be handed out.
-    buffer: Box<[u8]>,
+    /// What was read, and when the input has ended, [`LONGEST`] zeros: an opcode can then be
+    /// looked at whole without asking whether all of it is there, which is asked at the next one.
+    buffer: Vec<u8>,
+    /// The next byte in the buffer.
     start: usize,
-    end: usize,
     /// The offset of the buffer's first byte.
     base: u64,
-    /// Whether the reader has no more.
-    ended: bool,
+    /// Where the input ends in the buffer, once that is known.
+    ended: Option<usize>,
     /// Bytes that may come out at most.
     allowed: u64,
+}
+
+/// The eight bytes after an opcode, of which its argument takes as many as it needs.
+///
+/// An argument is taken where the opcode is known. To look its length up in a table instead would
+/// make the place of each opcode wait for the one before it, which costs a third of the time.
+#[derive(Clone, Copy)]
+pub(crate) struct Ahead(u64);
+
+impl Ahead {
+    /// Takes an argument of one byte.
+    #[inline]
+    pub(crate) fn byte(self, source: &mut Source<'_>) -> u8 {
+        source.start += 1;
+        self.0 as u8
+    }
+
+    /// Takes an argument of two bytes.
+    #[inline]
+    pub(crate) fn short(self, source: &mut Source<'_>) -> u16 {
+        source.start += 2;
+        self.0 as u16
+    }
+
+    /// Takes an argument of four bytes.
+    #[inline]
+    pub(crate) fn int(self, source: &mut Source<'_>) -> u32 {
+        source.start += 4;
+        self.0 as u32
+    }
+
+    /// Takes an argument of eight bytes.
+    #[inline]
+    pub(crate) fn long(self, source: &mut Source<'_>) -> u64 {
+        source.start += 8;
+        self.0
+    }
+
+    /// The seven bytes after an argument of one byte, which are not taken.
+    #[inline]
+    pub(crate) fn behind_byte(self) -> u64 {
+        self.0 >> 8
+    }
 }
 
 impl<'a> Source<'a> {
@@ -72,16 +119,8 @@ impl<'a> Source<'a> {
                 Box::new(zstd::stream::read::Decoder::new(input).map_err(SnapshotError::Io)?)
             }
         };
-        Ok(Self {
-            reader,
-            compression,
-            buffer: vec![0; BUFFER].into_boxed_slice(),
-            start: 0,
-            end: 0,
-            base: 0,
-            ended: false,
-            allowed,
-        })
+        let buffer = Vec::with_capacity(BUFFER + LONGEST);
+        Ok(Self { reader, compression, buffer, start: 0, base: 0, ended: None, allowed })
     }
 
     /// The offset of the next byte.
@@ -90,78 +129,50 @@ impl<'a> Source<'a> {
         self.base + self.start as u64
     }
 
-    /// Whether the next `count` bytes are already here.
+    /// Whether [`Source::next`] can answer without reading.
     #[inline]
-    pub(crate) fn has(&self, count: usize) -> bool {
-        self.end - self.start >= count
+    pub(crate) fn has_next(&self) -> bool {
+        self.start + LONGEST <= self.buffer.len()
     }
 
-    /// The next bytes, as many as are here, without taking them.
-    pub(crate) fn peek(&self) -> &[u8] {
-        &self.buffer[self.start..self.end]
+    /// Whether more was taken than there is.
+    pub(crate) fn is_past_end(&self) -> bool {
+        self.ended.is_some_and(|end| self.start > end)
     }
 
-    /// Reads until `count` bytes are here or the input ends. At most [`BUFFER`] can be.
-    #[cold]
-    pub(crate) fn fill(&mut self, count: usize) -> Result<()> {
-        self.buffer.copy_within(self.start..self.end, 0);
-        self.base += self.start as u64;
-        self.end -= self.start;
-        self.start = 0;
-        while !self.ended && self.end < count.min(BUFFER) {
-            match self.reader.read(&mut self.buffer[self.end..]) {
-                Ok(0) => self.ended = true,
-                Ok(read) => self.end += read,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(self.failed(error)),
-            }
-            if self.base + self.end as u64 > self.allowed {
-                return Err(SnapshotError::Limit {
-                    limit: "pickle_bytes",
-                    allowed: self.allowed,
-                    unit: "bytes of pickle",
-                    offset: self.allowed,
-                });
-            }
+    /// Takes the next opcode and shows what comes after it.
+    #[inline]
+    pub(crate) fn next(&mut self) -> Result<(u8, Ahead)> {
+        if !self.has_next() {
+            self.fill()?;
         }
-        Ok(())
-    }
-
-    fn failed(&self, source: io::Error) -> SnapshotError {
-        let offset = self.base + self.end as u64;
-        let by_system = source.raw_os_error().is_some();
-        match (self.compression, source.kind()) {
-            (Compression::None, _) => SnapshotError::Io(source),
-            _ if by_system => SnapshotError::Io(source),
-            (_, io::ErrorKind::UnexpectedEof) => SnapshotError::Truncated { offset },
-            (compression, _) => {
-                SnapshotError::Damaged { compression: compression.name(), offset, source }
+        match self.buffer.get(self.start..).and_then(|rest| rest.first_chunk::<LONGEST>()) {
+            Some(&[opcode, ref ahead @ ..]) => {
+                self.start += 1;
+                // Little endian, as nearly all arguments are.
+                Ok((opcode, Ahead(u64::from_le_bytes(*ahead))))
             }
+            None => Err(self.truncated()),
         }
     }
 
-    /// Takes one byte.
+    /// The bytes that are here, without taking them. Zeros may follow the last.
     #[inline]
-    pub(crate) fn byte(&mut self) -> Result<u8> {
-        Ok(self.take(1)?[0])
+    pub(crate) fn rest(&self) -> &[u8] {
+        self.buffer.get(self.start..).unwrap_or_default()
     }
 
-    /// Takes `N` bytes.
+    /// Takes `count` bytes of those in [`Source::rest`].
     #[inline]
-    pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
-        let mut bytes = [0; N];
-        bytes.copy_from_slice(self.take(N)?);
-        Ok(bytes)
+    pub(crate) fn advance(&mut self, count: usize) {
+        self.start += count;
     }
 
     /// Takes `count` bytes, at most [`BUFFER`].
     #[inline]
     pub(crate) fn take(&mut self, count: usize) -> Result<&[u8]> {
-        if !self.has(count) {
-            self.fill(count)?;
-            if !self.has(count) {
-                return Err(SnapshotError::Truncated { offset: self.base + self.end as u64 });
-            }
+        if self.buffer.len() < self.start + count + LONGEST {
+            self.fill_for(count)?;
         }
         let from = self.start;
         self.start += count;
@@ -186,6 +197,75 @@ impl<'a> Source<'a> {
     #[inline]
     pub(crate) fn fits(count: u64) -> bool {
         count <= BUFFER as u64
+    }
+
+    /// The first bytes, before any is taken.
+    pub(crate) fn first(&mut self) -> Result<&[u8]> {
+        self.fill()?;
+        let end = self.ended.unwrap_or(self.buffer.len());
+        Ok(&self.buffer[..end])
+    }
+
+    /// Makes sure that `count` bytes are here.
+    #[cold]
+    fn fill_for(&mut self, count: usize) -> Result<()> {
+        if self.ended.is_none() {
+            self.fill()?;
+        }
+        let end = self.ended.unwrap_or(self.buffer.len());
+        if end < self.start + count {
+            return Err(self.truncated());
+        }
+        Ok(())
+    }
+
+    /// Forgets what was taken and fills the buffer up.
+    #[cold]
+    pub(crate) fn fill(&mut self) -> Result<()> {
+        if self.ended.is_some() {
+            return Ok(());
+        }
+        // An opcode that was cut off by the end of the buffer cannot have been followed.
+        self.buffer.drain(..self.start);
+        self.base += self.start as u64;
+        self.start = 0;
+        let room = BUFFER - self.buffer.len();
+        let read = self.reader.by_ref().take(room as u64).read_to_end(&mut self.buffer);
+        if let Err(error) = read {
+            return Err(self.failed(error));
+        }
+        if self.base + self.buffer.len() as u64 > self.allowed {
+            return Err(SnapshotError::Limit {
+                limit: "pickle_bytes",
+                allowed: self.allowed,
+                unit: "bytes of pickle",
+                offset: self.allowed,
+            });
+        }
+        if self.buffer.len() < BUFFER {
+            self.ended = Some(self.buffer.len());
+            self.buffer.extend_from_slice(&[0; LONGEST]);
+        }
+        Ok(())
+    }
+
+    #[cold]
+    pub(crate) fn truncated(&self) -> SnapshotError {
+        let end = self.ended.unwrap_or(self.buffer.len());
+        SnapshotError::Truncated { offset: self.base + end as u64 }
+    }
+
+    fn failed(&self, source: io::Error) -> SnapshotError {
+        let offset = self.base + self.buffer.len() as u64;
+        let by_system = source.raw_os_error().is_some();
+        match (self.compression, source.kind()) {
+            (Compression::None, _) => SnapshotError::Io(source),
+            _ if by_system => SnapshotError::Io(source),
+            (_, io::ErrorKind::UnexpectedEof) => SnapshotError::Truncated { offset },
+            (compression, _) => {
+                SnapshotError::Damaged { compression: compression.name(), offset, source }
+            }
+        }
     }
 }
 

@@ -17,8 +17,8 @@
 //! | --- | --- | --- |
 //! | 1 input | compressed bytes → plain bytes with offsets | `input.rs` |
 //! | 2 opcodes | byte → what it is called, and whether it is plain data | `opcode.rs` |
-//! | 3 machine | opcodes → values | `machine.rs`, `memo.rs`, `value.rs` |
-//! | 4 rows | complete dictionaries and lists → rows | `rows.rs`, `strings.rs`, `call_stacks.rs` |
+//! | 3 machine | opcodes → values | `machine/`, `memo.rs`, `value.rs`, `entry_path.rs` |
+//! | 4 rows | complete dictionaries and lists → rows | `rows.rs`, `dicts.rs`, `strings.rs`, ... |
 //! | 5 file | rows → [`SnapshotFile`] | `snapshot_file.rs` |
 //!
 //! ```
@@ -43,14 +43,22 @@ mod opcode;
 // 3. The stack machine.
 mod machine;
 
+mod entry_path;
+
 mod memo;
 
 mod value;
 
 // 4. Complete things, as rows.
-mod call_stacks;
-
 mod rows;
+
+mod dicts;
+
+mod fields;
+
+mod entries;
+
+mod call_stacks;
 
 mod strings;
 

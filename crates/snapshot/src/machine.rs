@@ -10,6 +10,7 @@
 //!
 //! Nothing here is recursive, so the nesting of a file cannot exhaust the call stack.
 
+use crate::entry_path::{ShortEntry, read_entry};
 use crate::error::{Result, SnapshotError};
 use crate::input::{Source, not_a_pickle};
 use crate::limits::Limits;
@@ -18,36 +19,8 @@ use crate::opcode::{plain, refuse};
 use crate::rows::Rows;
 use crate::value::{Kind, Run, Table, Value};
 
-/// Bytes of the longest opcode whose arguments have a fixed length: FRAME and its eight.
-const LONGEST: usize = 9;
-
-/// Pairs that Python writes in one SETITEMS: a dictionary with as many may have more to come.
-const BATCH: usize = 1000;
-
 /// Room that numbers are kept below [`NUMBERS`]: far more than one buffer of input can make.
 const SPARE_NUMBERS: usize = 1 << 20;
-
-/// No place in the memo.
-const NOWHERE: u32 = u32::MAX;
-
-/// A container that may still change, or what became of one that several places refer to.
-struct Slot {
-    state: SlotState,
-    /// The elements; for a dictionary, keys and values in turn.
-    items: Vec<Value>,
-    /// The place in the memo that refers to it, or [`NOWHERE`].
-    memo: u32,
-    /// Whether more than that and one place on the stack may refer to it.
-    shared: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum SlotState {
-    List,
-    Dict,
-    /// Complete; the value stands for it.
-    Closed(Value),
-}
 
 /// The machine.
 pub(crate) struct Machine<'a> {
@@ -100,83 +73,92 @@ impl<'a> Machine<'a> {
 
     /// Follows the program to its end. What comes after it in the file is not looked at.
     pub(crate) fn run(mut self) -> Result<Outcome> {
-        self.begin()?;
+        if let Some(error) = not_a_pickle(self.source.first()?) {
+            return Err(error);
+        }
         loop {
-            if !self.source.has(LONGEST) {
-                self.source.fill(LONGEST)?;
+            if !self.source.has_next() {
+                self.source.fill()?;
                 self.take_stock()?;
             }
             self.at = self.source.offset();
-            match self.source.byte()? {
+            let (opcode, ahead) = self.source.next()?;
+            match opcode {
                 plain::BINGET => {
-                    let place = self.source.byte()?;
+                    let place = ahead.byte(&mut self.source);
                     self.get(u32::from(place))?;
                 }
                 plain::LONG_BINGET => {
-                    let place = u32::from_le_bytes(self.source.array()?);
+                    let place = ahead.int(&mut self.source);
                     self.get(place)?;
                 }
-                plain::MEMOIZE => self.put(self.memo.next())?,
+                plain::MEMOIZE => {
+                    let place = self.memo.next();
+                    self.put(place)?;
+                }
                 plain::BINPUT => {
-                    let place = self.source.byte()?;
-                    self.put(usize::from(place))?;
+                    let place = ahead.byte(&mut self.source);
+                    self.put(u32::from(place))?;
                 }
                 plain::LONG_BINPUT => {
-                    let place = u32::from_le_bytes(self.source.array()?);
-                    self.put(place as usize)?;
+                    let place = ahead.int(&mut self.source);
+                    self.put(place)?;
                 }
 
                 plain::BININT1 => {
-                    let byte = self.source.byte()?;
-                    self.push(Value::Int(u64::from(byte)));
+                    let number = ahead.byte(&mut self.source);
+                    self.push(Value::Int(u64::from(number)));
                 }
                 plain::BININT2 => {
-                    let number = u16::from_le_bytes(self.source.array()?);
+                    let number = ahead.short(&mut self.source);
                     self.push(Value::Int(u64::from(number)));
                 }
                 plain::BININT => {
-                    let number = i32::from_le_bytes(self.source.array()?);
+                    let number = ahead.int(&mut self.source) as i32;
                     self.push(integer(i64::from(number)));
                 }
                 plain::LONG1 => {
-                    let len = self.source.byte()?;
-                    let number = long(self.source.take(usize::from(len))?);
-                    self.push(number);
+                    let len = ahead.byte(&mut self.source);
+                    self.long1(len, ahead.behind_byte())?;
                 }
-                plain::LONG4 => self.long4()?,
+                plain::LONG4 => {
+                    let len = ahead.int(&mut self.source) as i32;
+                    self.long4(len)?;
+                }
                 plain::INT => self.int_line()?,
                 plain::BINFLOAT => {
-                    let number = f64::from_be_bytes(self.source.array()?);
-                    self.push(Value::Float(number));
+                    // The only argument that is big endian.
+                    let bits = ahead.long(&mut self.source).swap_bytes();
+                    self.push(Value::Float(f64::from_bits(bits)));
                 }
                 plain::NONE => self.push(Value::None),
                 plain::NEWTRUE => self.push(Value::Bool(true)),
                 plain::NEWFALSE => self.push(Value::Bool(false)),
 
                 plain::SHORT_BINUNICODE => {
-                    let len = self.source.byte()?;
+                    let len = ahead.byte(&mut self.source);
                     let text = self.source.take(usize::from(len))?;
                     let id = self.rows.strings.intern(text);
                     self.push(Value::Str(id));
                 }
                 plain::BINUNICODE => {
-                    let len = u32::from_le_bytes(self.source.array()?);
+                    let len = ahead.int(&mut self.source);
                     self.text(u64::from(len))?;
                 }
                 plain::BINUNICODE8 => {
-                    let len = u64::from_le_bytes(self.source.array()?);
+                    let len = ahead.long(&mut self.source);
                     self.text(len)?;
                 }
                 plain::SHORT_BINBYTES => {
-                    let len = self.source.byte()?;
+                    let len = ahead.byte(&mut self.source);
                     self.bytes(u64::from(len))?;
                 }
                 plain::BINBYTES => {
-                    let len = u32::from_le_bytes(self.source.array()?);
+                    let len = ahead.int(&mut self.source);
                     self.bytes(u64::from(len))?;
                 }
                 plain::BINBYTES8 | plain::BYTEARRAY8 => {
-                    let len = u64::from_le_bytes(self.source.array()?);
+                    let len = ahead.long(&mut self.source);
                     self.bytes(len)?;
                 }
 
@@ -187,7 +169,11 @@ impl<'a> Machine<'a> {
                     self.stack.truncate(mark);
                 }
 
-                plain::EMPTY_DICT => self.open(SlotState::Dict),
+                plain::EMPTY_DICT => {
+                    if !self.short_entry() {
+                        self.open(SlotState::Dict);
+                    }
+                }
                 plain::SETITEM => {
                     let from = self.below(2)?;
                     self.set_items(from, false)?;
@@ -217,16 +203,8 @@ impl<'a> Machine<'a> {
                 }
 
                 plain::EMPTY_TUPLE => self.push(Value::Opaque(Kind::Tuple)),
-                plain::TUPLE1 => {
-                    let from = self.below(1)?;
-                    self.tuple(from);
-                }
-                plain::TUPLE2 => {
-                    let from = self.below(2)?;
-                    self.tuple(from);
-                }
-                plain::TUPLE3 => {
-                    let from = self.below(3)?;
+                plain::TUPLE1 | plain::TUPLE2 | plain::TUPLE3 => {
+                    let from = self.below(usize::from(opcode - plain::TUPLE1) + 1)?;
                     self.tuple(from);
                 }
                 plain::TUPLE => {
@@ -234,42 +212,29 @@ impl<'a> Machine<'a> {
                     self.tuple(mark);
                 }
                 plain::EMPTY_SET => self.push(Value::Opaque(Kind::Set)),
-                plain::ADDITEMS => {
-                    let mark = self.unmark()?;
-                    let target = self.target(mark)?;
-                    if target != Value::Opaque(Kind::Set) {
-                        return Err(self.wrong_target("ADDITEMS", "a set", target));
-                    }
-                    self.stack.truncate(mark);
-                }
+                plain::ADDITEMS => self.add_items()?,
                 plain::FROZENSET => {
                     let mark = self.unmark()?;
                     self.stack.truncate(mark);
                     self.push(Value::Opaque(Kind::Set));
                 }
 
-                // Frames tell Python's reader how much to read ahead. Ours reads as it likes.
-                plain::FRAME => drop(self.source.array::<8>()?),
-                plain::PROTO => self.protocol()?,
+                // Tells Python's reader how much to read ahead. Ours reads as it likes.
+                plain::FRAME => drop(ahead.long(&mut self.source)),
+                plain::PROTO => {
+                    let version = ahead.byte(&mut self.source);
+                    self.protocol(version)?;
+                }
                 plain::STOP => return self.stop(),
+                // The zero that follows the end.
+                0 if self.source.is_past_end() => return Err(self.source.truncated()),
                 other => return Err(refuse(other, self.at)),
             }
         }
     }
 
-    /// Checks that this is a pickle at all.
-    fn begin(&mut self) -> Result<()> {
-        // As many bytes as tell one kind of file from another.
-        self.source.fill(64)?;
-        let first = self.source.peek();
-        match not_a_pickle(&first[..first.len().min(64)]) {
-            Some(error) => Err(error),
-            None => Ok(()),
-        }
-    }
-
-    fn protocol(&mut self) -> Result<()> {
-        match self.source.byte()? {
+    fn protocol(&self, version: u8) -> Result<()> {
+        match version {
             2..=5 => Ok(()),
             other => Err(self.malformed(format!(
                 "protocol {other} is not one of 2 to 5; write it again with \
@@ -290,7 +255,7 @@ impl<'a> Machine<'a> {
             return Err(over_memory(&self.limits, self.source.offset()));
         }
         let numbers = self.rows.highest_number().max(self.slots.len()).max(self.memo.boxed());
-        if numbers > NUMBERS as usize - SPARE_NUMBERS {
+        if numbers > NUMBERS as usize - SPARE_NUMBERS || self.memo.is_nearly_full() {
             return Err(SnapshotError::Malformed {
                 offset: self.source.offset(),
                 what: format!("more than {numbers} things of one kind; no snapshot has as many"),
@@ -303,23 +268,26 @@ impl<'a> Machine<'a> {
     fn malformed(&self, what: impl Into<String>) -> SnapshotError {
         SnapshotError::Malformed { offset: self.at, what: what.into() }
     }
-
-    #[cold]
-    fn wrong_target(&self, opcode: &str, wanted: &str, found: Value) -> SnapshotError {
-        let found = match found {
-            Value::Open(slot) => match self.slots[slot as usize].state {
-                SlotState::List => "a list".to_owned(),
-                SlotState::Dict => "a dictionary".to_owned(),
-                SlotState::Closed(_) => "one that already is part of another".to_owned(),
-            },
-            other => other.describe(),
-        };
-        self.malformed(format!("{opcode} needs {wanted}, found {found}"))
-    }
 }
 
-/// The stack and its marks.
+/// The stack, its marks and the memo.
 impl Machine<'_> {
+    /// STOP: the value on top is the result.
+    fn stop(mut self) -> Result<Outcome> {
+        let top = self.below(1)?;
+        let root = match self.stack[top] {
+            Value::Open(number) => {
+                let slot = &mut self.slots[number as usize];
+                match slot.state {
+                    SlotState::Dict => Root::Dict(std::mem::take(&mut slot.items)),
+                    _ => Root::Other(self.close(number)),
+                }
+            }
+            other => Root::Other(other),
+        };
+        Ok(Outcome { root, rows: self.rows, offset: self.source.offset() })
+    }
+
     #[inline]
     fn push(&mut self, value: Value) {
         self.stack.push(value);
@@ -386,6 +354,16 @@ impl Machine<'_> {
 
     #[inline]
     fn get(&mut self, place: u32) -> Result<()> {
+        // A key or a word, nearly always.
+        if let Some(text) = self.memo.get_text(place) {
+            self.push(Value::Str(text));
+            return Ok(());
+        }
+        self.get_any(place)
+    }
+
+    #[inline(never)]
+    fn get_any(&mut self, place: u32) -> Result<()> {
         let Some(value) = self.memo.get(place) else {
             return Err(self.malformed(format!("nothing was memoised as {place}")));
         };
@@ -396,13 +374,10 @@ impl Machine<'_> {
         Ok(())
     }
 
-    #[inline]
-    fn put(&mut self, place: usize) -> Result<()> {
+    #[inline(always)]
+    fn put(&mut self, place: u32) -> Result<()> {
         let top = self.below(1)?;
         let value = self.stack[top];
-        let Ok(place) = u32::try_from(place) else {
-            return Err(self.malformed("more than 2^32 places in the memo"));
-        };
         if let Value::Open(slot) = value {
             let slot = &mut self.slots[slot as usize];
             slot.shared |= slot.memo != NOWHERE;
@@ -413,255 +388,6 @@ impl Machine<'_> {
     }
 }
 
-/// Numbers and texts.
-impl Machine<'_> {
-    fn long4(&mut self) -> Result<()> {
-        let len = i32::from_le_bytes(self.source.array()?);
-        let Ok(len) = u64::try_from(len) else {
-            return Err(self.malformed("LONG4 of negative length"));
-        };
-        if len <= u64::from(u8::MAX) {
-            let number = long(self.source.take(len as usize)?);
-            self.push(number);
-            return Ok(());
-        }
-        self.source.take_pieces(len, |_| Ok(()))?;
-        self.push(Value::HugeInt);
-        Ok(())
-    }
-
-    /// INT: an integer, or a bool, as a line of text.
-    fn int_line(&mut self) -> Result<()> {
-        // Twenty digits and a sign are the most that 64 bits need.
-        let mut line = Vec::new();
-        loop {
-            match self.source.byte()? {
-                b'\n' => break,
-                byte if line.len() < 24 => line.push(byte),
-                _ => return Err(self.malformed("INT with more digits than 64 bits need")),
-            }
-        }
-        let value = match line.as_slice() {
-            b"00" => Value::Bool(false),
-            b"01" => Value::Bool(true),
-            digits => {
-                let number = std::str::from_utf8(digits).ok().and_then(|text| {
-                    let signed = || text.parse().ok().map(integer);
-                    text.parse().ok().map(Value::Int).or_else(signed)
-                });
-                number.ok_or_else(|| self.malformed("INT without a number of 64 bits"))?
-            }
-        };
-        self.push(value);
-        Ok(())
-    }
-
-    fn text(&mut self, len: u64) -> Result<()> {
-        let id = if Source::fits(len) {
-            self.rows.strings.intern(self.source.take(len as usize)?)
-        } else {
-            let (limits, offset) = (self.limits, self.at);
-            let mut text = Vec::new();
-            self.source.take_pieces(len, |piece| {
-                if text.len() as u64 > limits.memory {
-                    return Err(over_memory(&limits, offset));
-                }
-                text.extend_from_slice(piece);
-                Ok(())
-            })?;
-            self.rows.strings.intern(&text)
-        };
-        self.push(Value::Str(id));
-        Ok(())
-    }
-
-    fn bytes(&mut self, len: u64) -> Result<()> {
-        self.source.take_pieces(len, |_| Ok(()))?;
-        self.push(Value::Opaque(Kind::Bytes));
-        Ok(())
-    }
-}
-
-/// Containers.
-impl Machine<'_> {
-    #[inline]
-    fn new_slot(&mut self, state: SlotState) -> Value {
-        if let Some(number) = self.vacant.pop() {
-            let slot = &mut self.slots[number as usize];
-            slot.state = state;
-            slot.memo = NOWHERE;
-            return Value::Open(number);
-        }
-        self.slots.push(Slot { state, items: Vec::new(), memo: NOWHERE, shared: false });
-        Value::Open(self.slots.len() as u32 - 1)
-    }
-
-    #[inline]
-    fn open(&mut self, state: SlotState) {
-        let value = self.new_slot(state);
-        self.push(value);
-    }
-
-    /// Puts an empty container under the values from `mark` on.
-    fn open_under(&mut self, mark: usize, state: SlotState) {
-        let value = self.new_slot(state);
-        self.stack.insert(mark, value);
-    }
-
-    /// What `value` stands for once something takes it in: a container is complete from then on.
-    #[inline]
-    fn complete(&mut self, value: Value) -> Value {
-        match value {
-            Value::Open(slot) => self.close(slot),
-            other => other,
-        }
-    }
-
-    #[inline(never)]
-    fn close(&mut self, number: u32) -> Value {
-        let slot = &mut self.slots[number as usize];
-        let items = std::mem::take(&mut slot.items);
-        let value = match slot.state {
-            SlotState::Closed(value) => return value,
-            SlotState::List => self.rows.list(&items),
-            SlotState::Dict => self.rows.dict(&items, self.at).unwrap_or(Value::Opaque(Kind::Dict)),
-        };
-        self.closed(number, items, value);
-        value
-    }
-
-    /// Notes that a slot became `value`. It is vacant from then on, unless someone may ask again.
-    #[inline]
-    fn closed(&mut self, number: u32, mut items: Vec<Value>, value: Value) {
-        self.held -= items.len();
-        let slot = &mut self.slots[number as usize];
-        if slot.shared {
-            slot.state = SlotState::Closed(value);
-            return;
-        }
-        if slot.memo != NOWHERE {
-            self.memo.replace(slot.memo, Value::Open(number), value);
-        }
-        // Room for a stack is kept for the next one, but not so much that it adds up unseen.
-        if items.capacity() <= 64 && self.vacant.len() < 256 {
-            items.clear();
-            slot.items = items;
-        }
-        self.vacant.push(number);
-    }
-
-    /// Puts the pairs from `from` on into the dictionary below them. If `whole`, they may be all
-    /// that it gets.
-    #[inline]
-    fn set_items(&mut self, from: usize, whole: bool) -> Result<()> {
-        if !(self.stack.len() - from).is_multiple_of(2) {
-            return Err(self.malformed("a key without a value"));
-        }
-        for at in (from + 1..self.stack.len()).step_by(2) {
-            if let Value::Open(slot) = self.stack[at] {
-                self.stack[at] = self.close(slot);
-            }
-        }
-        let target = self.target(from)?;
-        let Value::Open(number) = target else {
-            return Err(self.wrong_target(
-                "SETITEMS",
-                "a dictionary that is not yet in use",
-                target,
-            ));
-        };
-        let slot = &mut self.slots[number as usize];
-        if slot.state != SlotState::Dict {
-            return Err(self.wrong_target(
-                "SETITEMS",
-                "a dictionary that is not yet in use",
-                target,
-            ));
-        }
-        let items = &self.stack[from..];
-        if whole
-            && slot.items.is_empty()
-            && items.len() < 2 * BATCH
-            && let Some(value) = self.rows.dict(items, self.at)
-        {
-            let items = std::mem::take(&mut slot.items);
-            self.closed(number, items, value);
-            self.stack.truncate(from);
-            self.stack[from - 1] = value;
-            return Ok(());
-        }
-        slot.items.extend_from_slice(items);
-        self.held += items.len();
-        self.stack.truncate(from);
-        Ok(())
-    }
-
-    /// Puts the values from `from` on at the end of the list below them.
-    #[inline]
-    fn append(&mut self, from: usize) -> Result<()> {
-        for at in from..self.stack.len() {
-            self.stack[at] = self.complete(self.stack[at]);
-        }
-        let target = self.target(from)?;
-        let Value::Open(number) = target else {
-            return Err(self.wrong_target("APPENDS", "a list that is not yet in use", target));
-        };
-        let slot = &mut self.slots[number as usize];
-        if slot.state != SlotState::List {
-            return Err(self.wrong_target("APPENDS", "a list that is not yet in use", target));
-        }
-        let before = slot.items.len();
-        for &value in &self.stack[from..] {
-            let Value::Row(table, row) = value else {
-                slot.items.push(value);
-                continue;
-            };
-            match slot.items.last_mut() {
-                Some(Value::Rows(run))
-                    if run.table == table
-                        && u64::from(run.first) + u64::from(run.len) == u64::from(row) =>
-                {
-                    run.len += 1;
-                }
-                _ => {
-                    if table == Table::Entries {
-                        self.rows.entries.begin_list(row);
-                    }
-                    slot.items.push(Value::Rows(Run { table, first: row, len: 1 }));
-                }
-            }
-        }
-        self.held += slot.items.len() - before;
-        self.stack.truncate(from);
-        Ok(())
-    }
-
-    fn tuple(&mut self, from: usize) {
-        for at in from..self.stack.len() {
-            self.stack[at] = self.complete(self.stack[at]);
-        }
-        let value = self.rows.tuple(&self.stack[from..]);
-        self.stack.truncate(from);
-        self.push(value);
-    }
-
-    /// STOP: the value on top is the result.
-    fn stop(mut self) -> Result<Outcome> {
-        let top = self.below(1)?;
-        let root = match self.stack[top] {
-            Value::Open(number) => {
-                let slot = &mut self.slots[number as usize];
-                match slot.state {
-                    SlotState::Dict => Root::Dict(std::mem::take(&mut slot.items)),
-                    _ => Root::Other(self.close(number)),
-                }
-            }
-            other => Root::Other(other),
-        };
-        Ok(Outcome { root, rows: self.rows, offset: self.source.offset() })
-    }
-}
-
 /// The error for holding more than allowed.
 pub(crate) fn over_memory(limits: &Limits, offset: u64) -> SnapshotError {
     SnapshotError::Limit {
@@ -669,56 +395,5 @@ pub(crate) fn over_memory(limits: &Limits, offset: u64) -> SnapshotError {
         allowed: limits.memory,
         unit: "bytes of memory",
         offset,
-    }
-}
-
-#[inline]
-fn integer(number: i64) -> Value {
-    match u64::try_from(number) {
-        Ok(number) => Value::Int(number),
-        Err(_) => Value::Negative(number),
-    }
-}
-
-/// The integer that LONG1 and LONG4 spell: little endian, two's complement.
-#[inline]
-fn long(bytes: &[u8]) -> Value {
-    match *bytes {
-        [] => Value::Int(0),
-        // An address or a time.
-        [ref low @ .., top] if low.len() < 8 => {
-            let fill = if top >= 0x80 { 0xff } else { 0 };
-            let mut whole = [fill; 8];
-            whole[..bytes.len()].copy_from_slice(bytes);
-            integer(i64::from_le_bytes(whole))
-        }
-        // From 2⁶³ on, a ninth byte holds the sign.
-        [ref low @ .., 0] if low.len() == 8 => {
-            let mut whole = [0; 8];
-            whole.copy_from_slice(low);
-            Value::Int(u64::from_le_bytes(whole))
-        }
-        _ => Value::HugeInt,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn long_integers_are_read_up_to_64_bits_and_never_wrap() {
-        for (bytes, value) in [
-            (&[][..], Value::Int(0)),
-            (&[0x80, 0x00], Value::Int(128)),
-            (&[0x80], Value::Negative(-128)),
-            (&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f], Value::Int(i64::MAX as u64)),
-            (&[0, 0, 0, 0, 0, 0, 0, 0x80], Value::Negative(i64::MIN)),
-            (&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x00], Value::Int(u64::MAX)),
-            (&[0, 0, 0, 0, 0, 0, 0, 0, 1], Value::HugeInt),
-            (&[0, 0, 0, 0, 0, 0, 0, 0, 0xff], Value::HugeInt),
-        ] {
-            assert_eq!(long(bytes), value, "{bytes:x?}");
-        }
     }
 }

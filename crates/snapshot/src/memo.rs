@@ -9,7 +9,7 @@
 
 use std::collections::HashMap;
 
-use crate::value::{Run, StrId, Table, Value};
+use crate::value::{StrId, Table, Value};
 
 /// A value in four bytes: the kind in the upper four bits, a number in the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,8 +42,8 @@ pub(crate) struct Memo {
 impl Memo {
     /// The place that the next MEMOIZE fills.
     #[inline]
-    pub(crate) fn next(&self) -> usize {
-        self.dense.len() + self.sparse.len()
+    pub(crate) fn next(&self) -> u32 {
+        (self.dense.len() + self.sparse.len()) as u32
     }
 
     /// What lies at a place, if anything was put there.
@@ -54,6 +54,13 @@ impl Memo {
             None => *self.sparse.get(&place)?,
         };
         Some(self.unpack(packed))
+    }
+
+    /// The text at a place, if that is what lies there.
+    #[inline]
+    pub(crate) fn get_text(&self, place: u32) -> Option<StrId> {
+        let packed = self.dense.get(place as usize)?.0;
+        (packed >> NUMBER_BITS == STR).then_some(StrId(packed & (NUMBERS - 1)))
     }
 
     /// Puts `value` at `place`.
@@ -73,12 +80,46 @@ impl Memo {
         }
     }
 
+    /// Puts `value` where MEMOIZE does.
+    #[inline(always)]
+    pub(crate) fn add(&mut self, value: Value) {
+        if self.sparse.is_empty() {
+            let packed = self.pack(value);
+            self.dense.push(packed);
+        } else {
+            self.put(self.next(), value);
+        }
+    }
+
+    /// Leaves room where MEMOIZE puts the next value, and returns the place; `None` if the places
+    /// were not filled in order. Nothing of use lies there until a value is put.
+    #[inline]
+    pub(crate) fn hold(&mut self) -> Option<u32> {
+        if !self.sparse.is_empty() {
+            return None;
+        }
+        let place = self.next();
+        self.dense.push(Packed(BOXED << NUMBER_BITS | (NUMBERS - 1)));
+        Some(place)
+    }
+
+    /// Forgets what lies at `place`, which [`Memo::hold`] gave out, and behind.
+    #[cold]
+    pub(crate) fn truncate(&mut self, place: u32) {
+        self.dense.truncate(place as usize);
+    }
+
     /// Puts `new` at `place` if `old` is there.
     #[inline]
     pub(crate) fn replace(&mut self, place: u32, old: Value, new: Value) {
         if self.get(place) == Some(old) {
             self.put(place, new);
         }
+    }
+
+    /// Whether the places run out. There are 2³² of them.
+    pub(crate) fn is_nearly_full(&self) -> bool {
+        self.dense.len() + self.sparse.len() > (u32::MAX - NUMBERS) as usize
     }
 
     /// How many values have a number in the memo only.
@@ -138,6 +179,7 @@ impl Memo {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::value::Run;
 
     #[test]
     fn every_kind_of_value_comes_back_as_it_was() {
@@ -159,7 +201,7 @@ mod tests {
         ];
         let mut memo = Memo::default();
         for (place, &value) in values.iter().enumerate() {
-            assert_eq!(memo.next(), place);
+            assert_eq!(memo.next(), place as u32);
             memo.put(place as u32, value);
         }
         for (place, &value) in values.iter().enumerate() {

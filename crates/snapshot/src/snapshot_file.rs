@@ -202,7 +202,7 @@ impl Finish<'_> {
         let annotations: u64 = annotations.iter().map(|run| u64::from(run.len)).sum();
         let mut needed = rows.memory()
             + rows.stacks.memory_to_finish()
-            + rows.entries.memory_to_take(traces)
+            + rows.entries.memory_to_repeat(traces)
             + annotations * size_of::<Annotation>() as u64;
         for row in numbers(segments) {
             needed = needed.saturating_add(segment(row));
@@ -234,7 +234,9 @@ impl Finish<'_> {
                 }
             }
             Root::Other(Value::Bad(reason)) => return Err(bad(rows, "", reason)),
-            Root::Other(value @ (Value::Rows(_) | Value::EmptyList)) => top.segments = Some(value),
+            Root::Other(value @ (Value::RowList(_) | Value::List(_) | Value::EmptyList)) => {
+                top.segments = Some(value)
+            }
             Root::Other(value) => {
                 let expected = "a dictionary with the key `segments`, or a list of segments";
                 return Err(self.shape("top level", expected, value.describe()));
@@ -287,14 +289,12 @@ impl Finish<'_> {
             Table::Segments => "a list of segments",
             _ => "a list of annotations",
         };
-        let items = match value {
-            None | Some(Value::None | Value::EmptyList) => &[],
-            Some(ref run @ Value::Rows(_)) => std::slice::from_ref(run),
-            Some(Value::List(number)) => &*rows.lists[number as usize],
-            Some(other) => return Err(self.wrong(rows, path, other, expected)),
+        let Some(value) = value.filter(|&value| value != Value::None) else {
+            return Ok(Vec::new());
         };
+        let items = rows.elements(value).ok_or_else(|| self.wrong(rows, path, value, expected))?;
         let mut runs = Vec::with_capacity(items.len());
-        for item in items {
+        for item in items.iter() {
             match *item {
                 Value::Rows(run) if run.table == table => runs.push(run),
                 other => return Err(self.wrong(rows, path, other, expected)),
@@ -311,30 +311,25 @@ impl Finish<'_> {
         skipped: &mut BTreeMap<String, usize>,
     ) -> Result<Vec<Vec<Run>>> {
         let path = rows.strings.text(known::DEVICE_TRACES);
-        let devices = match value {
-            None | Some(Value::None | Value::EmptyList) => return Ok(Vec::new()),
-            Some(Value::List(number)) => &rows.lists[number as usize],
-            Some(other) => {
-                return Err(self.wrong(rows, path, other, "a list of entries for each device"));
-            }
+        let Some(value) = value.filter(|&value| value != Value::None) else {
+            return Ok(Vec::new());
         };
+        let devices = rows.elements(value).ok_or_else(|| {
+            self.wrong(rows, path, value, "a list with a list of entries for each device")
+        })?;
         let mut work = self.limits.memory;
         let mut traces = Vec::with_capacity(devices.len());
         for (device, &value) in devices.iter().enumerate() {
             let path = format!("{path}[{device}]");
             let expected = "a list of trace entries";
-            let items = match value {
-                Value::EmptyList => &[],
-                ref run @ Value::Rows(_) => std::slice::from_ref(run),
-                Value::List(number) => &*rows.lists[number as usize],
-                other => return Err(self.wrong(rows, &path, other, expected)),
-            };
+            let items =
+                rows.elements(value).ok_or_else(|| self.wrong(rows, &path, value, expected))?;
             // The same list for many devices would be walked, and kept, for each.
             work = work
-                .checked_sub(size_of_val(items) as u64)
+                .checked_sub(size_of_val(&*items) as u64)
                 .ok_or_else(|| over_memory(self.limits, self.offset))?;
             let mut runs = Vec::new();
-            for item in items {
+            for item in items.iter() {
                 match *item {
                     Value::Rows(run) if run.table == Table::Entries => runs.push(run),
                     Value::UnknownAction(action) => {

@@ -55,8 +55,10 @@ pub(crate) enum Value {
     Open(u32),
     /// A dictionary that became one row.
     Row(Table, u32),
-    /// A list of rows.
+    /// Neighbouring elements of a list that are all such rows. Stands in lists only.
     Rows(Run),
+    /// A list of rows.
+    RowList(Run),
     /// A trace entry whose action is not known.
     UnknownAction(StrId),
     /// A call, by its number among the distinct ones.
@@ -111,7 +113,7 @@ impl Value {
             Self::Row(Table::Segments, _) => "a segment",
             Self::Row(Table::Blocks, _) => "a block",
             Self::Row(Table::Annotations, _) => "an annotation",
-            Self::Rows(run) => match run.table {
+            Self::Rows(run) | Self::RowList(run) => match run.table {
                 Table::Entries => "a list of trace entries",
                 Table::Segments => "a list of segments",
                 Table::Blocks => "a list of blocks",
@@ -149,6 +151,7 @@ impl Value {
             Self::Open(_)
             | Self::Row(..)
             | Self::Rows(_)
+            | Self::RowList(_)
             | Self::UnknownAction(_)
             | Self::EmptyList
             | Self::List(_)

@@ -1,0 +1,274 @@
+//! A device that answers as the recorded one did.
+//!
+//! It follows the recording with a cursor: every change of the engine must be the next entry. Where
+//! the engine asks the device for something, the next entry holds the answer:
+//!
+//! | the engine asks for | the next entry is | answer |
+//! | --- | --- | --- |
+//! | a segment, a range | `segment_alloc`, `segment_map` | its address |
+//! | a segment, a page | memory given back, or `oom` | no memory, if refusals are believed |
+//! | whether an event is complete | the `free_completed` that waits for it | yes, else no |
+//!
+//! Anything else is answered somehow; what the engine then does differs from the recording, and the
+//! cursor stops there.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tonnage_device::{Device, DeviceError, EventId, MemoryInfo, PageId};
+use tonnage_events::{Action, Address, DeviceId, Event, PoolId, StreamId, TraceEntry};
+
+/// Most bytes a recording may hold at once: sums beyond would not fit the figures. No device comes
+/// near.
+const LARGEST_RECORDING: u64 = 1 << 56;
+
+/// Where a segment is put that the recording does not have.
+const NOWHERE: Address = Address(1 << 62);
+
+/// The stream of events for a free that completes at entry k is this plus k. Pending blocks get a
+/// stream each, because the recording does not name it; the numbers let the engine, which polls
+/// streams in order, find them complete in the recorded order.
+const FOREIGN_STREAMS: u64 = 1 << 63;
+
+/// What the engine did instead of the next entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Mismatch {
+    pub(crate) event: usize,
+    pub(crate) got: TraceEntry,
+}
+
+/// A refusal that the recording was taken to show.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Refusal {
+    /// Bytes the driver had given by then.
+    pub(crate) granted: u64,
+    /// Bytes it was asked for.
+    pub(crate) asked: u64,
+}
+
+/// The recorded device.
+#[derive(Clone, Debug)]
+pub(crate) struct Script {
+    id: DeviceId,
+    total: u64,
+    entries: Arc<[TraceEntry]>,
+    cursor: usize,
+    mismatch: Option<Mismatch>,
+    granted: u64,
+    /// Whether memory given back in a request is read as the driver's refusal.
+    pub(crate) believes_refusals: bool,
+    pub(crate) refusals: Vec<Refusal>,
+    /// The pool that new segments belong to.
+    pub(crate) pool: PoolId,
+    /// Segments and ranges: where each begins, its end, its pool.
+    owners: BTreeMap<Address, (Address, PoolId)>,
+    events: BTreeMap<EventId, StreamId>,
+    last_id: u64,
+}
+
+impl Script {
+    pub(crate) fn new(id: DeviceId, total: u64, entries: Arc<[TraceEntry]>) -> Self {
+        Self {
+            id,
+            total,
+            entries,
+            cursor: 0,
+            mismatch: None,
+            granted: 0,
+            believes_refusals: true,
+            refusals: Vec::new(),
+            pool: PoolId::DEFAULT,
+            owners: BTreeMap::new(),
+            events: BTreeMap::new(),
+            last_id: 0,
+        }
+    }
+
+    /// The next entry's index.
+    pub(crate) fn cursor(&self) -> usize {
+        self.cursor
+    }
+
+    /// The next entry.
+    pub(crate) fn next(&self) -> Option<&TraceEntry> {
+        self.entries.get(self.cursor)
+    }
+
+    pub(crate) fn entries(&self) -> &Arc<[TraceEntry]> {
+        &self.entries
+    }
+
+    /// Passes over an entry that no change of the engine makes.
+    pub(crate) fn pass_over(&mut self) {
+        self.cursor += 1;
+    }
+
+    pub(crate) fn mismatch(&self) -> Option<&Mismatch> {
+        self.mismatch.as_ref()
+    }
+
+    /// The foreign stream of a block whose free is found complete at that entry, or never.
+    pub(crate) fn foreign_stream(completion: Option<usize>, requested: usize) -> StreamId {
+        StreamId(match completion {
+            Some(entry) => FOREIGN_STREAMS + entry as u64,
+            None => u64::MAX - requested as u64,
+        })
+    }
+
+    /// The pool of the segment or range that this address lies in.
+    pub(crate) fn owner(&self, address: Address) -> Option<PoolId> {
+        let (_, &(end, pool)) = self.owners.range(..=address).next_back()?;
+        (address < end).then_some(pool)
+    }
+
+    fn next_action(&self) -> Option<Action> {
+        self.next().map(|entry| entry.action)
+    }
+
+    /// Whether the recording goes on as it does after the driver refuses `asked` bytes.
+    fn refuses(&mut self, asked: u64) -> bool {
+        let refused = self.believes_refusals
+            && matches!(
+                self.next_action(),
+                Some(
+                    Action::SegmentFree
+                        | Action::SegmentUnmap
+                        | Action::FreeCompleted
+                        | Action::Oom
+                )
+            );
+        if refused {
+            self.refusals.push(Refusal { granted: self.granted, asked });
+        }
+        refused
+    }
+
+    fn new_id(&mut self) -> u64 {
+        self.last_id += 1;
+        self.last_id
+    }
+
+    /// An address for `size` bytes, if the address space has room behind it.
+    fn place(&mut self, address: Address, size: u64) -> Option<Address> {
+        let end = address.0.checked_add(size).filter(|&end| end <= NOWHERE.0 << 1)?;
+        self.owners.insert(address, (Address(end), self.pool));
+        Some(address)
+    }
+}
+
+impl Device for Script {
+    fn id(&self) -> DeviceId {
+        self.id
+    }
+
+    fn total(&self) -> u64 {
+        self.total
+    }
+
+    fn memory_info(&mut self) -> Result<MemoryInfo, DeviceError> {
+        let free = match self.next() {
+            Some(entry) if entry.action == Action::Oom => entry.address.0,
+            _ => self.total.saturating_sub(self.granted),
+        };
+        Ok(MemoryInfo { free, total: self.total })
+    }
+
+    fn acquire(&mut self, size: u64) -> Result<Address, DeviceError> {
+        let no_memory = DeviceError::OutOfMemory { requested: size };
+        let too_much = self.granted.saturating_add(size) > LARGEST_RECORDING;
+        if self.mismatch.is_some() || too_much || self.refuses(size) {
+            return Err(no_memory);
+        }
+        let address = match self.next() {
+            Some(entry) if entry.action == Action::SegmentAlloc => entry.address,
+            _ => NOWHERE,
+        };
+        self.place(address, size).ok_or(no_memory)
+    }
+
+    fn release(&mut self, address: Address) -> Result<(), DeviceError> {
+        self.owners.remove(&address);
+        Ok(())
+    }
+
+    fn granularity(&self) -> u64 {
+        2 << 20
+    }
+
+    fn reserve(&mut self, size: u64) -> Result<Address, DeviceError> {
+        // If the driver refuses the first page, the range's address shows only later.
+        let rest = &self.entries[self.cursor.min(self.entries.len())..];
+        let new = |entry: &&TraceEntry| {
+            entry.action == Action::SegmentMap && self.owner(entry.address).is_none()
+        };
+        let now = self.next().filter(|entry| entry.action == Action::SegmentMap);
+        let address = now.or_else(|| rest.iter().find(new)).map_or(NOWHERE, |entry| entry.address);
+        self.place(address, size).ok_or(DeviceError::OutOfMemory { requested: size })
+    }
+
+    fn unreserve(&mut self, address: Address) -> Result<(), DeviceError> {
+        self.owners.remove(&address);
+        Ok(())
+    }
+
+    fn create_page(&mut self, size: u64) -> Result<PageId, DeviceError> {
+        let too_much = self.granted.saturating_add(size) > LARGEST_RECORDING;
+        if self.mismatch.is_some() || too_much || self.refuses(size) {
+            return Err(DeviceError::OutOfMemory { requested: size });
+        }
+        Ok(PageId(self.new_id()))
+    }
+
+    fn destroy_page(&mut self, _page: PageId) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    fn map(&mut self, _page: PageId, _address: Address) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    fn unmap(&mut self, _address: Address) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    fn record_event(&mut self, stream: StreamId) -> Result<EventId, DeviceError> {
+        let event = EventId(self.new_id());
+        self.events.insert(event, stream);
+        Ok(event)
+    }
+
+    fn query_event(&mut self, event: EventId) -> Result<bool, DeviceError> {
+        let now = StreamId(FOREIGN_STREAMS + self.cursor as u64);
+        Ok(self.events.get(&event) == Some(&now))
+    }
+
+    fn wait_event(&mut self, _event: EventId) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    fn destroy_event(&mut self, event: EventId) -> Result<(), DeviceError> {
+        self.events.remove(&event);
+        Ok(())
+    }
+
+    fn synchronize(&mut self, _stream: StreamId) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    fn observe(&mut self, event: &Event) {
+        match event {
+            Event::SegmentAlloc(it) | Event::SegmentMap(it) => self.granted += it.size,
+            Event::SegmentFree(it) | Event::SegmentUnmap(it) => self.granted -= it.size,
+            _ => {}
+        }
+        let Some(got) = TraceEntry::of(event) else { return };
+        if self.mismatch.is_some() {
+            return;
+        }
+        if self.next().is_some_and(|expected| expected.agrees_with(&got)) {
+            self.cursor += 1;
+        } else {
+            self.mismatch = Some(Mismatch { event: self.cursor, got });
+        }
+    }
+}
