@@ -1,2 +1,49 @@
-//! placeholder
-fn main() {}
+//! Everything with more than one step: `cargo xtask help` lists it.
+
+#![forbid(unsafe_code)]
+
+mod checks;
+
+mod fuzz;
+
+mod layers;
+
+mod shell;
+
+use std::process::ExitCode;
+
+const HELP: &str = "\
+cargo xtask COMMAND
+
+  test           install what the tests need and run them all (the README's test command)
+  ci             what CI does: format, lints, docs, licences, tests, benchmarks as smoke tests
+  sweep          the n-th device call failing, for every n, over all streams and recordings
+  model [SEEDS]  the random model with more seeds (default 20000)
+  fuzz [SECONDS] each fuzz target for so long (default 60); grows fuzz/corpus
+  bench          how fast recordings replay; keep the result under benches/results/
+";
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args().skip(1);
+    let command = arguments.next().unwrap_or_default();
+    let number = arguments.next();
+    let done = match command.as_str() {
+        "test" => checks::test(),
+        "ci" => checks::ci(),
+        "sweep" => checks::sweep(),
+        "model" => checks::model(number.as_deref().unwrap_or("20000")),
+        "fuzz" => fuzz::run(number.as_deref().unwrap_or("60")),
+        "bench" => checks::bench(),
+        _ => {
+            print!("{HELP}");
+            return ExitCode::from(if matches!(command.as_str(), "help" | "--help") { 0 } else { 2 });
+        }
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask {command}: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

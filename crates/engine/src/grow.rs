@@ -111,7 +111,11 @@ impl<D: Device> Engine<D> {
         };
         let size = reserved_size(self.device.total(), page);
         let Some(size) = size.filter(|&size| size >= request.size) else { return Ok(None) };
-        let range = self.ranges.reserve(&mut self.device, size, page)?;
+        let range = match self.ranges.reserve(&mut self.device, size, page) {
+            Ok(range) => range,
+            Err(DeviceError::OutOfMemory { .. }) => return Ok(None),
+            Err(error) => return Err(error),
+        };
         let mut block = Block::new(self.ranges[range].base, size, request.stream, request.pool);
         block.mapped = false;
         block.range = Some(range);

@@ -14,9 +14,11 @@ use crate::value::Run;
 #[derive(Default)]
 pub(crate) struct Entries {
     pieces: Vec<Piece>,
-    len: usize,
+    /// The last piece, and its first number.
+    latest: Piece,
 }
 
+#[derive(Default)]
 struct Piece {
     first: u32,
     entries: Vec<TraceEntry>,
@@ -28,34 +30,31 @@ const MOVED: usize = 1024;
 
 impl Entries {
     pub(crate) fn len(&self) -> usize {
-        self.len
+        self.latest.first as usize + self.latest.entries.len()
     }
 
     /// Adds an entry and returns its number.
     #[inline]
     pub(crate) fn push(&mut self, entry: TraceEntry) -> u32 {
-        let number = self.len as u32;
-        self.len += 1;
-        match self.pieces.last_mut() {
-            Some(piece) => piece.entries.push(entry),
-            None => self.pieces.push(Piece { first: 0, entries: vec![entry] }),
-        }
+        let number = self.len() as u32;
+        self.latest.entries.push(entry);
         number
     }
 
     /// Notes that a list begins with this entry: if it is among the latest, a piece begins there.
     pub(crate) fn begin_list(&mut self, number: u32) {
-        let Some(piece) = self.pieces.last_mut() else { return };
-        let Some(at) = number.checked_sub(piece.first).map(|at| at as usize) else { return };
-        if at > 0 && at < piece.entries.len() && piece.entries.len() - at <= MOVED {
-            let entries = piece.entries.split_off(at);
-            self.pieces.push(Piece { first: number, entries });
+        let latest = &mut self.latest;
+        let Some(at) = number.checked_sub(latest.first).map(|at| at as usize) else { return };
+        if at > 0 && at < latest.entries.len() && latest.entries.len() - at <= MOVED {
+            let entries = latest.entries.split_off(at);
+            self.pieces.push(std::mem::replace(latest, Piece { first: number, entries }));
         }
     }
 
     /// The entries of each list of runs. What no other list has, and is exactly a piece, is moved;
     /// the rest is copied.
     pub(crate) fn take(mut self, lists: &[Vec<Run>]) -> Vec<Vec<TraceEntry>> {
+        self.pieces.push(std::mem::take(&mut self.latest));
         let mut wanted = vec![0_u32; self.pieces.len()];
         for run in lists.iter().flatten() {
             for piece in self.pieces_of(*run) {
@@ -89,7 +88,7 @@ impl Entries {
     /// Bytes of the entries that the lists name more than once.
     pub(crate) fn memory_to_repeat(&self, lists: &[Vec<Run>]) -> u64 {
         let named: u64 = lists.iter().flatten().map(|run| u64::from(run.len)).sum();
-        named.saturating_sub(self.len as u64).saturating_mul(size_of::<TraceEntry>() as u64)
+        named.saturating_sub(self.len() as u64).saturating_mul(size_of::<TraceEntry>() as u64)
     }
 
     fn copy(&self, run: Run) -> impl Iterator<Item = TraceEntry> + '_ {

@@ -1,12 +1,12 @@
-//! Stage 3, the short way: a trace entry in one go.
+//! Stage 3, the short way: trace entries in one go.
 //!
 //! In:  the bytes after an EMPTY_DICT.
-//! Out: the row of the trace entry that they spell, if they spell one as Python writes it.
+//! Out: the rows of the trace entries that they spell, if they do so as Python does.
 //!
 //! Nearly all of a snapshot is trace entries, each of some twenty-five opcodes (and eighty more
 //! with its stack) that go onto the machine's stack only to be taken off again. This reads the usual
 //! ones without the stack, in half the time. It decides nothing: whatever is unusual (a value of
-//! another kind, a key that is missing, the end of the buffer) gives `None`, the memo is as it was,
+//! another kind, a key that is missing, the end of the buffer) is left alone, the memo is as it was,
 //! and the machine reads the same bytes its own way. A test reads every recording both ways.
 
 use tonnage_events::{Action, Address, StackId, StreamId, TraceEntry};
@@ -18,15 +18,33 @@ use crate::rows::Rows;
 use crate::strings::known;
 use crate::value::{StrId, Table, Value};
 
-/// A row, and how many bytes it takes.
-pub(crate) struct ShortEntry {
-    pub(crate) row: Value,
-    pub(crate) len: usize,
+/// Reads the entries at the beginning of `bytes`, pushes their rows, and returns how many bytes they
+/// take: none for what is not one of the usual.
+#[inline(never)]
+pub(crate) fn read_entries(
+    bytes: &[u8],
+    memo: &mut Memo,
+    rows: &mut Rows,
+    stack: &mut Vec<Value>,
+) -> usize {
+    let mut taken = 0;
+    loop {
+        let Some((row, len)) = read_entry(&bytes[taken..], memo, rows) else { break };
+        stack.push(Value::Row(Table::Entries, row));
+        taken += len;
+        // The next one begins with an EMPTY_DICT of its own.
+        if bytes.get(taken) != Some(&plain::EMPTY_DICT) {
+            return taken;
+        }
+        taken += 1;
+    }
+    // That EMPTY_DICT is for the machine.
+    taken.saturating_sub(1)
 }
 
-/// Reads the entry at the beginning of `bytes`.
-#[inline(never)]
-pub(crate) fn read_entry(bytes: &[u8], memo: &mut Memo, rows: &mut Rows) -> Option<ShortEntry> {
+/// Reads the entry at the beginning of `bytes`: its row, and how many bytes it takes.
+#[inline(always)]
+fn read_entry(bytes: &[u8], memo: &mut Memo, rows: &mut Rows) -> Option<(u32, usize)> {
     let &[plain::MEMOIZE, plain::MARK, ref rest @ ..] = bytes else { return None };
     let mut cursor = Cursor { rest, memo, rows };
     // Python keeps the order in which PyTorch sets the keys. Other dictionaries end here.
@@ -39,9 +57,9 @@ pub(crate) fn read_entry(bytes: &[u8], memo: &mut Memo, rows: &mut Rows) -> Opti
         return None;
     };
     let len = bytes.len() - cursor.rest.len();
-    let row = Value::Row(Table::Entries, rows.entries.push(entry));
-    memo.put(place, row);
-    Some(ShortEntry { row, len })
+    let row = rows.entries.push(entry);
+    memo.fill_with_entry(place, row);
+    Some((row, len))
 }
 
 /// What is left of the bytes, and what they refer to.
@@ -115,10 +133,16 @@ impl Cursor<'_, '_> {
                 self.rows.scratch.push(frame);
             }
         } else {
-            let frame = self.frame()?;
-            self.rows.scratch.push(frame);
-            if !self.accept(plain::APPEND) {
-                return None;
+            // One frame and APPEND; or the list is empty and the next key follows, which can look
+            // the same up to there. (A frame without APPEND is found out where the key should be.)
+            let before = self.rest;
+            let frame = self.frame();
+            if self.accept(plain::APPEND) {
+                self.rows.scratch.push(frame?);
+            } else {
+                self.rest = before;
+                self.memo.put(place, Value::EmptyList);
+                return Some(None);
             }
         }
         let number = self.rows.stacks.stack(&self.rows.scratch);
@@ -196,7 +220,7 @@ impl Cursor<'_, '_> {
         let (text, rest) = rest.split_at_checked(usize::from(len))?;
         let (&plain::MEMOIZE, rest) = rest.split_first()? else { return None };
         let id = self.rows.strings.intern(text);
-        self.memo.add(Value::Str(id));
+        self.memo.add_text(id);
         self.rest = rest;
         Some(id)
     }

@@ -249,6 +249,7 @@ impl<'a> Source<'a> {
         Ok(())
     }
 
+    /// The error for wanting more than there is.
     #[cold]
     pub(crate) fn truncated(&self) -> SnapshotError {
         let end = self.ended.unwrap_or(self.buffer.len());

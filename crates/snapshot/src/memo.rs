@@ -15,6 +15,13 @@ use crate::value::{StrId, Table, Value};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Packed(u32);
 
+impl Packed {
+    #[inline]
+    fn new(kind: u32, number: u32) -> Self {
+        Self(kind << NUMBER_BITS | number & (NUMBERS - 1))
+    }
+}
+
 /// Numbers below this can be packed.
 pub(crate) const NUMBERS: u32 = 1 << NUMBER_BITS;
 const NUMBER_BITS: u32 = 28;
@@ -80,14 +87,17 @@ impl Memo {
         }
     }
 
-    /// Puts `value` where MEMOIZE does.
-    #[inline(always)]
-    pub(crate) fn add(&mut self, value: Value) {
-        if self.sparse.is_empty() {
-            let packed = self.pack(value);
-            self.dense.push(packed);
-        } else {
-            self.put(self.next(), value);
+    /// Puts a text where MEMOIZE does. Only after [`Memo::hold`], which says whether that is the end.
+    #[inline]
+    pub(crate) fn add_text(&mut self, text: StrId) {
+        self.dense.push(Packed::new(STR, text.0));
+    }
+
+    /// Puts an entry at a place that [`Memo::hold`] gave out.
+    #[inline]
+    pub(crate) fn fill_with_entry(&mut self, place: u32, row: u32) {
+        if let Some(held) = self.dense.get_mut(place as usize) {
+            *held = Packed::new(ENTRY, row);
         }
     }
 
@@ -99,7 +109,7 @@ impl Memo {
             return None;
         }
         let place = self.next();
-        self.dense.push(Packed(BOXED << NUMBER_BITS | (NUMBERS - 1)));
+        self.dense.push(Packed::new(BOXED, NUMBERS - 1));
         Some(place)
     }
 
@@ -156,7 +166,7 @@ impl Memo {
                 (BOXED, self.boxed.len() as u32 - 1)
             }
         };
-        Packed(kind << NUMBER_BITS | number & (NUMBERS - 1))
+        Packed::new(kind, number)
     }
 
     #[inline]

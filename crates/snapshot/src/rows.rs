@@ -10,15 +10,13 @@
 
 use std::borrow::Cow;
 
-use tonnage_events::{
-    Action, Address, BlockState, DeviceId, PoolId, PoolKind, SnapshotBlock, SnapshotSegment,
-    StackId, StreamId, TraceEntry,
-};
+use tonnage_events::{DeviceId, SnapshotBlock, SnapshotSegment, TraceEntry};
 
-use crate::call_stacks::{Call, CallStacks};
+use crate::call_stacks::CallStacks;
+use crate::entries::Entries;
 use crate::snapshot_file::Keys;
-use crate::strings::{Strings, known};
-use crate::value::{Kind, Run, StrId, Table, Value};
+use crate::strings::Strings;
+use crate::value::{Kind, Run, StrId, Value};
 
 /// Why a value is [`Value::Bad`].
 #[derive(Clone, Debug)]
@@ -77,7 +75,7 @@ pub(crate) struct Rows {
     pub(crate) blocks: Vec<SnapshotBlock>,
     pub(crate) annotations: Vec<AnnotationRow>,
     pub(crate) settings: Vec<SettingsRow>,
-    divisions: Vec<[u64; 16]>,
+    pub(crate) divisions: Vec<[u64; 16]>,
     pub(crate) pairs: Vec<(u64, u64)>,
     lists: Vec<Box<[Value]>>,
     pub(crate) problems: Vec<Problem>,
@@ -200,7 +198,7 @@ impl Rows {
     }
 
     /// The same problem, seen from one container further out.
-    fn bad(&mut self, step: &str, reason: u32) -> Value {
+    pub(crate) fn bad(&mut self, step: &str, reason: u32) -> Value {
         let mut problem = self.problems[reason as usize].clone();
         if problem.steps == MAX_STEPS {
             return Value::Bad(reason);
@@ -211,7 +209,7 @@ impl Rows {
         Value::Bad(self.problems.len() as u32 - 1)
     }
 
-    fn problem(
+    pub(crate) fn problem(
         &mut self,
         path: String,
         expected: &'static str,

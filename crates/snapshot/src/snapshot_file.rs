@@ -17,12 +17,13 @@ use tonnage_events::{DeviceId, SnapshotBlock, SnapshotSegment, Stacks, TraceEntr
 
 use crate::call_stacks::SharedTexts;
 use crate::error::{Result, SnapshotError};
+use crate::fields::pairs;
 use crate::input::Source;
 use crate::limits::Limits;
 use crate::machine::{Machine, Outcome, Root, over_memory};
-use crate::rows::{AnnotationRow, Rows, SegmentRow, SettingsRow, pairs};
+use crate::rows::{AnnotationRow, Rows, SegmentRow, SettingsRow};
 use crate::strings::known;
-use crate::value::{Run, StrId, Table, Value};
+use crate::value::{Kind, Run, StrId, Table, Value};
 
 /// What a snapshot holds.
 #[derive(Clone, Debug, Default)]
@@ -131,8 +132,12 @@ pub fn parse(bytes: &[u8]) -> Result<SnapshotFile> {
 ///
 /// One of [`SnapshotError`] for whatever is wrong with the input, or for what passes `limits`.
 pub fn read(input: impl Read, limits: &Limits) -> Result<SnapshotFile> {
+    read_one_way(input, limits, true)
+}
+
+fn read_one_way(input: impl Read, limits: &Limits, short_way: bool) -> Result<SnapshotFile> {
     let source = Source::new(input, limits.pickle_bytes)?;
-    let outcome = Machine::new(source, *limits).run()?;
+    let outcome = Machine::new(source, *limits, short_way).run()?;
     Finish { limits, offset: outcome.offset }.file(outcome)
 }
 
@@ -158,6 +163,21 @@ struct Top {
     settings: Option<Value>,
     annotations: Option<Value>,
 }
+
+/// What a key should hold: a list, and in it elements.
+#[derive(Clone, Copy)]
+struct Expected {
+    list: &'static str,
+    element: &'static str,
+}
+
+const SEGMENTS: Expected = Expected { list: "a list of segments", element: "a segment" };
+const ANNOTATIONS: Expected = Expected { list: "a list of annotations", element: "an annotation" };
+const TRACES: Expected = Expected {
+    list: "a list with a list of trace entries for each device",
+    element: "a list of trace entries",
+};
+const TRACE: Expected = Expected { list: "a list of trace entries", element: "a trace entry" };
 
 impl Finish<'_> {
     fn file(&self, Outcome { root, rows, .. }: Outcome) -> Result<SnapshotFile> {
@@ -259,20 +279,14 @@ impl Finish<'_> {
         }
     }
 
-    /// The error for a value that is not what its key should hold.
-    fn wrong(
-        &self,
-        rows: &Rows,
-        path: &str,
-        value: Value,
-        expected: &'static str,
-    ) -> SnapshotError {
+    /// The error for a value that is not the list that its key should hold.
+    fn wrong(&self, rows: &Rows, path: &str, value: Value, expected: Expected) -> SnapshotError {
         match value {
             Value::Bad(reason) => bad(rows, path, reason),
             Value::ForeignList { at, holds } => {
-                self.shape(format!("{path}[{at}]"), expected, holds.name())
+                self.shape(format!("{path}[{at}]"), expected.element, holds.name())
             }
-            other => self.shape(path, expected, other.describe()),
+            other => self.shape(path, expected.list, other.describe()),
         }
     }
 
@@ -286,8 +300,8 @@ impl Finish<'_> {
     ) -> Result<Vec<Run>> {
         let path = rows.strings.text(key);
         let expected = match table {
-            Table::Segments => "a list of segments",
-            _ => "a list of annotations",
+            Table::Segments => SEGMENTS,
+            _ => ANNOTATIONS,
         };
         let Some(value) = value.filter(|&value| value != Value::None) else {
             return Ok(Vec::new());
@@ -314,16 +328,13 @@ impl Finish<'_> {
         let Some(value) = value.filter(|&value| value != Value::None) else {
             return Ok(Vec::new());
         };
-        let devices = rows.elements(value).ok_or_else(|| {
-            self.wrong(rows, path, value, "a list with a list of entries for each device")
-        })?;
+        let devices = rows.elements(value).ok_or_else(|| self.wrong(rows, path, value, TRACES))?;
         let mut work = self.limits.memory;
         let mut traces = Vec::with_capacity(devices.len());
         for (device, &value) in devices.iter().enumerate() {
             let path = format!("{path}[{device}]");
-            let expected = "a list of trace entries";
             let items =
-                rows.elements(value).ok_or_else(|| self.wrong(rows, &path, value, expected))?;
+                rows.elements(value).ok_or_else(|| self.wrong(rows, &path, value, TRACE))?;
             // The same list for many devices would be walked, and kept, for each.
             work = work
                 .checked_sub(size_of_val(&*items) as u64)
@@ -339,7 +350,7 @@ impl Finish<'_> {
                             None => drop(skipped.insert(action.to_owned(), 1)),
                         }
                     }
-                    other => return Err(self.wrong(rows, &path, other, expected)),
+                    other => return Err(self.wrong(rows, &path, other, TRACE)),
                 }
             }
             traces.push(runs);
@@ -348,14 +359,15 @@ impl Finish<'_> {
     }
 
     fn settings(&self, rows: &Rows, value: Option<Value>) -> Result<Option<AllocatorSettings>> {
+        let path = rows.strings.text(known::ALLOCATOR_SETTINGS);
         let row = match value {
             None | Some(Value::None) => return Ok(None),
             Some(Value::Settings(number)) => rows.settings[number as usize],
             // None of the settings we know, or none at all.
-            Some(Value::Opaque(crate::value::Kind::Dict)) => SettingsRow::default(),
+            Some(Value::Opaque(Kind::Dict)) => SettingsRow::default(),
+            Some(Value::Bad(reason)) => return Err(bad(rows, path, reason)),
             Some(other) => {
-                let path = rows.strings.text(known::ALLOCATOR_SETTINGS);
-                return Err(self.wrong(rows, path, other, "a dictionary of settings"));
+                return Err(self.shape(path, "a dictionary of settings", other.describe()));
             }
         };
         Ok(Some(AllocatorSettings {
@@ -407,4 +419,138 @@ fn annotation(row: AnnotationRow, texts: &mut SharedTexts<'_>) -> Annotation {
     };
     let name = row.name.map_or_else(|| "".into(), |name| texts.get(name));
     Annotation { name, stage, device: row.device, time_us: row.time_us }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use tonnage_events::StackId;
+
+    use super::*;
+
+    /// What was read, or why not, as text.
+    fn outcome(bytes: &[u8], short_way: bool) -> String {
+        let limits = Limits { pickle_bytes: 64 << 20, memory: 64 << 20, depth: 64 };
+        match read_one_way(bytes, &limits, short_way) {
+            Ok(SnapshotFile { segments, traces, settings, annotations, stacks, keys, .. }) => {
+                let stacks: Vec<_> =
+                    (0..stacks.len() as u32).map(|id| stacks.frames(StackId(id))).collect();
+                format!(
+                    "{segments:?}\n{traces:?}\n{settings:?}\n{annotations:?}\n{stacks:?}\n{keys:?}"
+                )
+            }
+            Err(error) => error.to_string(),
+        }
+    }
+
+    fn recording(name: &str) -> Vec<u8> {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/traces");
+        zstd::decode_all(File::open(folder.join(name)).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn the_short_way_and_the_long_way_lead_to_the_same_file() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/traces");
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            if name.ends_with(".pickle.zst") {
+                let bytes = recording(&name);
+                assert!(outcome(&bytes, true) == outcome(&bytes, false), "{name}");
+            }
+        }
+    }
+
+    /// A file with something changed: bytes overwritten, taken out, or put in.
+    fn changed(mut bytes: Vec<u8>, changes: &[(usize, u8, u8)]) -> Vec<u8> {
+        for &(place, kind, byte) in changes {
+            let place = place % bytes.len();
+            match kind % 4 {
+                0 => bytes[place] = byte,
+                1 => drop(bytes.remove(place)),
+                2 => bytes.insert(place, byte),
+                _ => bytes.truncate(place.max(bytes.len() / 2)),
+            }
+        }
+        bytes
+    }
+
+    proptest! {
+        #[test]
+        fn both_ways_agree_on_damaged_files_and_never_panic(
+            stacks in any::<bool>(),
+            changes in prop::collection::vec((any::<usize>(), any::<u8>(), any::<u8>()), 1..6),
+        ) {
+            let name = if stacks { "mlp_seed.default.stacks" } else { "mlp_seed.tight" };
+            let bytes = changed(recording(&format!("{name}.pickle.zst")), &changes);
+            prop_assert_eq!(outcome(&bytes, true), outcome(&bytes, false));
+        }
+
+        #[test]
+        fn programs_of_plain_opcodes_never_panic(
+            program in prop::collection::vec(prop::sample::select(PLAIN), 0..200),
+        ) {
+            let bytes = [b"\x80\x04", program.concat().as_slice(), b"."].concat();
+            prop_assert_eq!(outcome(&bytes, true), outcome(&bytes, false));
+        }
+    }
+
+    /// Pieces that random programs are put together from.
+    const PLAIN: &[&[u8]] = &[
+        b"N",
+        b"K\x01",
+        b"M\x01\x02",
+        b"J\xff\xff\xff\xff",
+        b"\x8a\x02\xff\x7f",
+        b"G\0\0\0\0\0\0\0\0",
+        b"\x88",
+        b"\x8c\x01a",
+        b"\x8c\x06action",
+        b"\x8c\x05alloc",
+        b"\x8c\x04size",
+        b"\x8c\x04addr",
+        b"\x8c\x06stream",
+        b"\x8c\x06frames",
+        b"\x8c\x04name",
+        b"\x8c\x08filename",
+        b"\x8c\x08segments",
+        b"\x8c\x0ddevice_traces",
+        b"\x8c\x06blocks",
+        b"\x8c\x05state",
+        b"\x8c\x07time_us",
+        b"]",
+        b"a",
+        b"e",
+        b"l",
+        b")",
+        b"t",
+        b"\x85",
+        b"\x86",
+        b"\x87",
+        b"}",
+        b"d",
+        b"s",
+        b"u",
+        b"\x8f",
+        b"\x90",
+        b"\x91",
+        b"0",
+        b"(",
+        b"1",
+        b"h\0",
+        b"h\x01",
+        b"h\x02",
+        b"q\0",
+        b"q\x01",
+        b"r\x02\0\0\0",
+        b"r\xff\xff\xff\xff",
+        b"j\xff\xff\xff\xff",
+        b"\x94",
+        b"I5\n",
+        b"(",
+        b"(",
+        b"\x94",
+        b"}\x94(",
+        b"}(\x8c\x06actionh\x01\x8c\x04sizeK\x01\x8c\x04addrK\x02\x8c\x06streamK\0u",
+        b"}(\x8c\x04name\x8c\x01a\x8c\x08filename\x8c\x01bu",
+    ];
 }

@@ -146,7 +146,7 @@ impl Value {
             | Self::Str(_) => Some(Kind::Scalar),
             Self::Pair(_) => Some(Kind::Tuple),
             Self::Frame(_) | Self::Settings(_) | Self::Divisions(_) => Some(Kind::Dict),
-            Self::Stack(_) | Self::ForeignList { .. } => Some(Kind::List),
+            Self::Stack(_) => Some(Kind::List),
             Self::Opaque(kind) => Some(kind),
             Self::Open(_)
             | Self::Row(..)
@@ -155,6 +155,7 @@ impl Value {
             | Self::UnknownAction(_)
             | Self::EmptyList
             | Self::List(_)
+            | Self::ForeignList { .. }
             | Self::Bad(_) => None,
         }
     }

@@ -369,6 +369,11 @@ impl Model {
     fn release_pool_memory(&mut self, pool: usize) {
         self.release_free(pool, true);
         self.release_free(pool, false);
+        // A range that never got a page goes with its pool.
+        let of_pool = |&&it: &&u64| self.block(it).pool == pool && self.is_whole(it);
+        let unmapped = self.with_state(State::Unmapped);
+        let bare: Vec<_> = unmapped.iter().filter(of_pool).copied().collect();
+        self.blocks.retain(|it| !bare.contains(&it.address));
         let holds = self.blocks.iter().any(|it| it.pool == pool);
         let diverted_to = self.diversions.iter().any(|&(to, _)| to == pool);
         self.pools[pool].gone = !holds && !diverted_to;

@@ -25,7 +25,7 @@ use tonnage_events::{BlockState, SnapshotSegment};
 const COMMANDS: usize = 300;
 
 /// Seeds, unless the environment says otherwise.
-const SEEDS: u64 = 600;
+const SEEDS: u64 = 3_000;
 
 /// Every so many commands all segments are compared.
 const LOOK_EVERY: usize = 25;

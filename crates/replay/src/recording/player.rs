@@ -238,7 +238,17 @@ impl Player {
 
     /// A stretch that ends in no request: memory was given back because someone asked for it.
     fn empty_cache(&mut self, from: usize) -> Result<(), Parting> {
-        let mut player = self.attempt_empty_cache(from)?;
+        let mut player = self.attempt_empty_cache(from).map_err(|parting| {
+            // A free that nothing could have found complete here was complete at once, and its
+            // entry is missing there.
+            match self.context.timeline.request_of(from) {
+                Some(free) if free + 1 < from => {
+                    let late = self.entries()[from].to_string();
+                    Parting { difference: self.parting(free + 1, late, None).difference, ..parting }
+                }
+                _ => parting,
+            }
+        })?;
         player.notes.emptied += 1;
         *self = player;
         Ok(())
@@ -405,7 +415,7 @@ impl Player {
 }
 
 /// Entries inside a request, or of `empty_cache`.
-fn belongs_to_a_call(action: Action) -> bool {
+pub(super) fn belongs_to_a_call(action: Action) -> bool {
     gives_back(action)
         || matches!(action, Action::FreeCompleted | Action::SegmentAlloc | Action::SegmentMap)
 }

@@ -11,7 +11,7 @@ use tonnage_events::{
 use tonnage_snapshot::{AllocatorSettings, SnapshotFile};
 
 use super::limit::find_limits;
-use super::player::{Context, Notes, Parting, Player};
+use super::player::{Context, Notes, Parting, Player, belongs_to_a_call};
 use super::script::Script;
 use super::timeline::Timeline;
 use super::witness::first_contradicted;
@@ -97,6 +97,8 @@ struct Recording {
     timeline: Arc<Timeline>,
     segments: Vec<SnapshotSegment>,
     config: Config,
+    /// The settings as a string.
+    conf: String,
     limit: Option<u64>,
     total: u64,
     inferred: Vec<String>,
@@ -115,7 +117,7 @@ impl Recording {
         let release = options.release.unwrap_or_else(|| release_of(file, &mut inferred));
         let default = AllocatorSettings::default();
         let settings = file.settings.as_ref().unwrap_or(&default);
-        let config = config_of(settings, release, &mut inferred);
+        let (config, conf) = config_of(settings, release, &mut inferred);
         let on_device = |segment: &&SnapshotSegment| segment.device.0 as usize == ordinal;
         let mut segments: Vec<_> = file.segments.iter().filter(on_device).cloned().collect();
         segments.sort_by_key(|segment| segment.address);
@@ -138,7 +140,7 @@ impl Recording {
             }
             _ => limit,
         });
-        Self { ordinal, entries, timeline, segments, config, limit, total, inferred }
+        Self { ordinal, entries, timeline, segments, config, conf, limit, total, inferred }
     }
 
     fn outcome(self) -> Outcome {
@@ -157,10 +159,9 @@ impl Recording {
                     .to_owned(),
             );
         }
-        // The engine goes on with a wrong request as if it were right; the witness does not.
         let found = attempt.parting.map(|parting| parting.difference);
         let difference = match (found, contradicted) {
-            (Some(found), Some(blamed)) if blamed.event <= found.event => Some(blamed),
+            (Some(found), Some(blamed)) if self.is_to_blame(&blamed, &found) => Some(blamed),
             (None, blamed) => blamed,
             (found, _) => found,
         };
@@ -168,12 +169,20 @@ impl Recording {
             device: u32::try_from(self.ordinal).unwrap_or(u32::MAX),
             release: self.config.release(),
             events: self.entries.len(),
-            conf: self.config.to_conf_string(),
+            conf: self.conf.clone(),
             limit: self.limit,
             difference,
             inferred,
             stats: attempt.player.engine.stats().clone(),
         }
+    }
+
+    /// Whether an entry that others contradict explains what was found. The engine goes on with a wrong
+    /// request as if it were right, so the difference shows later; or before, among the entries of
+    /// the same call.
+    fn is_to_blame(&self, blamed: &Difference, found: &Difference) -> bool {
+        let between = self.entries.get(found.event..blamed.event).unwrap_or_default();
+        between.iter().all(|entry| belongs_to_a_call(entry.action))
     }
 
     /// Says which limits would do, where no reading without one did.
@@ -376,17 +385,18 @@ fn total_of(entries: &[TraceEntry], timeline: &Timeline, inferred: &mut Vec<Stri
     total
 }
 
-/// The settings of a recording: the string, and over it the separate fields.
+/// The settings of a recording, and as a string: the recorded one, and over it the separate fields.
 fn config_of(
     settings: &AllocatorSettings,
     release: Release,
     inferred: &mut Vec<String>,
-) -> Config {
-    let mut config = Config::for_release(release);
-    match Config::parse(&settings.conf, release) {
-        Ok(parsed) => config = parsed,
-        Err(error) => inferred.push(format!("settings: the string is not valid: {error}")),
-    }
+) -> (Config, String) {
+    let parsed = Config::parse(&settings.conf, release);
+    let valid = parsed.is_ok();
+    let mut config = parsed.unwrap_or_else(|error| {
+        inferred.push(format!("settings: the string is not valid: {error}"));
+        Config::for_release(release)
+    });
     let overrides = config.apply_recorded(RecordedSettings {
         max_split_size: settings.max_split_size,
         garbage_collection_threshold: settings.garbage_collection_threshold,
@@ -397,10 +407,12 @@ fn config_of(
         pinned_use_cuda_host_register: settings.pinned_use_cuda_host_register,
         pinned_num_register_threads: settings.pinned_num_register_threads,
     });
-    for changed in overrides {
+    for changed in &overrides {
         inferred.push(format!("settings: changed at run time: {changed}"));
     }
-    config
+    let as_recorded = valid && overrides.is_empty();
+    let conf = if as_recorded { settings.conf.clone() } else { config.to_conf_string() };
+    (config, conf)
 }
 
 /// What the player concluded, in words.

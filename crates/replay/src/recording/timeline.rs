@@ -14,6 +14,12 @@ pub(crate) struct Timeline {
     completion: FxHashMap<usize, usize>,
     /// For each `alloc`: where it was freed, if it was.
     freed: FxHashMap<usize, usize>,
+    /// The `alloc` of each block that is not freed by the end.
+    live_at_end: FxHashMap<Address, usize>,
+    /// `free_completed` entries that no free was waiting for, with the `alloc` that is live there.
+    orphans: FxHashMap<usize, Option<usize>>,
+    /// The last `free_requested` of an address at which nothing was live.
+    needless_frees: FxHashMap<Address, usize>,
     /// Most bytes that the driver had given at any time.
     pub(crate) granted_peak: u64,
     /// Whether entries speak of memory that no earlier entry obtained.
@@ -36,13 +42,20 @@ impl Timeline {
                 Action::FreeRequested => {
                     match live.remove(&entry.address) {
                         Some(alloc) => drop(timeline.freed.insert(alloc, index)),
-                        None => timeline.partial = true,
+                        None => {
+                            timeline.partial = true;
+                            timeline.needless_frees.insert(entry.address, index);
+                        }
                     }
                     open.insert(entry.address, index);
                 }
                 Action::FreeCompleted => {
-                    if let Some(request) = open.remove(&entry.address) {
-                        timeline.completion.insert(request, index);
+                    match open.remove(&entry.address) {
+                        Some(request) => drop(timeline.completion.insert(request, index)),
+                        None => {
+                            let block = live.get(&entry.address).copied();
+                            timeline.orphans.insert(index, block);
+                        }
                     }
                 }
                 Action::SegmentAlloc => {
@@ -59,6 +72,7 @@ impl Timeline {
             }
             timeline.granted_peak = timeline.granted_peak.max(granted);
         }
+        timeline.live_at_end = live;
         timeline
     }
 
@@ -70,5 +84,28 @@ impl Timeline {
     /// Where the block that was allocated at `index` was freed.
     pub(crate) fn freed(&self, index: usize) -> Option<usize> {
         self.freed.get(&index).copied()
+    }
+
+    /// The free that completes at `index`.
+    pub(crate) fn request_of(&self, index: usize) -> Option<usize> {
+        self.completion.iter().find(|&(_, &completed)| completed == index).map(|(&free, _)| free)
+    }
+
+    /// Whether the block that was allocated at `index` is never freed.
+    pub(crate) fn is_live_at_end(&self, index: usize, address: Address) -> bool {
+        self.live_at_end.get(&address) == Some(&index)
+    }
+
+    /// Whether the entry completes the free of a live block that nobody ever frees.
+    pub(crate) fn completes_without_free(&self, index: usize) -> bool {
+        let block = self.orphans.get(&index).copied().flatten();
+        block.is_some_and(|alloc| self.freed(alloc).is_none())
+    }
+
+    /// Whether the block that is freed at `index` is in use later all the same: freed once more, or
+    /// among those `in_use` at the end.
+    pub(crate) fn lives_on(&self, index: usize, address: Address, in_use: bool) -> bool {
+        let freed_again = self.needless_frees.get(&address).is_some_and(|&last| last > index);
+        freed_again || (in_use && !self.live_at_end.contains_key(&address))
     }
 }

@@ -3,7 +3,7 @@
 //! In:  values on the stack, and the container under them that they go into.
 //! Out: a container with more in it; once something takes it in, the one value it stands for.
 
-use crate::entry_path::{ShortEntry, read_entry};
+use crate::entry_path::read_entries;
 use crate::error::{Result, SnapshotError};
 use crate::machine::Machine;
 use crate::value::{Kind, Run, Table, Value};
@@ -35,16 +35,13 @@ pub(super) enum SlotState {
 
 /// Containers.
 impl Machine<'_> {
-    /// Reads a trace entry the short way, if it is one of the usual.
+    /// Reads trace entries the short way, if the next ones are as usual.
     #[inline]
-    pub(super) fn short_entry(&mut self) -> bool {
-        let (memo, rows) = (&mut self.memo, &mut self.rows);
-        let Some(ShortEntry { row, len }) = read_entry(self.source.rest(), memo, rows) else {
-            return false;
-        };
-        self.source.advance(len);
-        self.push(row);
-        true
+    pub(super) fn short_entries(&mut self) -> bool {
+        let rest = self.source.rest();
+        let taken = read_entries(rest, &mut self.memo, &mut self.rows, &mut self.stack);
+        self.source.advance(taken);
+        taken > 0
     }
 
     #[inline]

@@ -1,0 +1,144 @@
+//! A copy of a recording with one thing changed is found, at that entry.
+
+use std::path::Path;
+
+use tonnage_events::{Action, Address, BlockState, StreamId, TraceEntry};
+use tonnage_replay::Difference;
+use tonnage_replay::recording::{RecordingOptions, replay_recording};
+use tonnage_snapshot::SnapshotFile;
+
+/// Small recordings, and every how many entries one is changed.
+const RECORDINGS: [(&str, usize); 8] = [
+    ("mlp_seed.default", 1),
+    ("mlp_seed.expandable", 2),
+    ("mlp_seed.tight", 1),
+    ("cudagraph.default", 2),
+    ("cudagraph.expandable", 3),
+    ("cudagraph.tight", 3),
+    ("multistream.default", 7),
+    ("multistream.expandable", 7),
+];
+
+fn open(name: &str) -> SnapshotFile {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/traces");
+    tonnage_snapshot::open(&folder.join(format!("{name}.pickle.zst"))).unwrap()
+}
+
+fn difference(file: &SnapshotFile) -> Option<Difference> {
+    replay_recording(file, &RecordingOptions::default()).unwrap().difference
+}
+
+/// Changes every so many-th entry of each recording, one at a time, and expects to hear of it.
+fn each_is_found(what: &str, change: impl Fn(&mut TraceEntry)) {
+    for (name, stride) in RECORDINGS {
+        let original = open(name);
+        for index in (0..original.traces[0].len()).step_by(stride) {
+            let entry = original.traces[0][index];
+            // The size, stream and free bytes of a failed request are told nowhere else.
+            if entry.action == Action::Oom {
+                continue;
+            }
+            let mut file = original.clone();
+            change(&mut file.traces[0][index]);
+            let found = difference(&file).map(|difference| difference.event);
+            assert_eq!(found, Some(index), "{name}: {what} of entry {index}, {entry}");
+        }
+    }
+}
+
+#[test]
+fn a_changed_address_is_found_at_its_entry() {
+    each_is_found("address a little off", |entry| entry.address = Address(entry.address.0 + 512));
+    each_is_found("address far off", |entry| entry.address = Address(entry.address.0 ^ (1 << 40)));
+}
+
+#[test]
+fn a_changed_size_is_found_at_its_entry() {
+    each_is_found("size", |entry| entry.size += 512);
+    each_is_found("size within the rounding", |entry| entry.size += 1);
+}
+
+#[test]
+fn a_changed_stream_is_found_at_its_entry() {
+    each_is_found("stream", |entry| entry.stream = StreamId(entry.stream.0 + 1));
+}
+
+#[test]
+fn a_changed_order_is_found_at_the_first_entry_out_of_place() {
+    for (name, stride) in RECORDINGS {
+        let original = open(name);
+        let trace = &original.traces[0];
+        for index in (0..trace.len() - 1).step_by(stride) {
+            let (one, next) = (trace[index], trace[index + 1]);
+            // Two that happened in the same microsecond may well have happened the other way round.
+            if one.time_us == next.time_us {
+                continue;
+            }
+            let mut file = original.clone();
+            file.traces[0].swap(index, index + 1);
+            let found = difference(&file).map(|difference| difference.event);
+            assert_eq!(found, Some(index), "{name}: {one} exchanged with {next}");
+        }
+    }
+}
+
+#[test]
+fn a_missing_or_repeated_entry_is_found() {
+    for (name, stride) in RECORDINGS {
+        let original = open(name);
+        for index in (0..original.traces[0].len()).step_by(3 * stride) {
+            let entry = original.traces[0][index];
+            let mut without = original.clone();
+            without.traces[0].remove(index);
+            let mut twice = original.clone();
+            twice.traces[0].insert(index, entry);
+            if entry.action != Action::Oom {
+                assert!(difference(&without).is_some(), "{name}: without entry {index}, {entry}");
+                assert!(difference(&twice).is_some(), "{name}: entry {index} twice, {entry}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_changed_block_or_segment_at_the_end_is_found_after_the_last_entry() {
+    let original = open("mlp_seed.default");
+    let end = original.traces[0].len();
+    let changes: [fn(&mut SnapshotFile); 7] = [
+        |file| file.segments[0].stream = StreamId(5),
+        |file| file.segments[0].total_size += 512,
+        |file| file.segments[0].active_size += 512,
+        |file| file.segments[1].blocks[0].size += 512,
+        |file| file.segments[1].blocks[0].state = BlockState::ActivePendingFree,
+        |file| drop(file.segments.pop()),
+        |file| file.segments[2].address = Address(file.segments[2].address.0 + 512),
+    ];
+    for (number, change) in changes.into_iter().enumerate() {
+        let mut file = original.clone();
+        change(&mut file);
+        let found = difference(&file).map(|difference| difference.event);
+        assert_eq!(found, Some(end), "change {number}");
+    }
+}
+
+#[test]
+fn absurd_numbers_differ_and_never_panic() {
+    let original = open("mlp_seed.expandable");
+    let fixed = open("mlp_seed.default");
+    for original in [original, fixed] {
+        for index in 0..original.traces[0].len().min(40) {
+            for absurd in [0, 1, 1 << 59, 1 << 62, u64::MAX] {
+                let mut sized = original.clone();
+                sized.traces[0][index].size = absurd;
+                let mut placed = original.clone();
+                placed.traces[0][index].address = Address(absurd);
+                let mut streamed = original.clone();
+                streamed.traces[0][index].stream = StreamId(absurd);
+                assert!(difference(&sized).is_some(), "size {absurd} at {index}");
+                assert!(difference(&placed).is_some(), "address {absurd} at {index}");
+                let unchanged = original.traces[0][index].stream == StreamId(absurd);
+                assert!(unchanged || difference(&streamed).is_some(), "stream {absurd} at {index}");
+            }
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! Tests of the reader as others use it.
+
+mod corpus;
+mod hostile;
+mod python_pickles;
+mod recordings;
+mod support;

@@ -1,0 +1,63 @@
+//! What must pass before a change lands.
+
+use anyhow::{Context, bail};
+
+use crate::shell::{present, run, run_with};
+
+/// Installs what the tests need and runs them.
+pub(crate) fn test() -> anyhow::Result<()> {
+    // Tests write and read pickles with a real Python.
+    if !present("python3 --version") {
+        if !present("apt-get --version") {
+            bail!("the tests need python3: install it and try again");
+        }
+        run("apt-get update -qq")?;
+        run("apt-get install -y -qq python3-minimal").context("installing python3")?;
+    }
+    run("cargo test --workspace --locked")
+}
+
+/// What CI does.
+pub(crate) fn ci() -> anyhow::Result<()> {
+    run("cargo fmt --all --check")?;
+    run("cargo clippy --workspace --all-targets --locked -- -D warnings")?;
+    run_with(
+        "cargo doc --workspace --no-deps --document-private-items --locked",
+        &[("RUSTDOCFLAGS", "-D warnings")],
+    )?;
+    licences()?;
+    // Called by its README name, so that what people are told to run is what is tested.
+    run("cargo xtask test")?;
+    // One pass over each benchmark, so that they always build and finish.
+    run("cargo bench --workspace --locked -- --test")
+}
+
+/// Licences, sources and duplicate versions of dependencies, by `deny.toml`.
+fn licences() -> anyhow::Result<()> {
+    if !present("cargo deny --version") {
+        run("cargo install cargo-deny --locked --version ^0.20")?;
+    }
+    // The advisory database lies outside the registry and cannot be had everywhere.
+    run("cargo deny --locked --workspace check bans licenses sources")
+}
+
+/// The n-th device call failing, for every n, over everything.
+pub(crate) fn sweep() -> anyhow::Result<()> {
+    run_with(
+        "cargo test --workspace --locked --release --test failures -- --nocapture",
+        &[("TONNAGE_SWEEP", "all")],
+    )
+}
+
+/// The random model with more seeds.
+pub(crate) fn model(seeds: &str) -> anyhow::Result<()> {
+    run_with(
+        "cargo test --package tonnage-engine --locked --test model -- --nocapture",
+        &[("TONNAGE_MODEL_SEEDS", seeds)],
+    )
+}
+
+/// How fast recordings replay.
+pub(crate) fn bench() -> anyhow::Result<()> {
+    run("cargo bench --package tonnage-replay --locked")
+}

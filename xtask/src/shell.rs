@@ -1,0 +1,40 @@
+//! Commands run from the root of the repository.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, bail};
+
+/// The root of the repository.
+pub(crate) fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the root")
+}
+
+/// Runs a command, given as one line, with more environment; its output is shown.
+pub(crate) fn run_with(line: &str, environment: &[(&str, &str)]) -> anyhow::Result<()> {
+    eprintln!("$ {line}");
+    let mut words = line.split_whitespace();
+    let program = words.next().context("an empty command")?;
+    let status = Command::new(program)
+        .args(words)
+        .envs(environment.iter().copied())
+        .current_dir(root())
+        .status()
+        .with_context(|| format!("cannot run {program}"))?;
+    if !status.success() {
+        bail!("`{line}` failed: {status}");
+    }
+    Ok(())
+}
+
+/// Runs a command, given as one line; its output is shown.
+pub(crate) fn run(line: &str) -> anyhow::Result<()> {
+    run_with(line, &[])
+}
+
+/// Whether a command can be run at all.
+pub(crate) fn present(line: &str) -> bool {
+    let mut words = line.split_whitespace();
+    let Some(program) = words.next() else { return false };
+    Command::new(program).args(words).output().is_ok_and(|output| output.status.success())
+}
