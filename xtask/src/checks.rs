@@ -29,7 +29,7 @@ pub(crate) fn ci() -> anyhow::Result<()> {
     // Called by its README name, so that what people are told to run is what is tested.
     run("cargo xtask test")?;
     // One pass over each benchmark, so that they always build and finish.
-    run("cargo bench --workspace --locked -- --test")
+    run("cargo bench --package tonnage-replay --bench replay --locked -- --test")
 }
 
 /// Licences, sources and duplicate versions of dependencies, by `deny.toml`.
@@ -59,5 +59,5 @@ pub(crate) fn model(seeds: &str) -> anyhow::Result<()> {
 
 /// How fast recordings replay.
 pub(crate) fn bench() -> anyhow::Result<()> {
-    run("cargo bench --package tonnage-replay --locked")
+    run("cargo bench --package tonnage-replay --bench replay --locked")
 }

@@ -36,7 +36,11 @@ fn main() -> ExitCode {
         "bench" => checks::bench(),
         _ => {
             print!("{HELP}");
-            return ExitCode::from(if matches!(command.as_str(), "help" | "--help") { 0 } else { 2 });
+            return ExitCode::from(if matches!(command.as_str(), "help" | "--help") {
+                0
+            } else {
+                2
+            });
         }
     };
     match done {

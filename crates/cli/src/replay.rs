@@ -166,12 +166,15 @@ fn describe(name: &str, outcome: &Outcome, took: Duration, embedded: bool) -> St
             let _ = writeln!(text, "  - {line}");
         }
     }
-    let rate = outcome.events as f64 / took.as_secs_f64() / 1e6;
-    let _ = writeln!(
-        text,
-        "\nreplayed in {:.1} ms ({rate:.1} million entries a second)",
-        took.as_secs_f64() * 1e3
-    );
+    if outcome.exact() {
+        let seconds = took.as_secs_f64();
+        let rate = outcome.events as f64 / seconds / 1e6;
+        let _ = writeln!(
+            text,
+            "\nreplayed in {:.1} ms ({rate:.1} million entries a second)",
+            seconds * 1e3
+        );
+    }
     if embedded {
         text.push_str(
             "\nYour own: torch.cuda.memory._record_memory_history() before the work, \
@@ -200,6 +203,7 @@ fn describe_stats(text: &mut String, stats: &Stats) {
     }
     let (retries, ooms) = (stats.num_alloc_retries, stats.num_ooms);
     if retries + ooms > 0 {
-        let _ = writeln!(text, "{retries} retries after giving everything back, {ooms} out of memory");
+        let _ =
+            writeln!(text, "{retries} retries after giving everything back, {ooms} out of memory");
     }
 }

@@ -152,10 +152,7 @@ mod tests {
         let mut device = FailNth::new(Dry::new(1 << 30), 1);
         device.acquire(1 << 21).expect("the first call passes");
         assert!(!device.failed());
-        assert_eq!(
-            device.acquire(1 << 21),
-            Err(DeviceError::OutOfMemory { requested: 1 << 21 })
-        );
+        assert_eq!(device.acquire(1 << 21), Err(DeviceError::OutOfMemory { requested: 1 << 21 }));
         assert!(device.failed());
         assert_eq!(device.inner.used(), 1 << 21);
         device.acquire(1 << 21).expect("only one call fails");

@@ -13,7 +13,9 @@ use tonnage_events::{
 
 use crate::block::{Block, BlockId, Blocks};
 use crate::config::{Config, ConfigError};
-use crate::error::{AllocError, CacheError, FractionError, FreeError, OutOfMemory, RecordStreamError};
+use crate::error::{
+    AllocError, CacheError, FractionError, FreeError, OutOfMemory, RecordStreamError,
+};
 use crate::history::{Caller, Context, History, RecordOptions};
 use crate::ledger::Ledger;
 use crate::pending::Pending;
@@ -236,7 +238,12 @@ impl<D: Device> Engine<D> {
     }
 
     /// Stage 4: cuts the block to size, puts the rest back, and hands it to its owner.
-    fn hand_out(&mut self, found: BlockId, request: &Request, stack: Option<StackId>) -> Allocation {
+    fn hand_out(
+        &mut self,
+        found: BlockId,
+        request: &Request,
+        stack: Option<StackId>,
+    ) -> Allocation {
         let was_split = self.blocks[found].is_split();
         let fixed = self.blocks[found].range.is_none();
         let cut = !self.pools.never_splits(request.pool.set)
@@ -307,7 +314,12 @@ impl<D: Device> Engine<D> {
         self.free_live(address, block, caller)
     }
 
-    fn free_live(&mut self, address: Address, id: BlockId, caller: Caller) -> Result<(), FreeError> {
+    fn free_live(
+        &mut self,
+        address: Address,
+        id: BlockId,
+        caller: Caller,
+    ) -> Result<(), FreeError> {
         self.live.remove(&address);
         let result = self.give_back(id, caller);
         self.debug_walk("free");
@@ -546,6 +558,13 @@ impl<D: Device> Engine<D> {
     /// The device behind. Memory taken from it directly is unknown to the allocator.
     pub fn device_mut(&mut self) -> &mut D {
         &mut self.device
+    }
+
+    /// Bytes of pages that went out of use but that the device failed to take back. They are not
+    /// reserved, and serve again before new ones are obtained.
+    #[must_use]
+    pub fn stranded_bytes(&self) -> u64 {
+        self.ranges.stranded_bytes()
     }
 
     /// Bytes obtained from the device.

@@ -55,7 +55,9 @@ pub enum FreeError {
 #[non_exhaustive]
 pub enum CacheError {
     /// Events cannot be waited for while requests are diverted to a pool.
-    #[error("the memory of pool {0} cannot be given back while requests are diverted to a pool: end that first")]
+    #[error(
+        "the memory of pool {0} cannot be given back while requests are diverted to a pool: end that first"
+    )]
     Diverting(PoolId),
     /// The device failed. What had been given back by then stays given back.
     #[error("the device failed while cached memory was being given back: {0}")]
@@ -177,11 +179,18 @@ impl OutOfMemory {
             Some(largest) => {
                 let CachedBlock { size, pool, kind, stream } = largest;
                 let size_text = Bytes(*size);
-                write!(f, " The largest free block has {size_text} ({kind} pool {pool}, stream {stream})")?;
+                write!(
+                    f,
+                    " The largest free block has {size_text} ({kind} pool {pool}, stream {stream})"
+                )?;
                 if *size < self.rounded {
                     write!(f, ": what is free lies in pieces too small for {needed}.")?;
                 } else if *pool != self.pool || *kind != self.kind {
-                    write!(f, ": it belongs to another pool than {} pool {}.", self.kind, self.pool)?;
+                    write!(
+                        f,
+                        ": it belongs to another pool than {} pool {}.",
+                        self.kind, self.pool
+                    )?;
                 } else if *stream != self.stream {
                     write!(f, ": it belongs to another stream than {}.", self.stream)?;
                 } else {

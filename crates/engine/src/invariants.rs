@@ -140,12 +140,19 @@ impl<D: Device> Engine<D> {
         );
         for (_, pool) in self.pools.private() {
             let of_pool = |block: &&Block| match block.pool.set {
-                PoolSet::Private(key) => block.mapped && self.pools.id(PoolSet::Private(key)) == pool.id,
+                PoolSet::Private(key) => {
+                    block.mapped && self.pools.id(PoolSet::Private(key)) == pool.id
+                }
                 PoolSet::Default => false,
             };
             let held: u64 =
                 self.blocks.iter().map(|(_, block)| block).filter(of_pool).map(|it| it.size).sum();
-            ensure!(held == pool.reserved, "pool {} holds {held} bytes, not {}", pool.id, pool.reserved);
+            ensure!(
+                held == pool.reserved,
+                "pool {} holds {held} bytes, not {}",
+                pool.id,
+                pool.reserved
+            );
         }
         Ok(())
     }

@@ -60,6 +60,9 @@ mod error;
 
 mod invariants;
 
+#[doc(hidden)]
+pub mod fuzzing;
+
 pub use config::{Config, ConfigError, Release};
 pub use engine::{Allocation, Engine, FreeMemoryCallback, OomObserver};
 pub use error::{

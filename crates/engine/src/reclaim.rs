@@ -209,7 +209,8 @@ impl<D: Device> Engine<D> {
             largest_cached: None,
             largest_pending: None,
         };
-        for (id, block) in self.blocks.iter().filter(|(_, block)| block.mapped && !block.allocated) {
+        for (id, block) in self.blocks.iter().filter(|(_, block)| block.mapped && !block.allocated)
+        {
             let pool = self.pools.id(block.pool.set);
             if !block.is_idle() {
                 let larger = |known: &PendingBlock| known.size >= block.size;

@@ -315,6 +315,24 @@ fn one_call_site_is_one_stack_however_often_it_calls() {
 }
 
 #[test]
+fn blocks_of_an_earlier_recording_name_no_line_of_the_next() {
+    let mut engine = recording("", RecordOptions::default());
+    let (_early, early) = (engine.allocate(100, S0).unwrap(), line!());
+    engine.record_history(Some(RecordOptions::default()));
+    let (_late, late) = (engine.allocate(100, S0).unwrap(), line!());
+    let segment = &engine.segments()[0];
+    for stack in [segment.stack, segment.blocks[0].stack] {
+        let line = line_of(&engine, stack);
+        assert!(line.is_none_or(|line| line == early), "{line:?}, not {early}");
+    }
+    assert_eq!(line_of(&engine, segment.blocks[1].stack), Some(late));
+    engine.record_history(None);
+    let snapshot = engine.snapshot();
+    let stacks = snapshot.segments[0].blocks.iter().filter_map(|block| block.stack);
+    assert_eq!(stacks.count(), 0, "a snapshot without stacks names none");
+}
+
+#[test]
 fn a_backtrace_reaches_up_to_the_caller() {
     let stacks = StackDepth::Backtrace;
     let mut engine = recording("", RecordOptions { stacks, ..Default::default() });

@@ -174,7 +174,8 @@ fn no_bytes_and_absurdly_many_are_refused() {
 
 #[test]
 fn more_than_any_device_has_is_out_of_memory_and_no_overflow() {
-    for conf in ["", "expandable_segments:True", "max_split_size_mb:40", "roundup_power2_divisions:2"]
+    for conf in
+        ["", "expandable_segments:True", "max_split_size_mb:40", "roundup_power2_divisions:2"]
     {
         for limit in [None, Some(0), Some(u64::MAX)] {
             let mut engine = engine();
@@ -209,8 +210,8 @@ fn pool_calls_that_do_not_fit_are_refused() {
     let (mut engine, _) = busy_engine();
     let unknown = PoolId(0, 99);
     let default = PoolId::DEFAULT;
-    let divert = |pool| move |engine: &mut Engine<Dry>| {
-        engine.begin_allocate_to_pool(pool, StreamFilter::Any)
+    let divert = |pool| {
+        move |engine: &mut Engine<Dry>| engine.begin_allocate_to_pool(pool, StreamFilter::Any)
     };
     let end = |pool| move |engine: &mut Engine<Dry>| engine.end_allocate_to_pool(pool);
     let release = |pool| move |engine: &mut Engine<Dry>| engine.release_pool(pool);

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use serde_json::Value;
 use tonnage_device::{Device, Dry};
 use tonnage_engine::{
-    AllocError, Config, DeviceId, Engine, OutOfMemory, PoolId, PoolKind,
-    Release, StreamFilter, StreamId,
+    AllocError, Config, DeviceId, Engine, OutOfMemory, PoolId, PoolKind, Release, StreamFilter,
+    StreamId,
 };
 use tonnage_events::Bytes;
 
@@ -73,10 +73,7 @@ fn the_report_has_every_figure_of_the_moment() {
     );
     assert_eq!((report.device_total, report.device_free), (TOTAL, Some(46 * MIB)));
     assert_eq!(report.limit, Some(99 * MIB));
-    assert_eq!(
-        (report.allocated, report.pending, report.reserved),
-        (19 * MIB, 12 * MIB, 54 * MIB)
-    );
+    assert_eq!((report.allocated, report.pending, report.reserved), (19 * MIB, 12 * MIB, 54 * MIB));
     assert_eq!((report.private_cached, report.largest_own), (17 * MIB, Some(17 * MIB)));
     let largest = report.largest_cached.as_ref().unwrap();
     assert_eq!(
@@ -154,7 +151,10 @@ fn a_piece_of_another_pool_is_said_to_be_anothers() {
     engine.free(&block).unwrap();
     engine.end_allocate_to_pool(P).unwrap();
     let report = fail(&mut engine, 25 * MIB, S0);
-    assert_says(&report, "30.00 MiB (large pool (0, 1), stream 0): it belongs to another pool than");
+    assert_says(
+        &report,
+        "30.00 MiB (large pool (0, 1), stream 0): it belongs to another pool than",
+    );
     assert_says(&report, "another pool than large pool (0, 0).");
     assert_eq!((report.largest_own, report.private_cached), (None, 30 * MIB));
 }
@@ -164,7 +164,10 @@ fn a_piece_of_the_pools_other_half_is_said_to_be_anothers() {
     let mut engine = engine(20 * MIB);
     engine.allocate(5 * MIB, S0).unwrap();
     let report = fail(&mut engine, 100, S0);
-    assert_says(&report, "15.00 MiB (large pool (0, 0), stream 0): it belongs to another pool than");
+    assert_says(
+        &report,
+        "15.00 MiB (large pool (0, 0), stream 0): it belongs to another pool than",
+    );
     assert_says(&report, "another pool than small pool (0, 0).");
     assert_eq!((report.kind, report.largest_own), (PoolKind::Small, None));
 }
@@ -174,7 +177,10 @@ fn a_piece_of_another_stream_is_said_to_be_anothers() {
     let mut engine = engine(30 * MIB);
     engine.allocate(5 * MIB, S1).unwrap();
     let report = fail(&mut engine, 12 * MIB, S0);
-    assert_says(&report, "15.00 MiB (large pool (0, 0), stream 1): it belongs to another stream than 0.");
+    assert_says(
+        &report,
+        "15.00 MiB (large pool (0, 0), stream 1): it belongs to another stream than 0.",
+    );
     assert_eq!(report.largest_own, None);
     // The same bytes on the right stream are there.
     engine.allocate(12 * MIB, S1).unwrap();

@@ -13,7 +13,9 @@ pub struct Bytes(pub u64);
 
 /// A size that could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("`{text}` is not a size: {reason}. Write bytes (`25769803776`) or a number with a unit, as in `24GiB` or `24GB`")]
+#[error(
+    "`{text}` is not a size: {reason}. Write bytes (`25769803776`) or a number with a unit, as in `24GiB` or `24GB`"
+)]
 pub struct ParseBytesError {
     text: String,
     reason: &'static str,

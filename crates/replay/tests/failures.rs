@@ -127,10 +127,8 @@ fn serves_again(engine: &mut Engine<FailNth<Dry>>) {
         engine.configure("expandable_segments:True").unwrap();
     }
     engine.set_limit(None);
-    let blocks: Vec<_> = [100, 5 * MIB]
-        .into_iter()
-        .map(|bytes| engine.allocate(bytes, StreamId(4096)))
-        .collect();
+    let blocks: Vec<_> =
+        [100, 5 * MIB].into_iter().map(|bytes| engine.allocate(bytes, StreamId(4096))).collect();
     for block in blocks {
         match block {
             Ok(block) => engine.free(&block).unwrap(),

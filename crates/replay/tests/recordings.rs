@@ -137,7 +137,8 @@ fn a_history_without_its_beginning_says_so() {
     file.traces[0].drain(..200);
     let outcome = replay_recording(&file, &RecordingOptions::default()).unwrap();
     assert!(!outcome.exact());
-    let said = outcome.inferred.iter().any(|line| line.contains("does not go back to the beginning"));
+    let said =
+        outcome.inferred.iter().any(|line| line.contains("does not go back to the beginning"));
     assert!(said, "{:?}", outcome.inferred);
 }
 

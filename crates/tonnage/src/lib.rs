@@ -46,3 +46,8 @@ pub use tonnage_events as events;
 pub use tonnage_events::{Address, Bytes, DeviceId, PoolId, StreamId};
 pub use tonnage_replay as replay;
 pub use tonnage_snapshot as snapshot;
+
+/// The README's code runs as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

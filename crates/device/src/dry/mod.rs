@@ -337,10 +337,7 @@ mod tests {
     #[test]
     fn capacity_may_be_less_than_the_total() {
         let mut device = Dry::new(1 << 30).with_capacity(10 << 20);
-        assert_eq!(
-            device.acquire(11 << 20),
-            Err(DeviceError::OutOfMemory { requested: 11 << 20 })
-        );
+        assert_eq!(device.acquire(11 << 20), Err(DeviceError::OutOfMemory { requested: 11 << 20 }));
         device.acquire(10 << 20).unwrap();
         assert_eq!(device.memory_info(), Ok(MemoryInfo { free: 0, total: 1 << 30 }));
     }

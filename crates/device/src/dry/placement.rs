@@ -174,8 +174,7 @@ mod tests {
 
     #[test]
     fn first_fit_takes_the_lowest_gap_that_holds_it() {
-        let live =
-            BTreeMap::from([(Address(100 * MIB), 2 * MIB), (Address(110 * MIB), 3 * MIB)]);
+        let live = BTreeMap::from([(Address(100 * MIB), 2 * MIB), (Address(110 * MIB), 3 * MIB)]);
         let from = Address(100 * MIB);
         assert_eq!(first_gap(from, 8 * MIB, &live), Some(Address(102 * MIB)));
         // The end of a live interval counts rounded up to 2 MiB.

@@ -47,9 +47,7 @@ impl BlockPool {
 
     /// Unmapped blocks of `stream`, by ascending address.
     pub(crate) fn unmapped_of(&self, stream: StreamId) -> impl Iterator<Item = BlockId> + '_ {
-        self.unmapped
-            .range((stream, Address(0))..=(stream, Address(u64::MAX)))
-            .map(|(_, &id)| id)
+        self.unmapped.range((stream, Address(0))..=(stream, Address(u64::MAX))).map(|(_, &id)| id)
     }
 
     pub(crate) fn unmapped(&self) -> impl Iterator<Item = BlockId> + '_ {

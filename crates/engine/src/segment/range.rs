@@ -117,10 +117,6 @@ impl Ranges {
         Ok(())
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.all.len()
-    }
-
     /// Bytes that the device would not take back.
     pub(crate) fn stranded_bytes(&self) -> u64 {
         self.stranded.iter().map(|&(size, _)| size).sum()

@@ -76,7 +76,8 @@ impl Plan {
     pub(crate) fn of(random: &mut Random) -> Self {
         let release = random.one_of(&Release::ALL);
         let total = random.one_of(&[256, 512, 1024, 2048]) * MIB + random.below(3) * 12_345;
-        let capacity = if random.chance(40) { total } else { total * (30 + random.below(70)) / 100 };
+        let capacity =
+            if random.chance(40) { total } else { total * (30 + random.below(70)) / 100 };
         let settings = random_settings(random, &Settings::new(release));
         let wants_limit = settings.iter().any(|it| matches!(it, Setting::GcThreshold(_)));
         let limited = random.chance(if wants_limit { 80 } else { 25 });
@@ -165,11 +166,9 @@ pub(crate) fn next(random: &mut Random, plan: &Plan, model: &Model) -> Command {
                 _ => Command::CompleteEventsOf(random.one_of(&STREAMS)),
             },
             11..=12 => Command::EmptyCache,
-            13 if random.chance(40) => Command::Fraction(if random.chance(25) {
-                1.0
-            } else {
-                random_fraction(random)
-            }),
+            13 if random.chance(40) => {
+                Command::Fraction(if random.chance(25) { 1.0 } else { random_fraction(random) })
+            }
             14 => Command::ResetPeaks,
             at @ 15..30 if at < 15 + pool_chance => match pool_command(random, model) {
                 Some(command) => command,

@@ -223,7 +223,8 @@ impl Run {
             ("large", Some(false), |array| array.large_pool),
         ];
         for (half, small, read) in halves {
-            for ((name, expected), array) in self.model.figures(small).into_iter().zip(arrays(stats))
+            for ((name, expected), array) in
+                self.model.figures(small).into_iter().zip(arrays(stats))
             {
                 let got = read(array).current;
                 self.check(got == expected, || {
@@ -243,9 +244,7 @@ impl Run {
                 .map(|array| array.all.peak),
         };
         let expected = &self.model.counts;
-        self.check(&got == expected, || {
-            format!("the model has {expected:?},\nthe engine {got:?}")
-        });
+        self.check(&got == expected, || format!("the model has {expected:?},\nthe engine {got:?}"));
         let [allocated, active, reserved] =
             [stats.allocated_bytes, stats.active_bytes, stats.reserved_bytes];
         let ordered = allocated.all.current <= active.all.current

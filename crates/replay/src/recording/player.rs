@@ -155,7 +155,8 @@ impl Player {
         if gives_back {
             self.release_pools_of(from, to);
         }
-        let Some(request) = end.filter(|it| matches!(it.action, Action::Alloc | Action::Oom)) else {
+        let Some(request) = end.filter(|it| matches!(it.action, Action::Alloc | Action::Oom))
+        else {
             return self.empty_cache(from);
         };
         let pool = self.pool_of(&request, from, to, others);
@@ -260,9 +261,9 @@ impl Player {
         let first = self.entries()[from..].iter().find(|entry| gives_back(entry.action));
         let pool = first.and_then(|entry| self.engine.device().owner(entry.address));
         match (all, pool.filter(|pool| !pool.is_default())) {
-            (Err(parting), Some(pool)) => self
-                .attempt_empty_cache_of(pool, from)
-                .map_err(|other| parting.or_further(other)),
+            (Err(parting), Some(pool)) => {
+                self.attempt_empty_cache_of(pool, from).map_err(|other| parting.or_further(other))
+            }
             (all, _) => all,
         }
     }
@@ -304,7 +305,10 @@ impl Player {
         debug_assert!(
             matches!(
                 result,
-                Ok(_) | Err(AllocError::OutOfMemory(_) | AllocError::TooLarge(_) | AllocError::ZeroBytes)
+                Ok(_)
+                    | Err(AllocError::OutOfMemory(_)
+                        | AllocError::TooLarge(_)
+                        | AllocError::ZeroBytes)
             ),
             "a scripted device only runs out of memory"
         );

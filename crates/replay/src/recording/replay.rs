@@ -5,9 +5,7 @@ use std::sync::Arc;
 use thiserror::Error;
 use tonnage_engine::config::RecordedSettings;
 use tonnage_engine::{Config, Engine, Release};
-use tonnage_events::{
-    Action, Bytes, DeviceId, PoolId, SnapshotSegment, TraceEntry,
-};
+use tonnage_events::{Action, Bytes, DeviceId, PoolId, SnapshotSegment, TraceEntry};
 use tonnage_snapshot::{AllocatorSettings, SnapshotFile};
 
 use super::limit::find_limits;
@@ -77,7 +75,8 @@ pub fn replay_recording(
 fn choose_device(file: &SnapshotFile, asked: Option<usize>) -> Result<usize, RecordingError> {
     let with_history = || file.traces.iter().enumerate().filter(|(_, trace)| !trace.is_empty());
     // The first of those with most entries.
-    let fullest = with_history().max_by_key(|&(ordinal, trace)| (trace.len(), usize::MAX - ordinal));
+    let fullest =
+        with_history().max_by_key(|&(ordinal, trace)| (trace.len(), usize::MAX - ordinal));
     let Some((fullest, _)) = fullest else {
         return Err(RecordingError::NoHistory(file.segments.len()));
     };
@@ -304,9 +303,12 @@ fn segments_difference(
 
 fn show(segment: Option<&SnapshotSegment>) -> String {
     let Some(it) = segment else { return "no more segments at the end".to_owned() };
-    let (address, size, stream, kind, pool) = (it.address, it.total_size, it.stream, it.kind, it.pool);
+    let (address, size, stream, kind, pool) =
+        (it.address, it.total_size, it.stream, it.kind, it.pool);
     let how = if it.expandable { "expandable" } else { "fixed" };
-    format!("at the end a {how} segment at {address}, {size} bytes, stream {stream}, {kind} pool {pool}")
+    format!(
+        "at the end a {how} segment at {address}, {size} bytes, stream {stream}, {kind} pool {pool}"
+    )
 }
 
 fn segment_difference(
@@ -419,10 +421,11 @@ fn config_of(
 fn describe(notes: &Notes, player: &Player, limit: Option<u64>, inferred: &mut Vec<String>) {
     if notes.refused > 0 {
         let refusals = &player.engine.device().refusals;
-        let below = refusals.iter().map(|it| it.granted.saturating_add(it.asked)).min().unwrap_or(0);
+        let below =
+            refusals.iter().map(|it| it.granted.saturating_add(it.asked)).min().unwrap_or(0);
         let most = player.granted_peak();
         let mut text = format!(
-            "limit: {} requests gave cached memory back or failed and are read as refused by the driver",
+            "limit: requests that gave cached memory back or failed are read as refused by the driver: {}",
             notes.refused
         );
         if limit.is_none() && most < below {
@@ -430,7 +433,7 @@ fn describe(notes: &Notes, player: &Player, limit: Option<u64>, inferred: &mut V
         }
         if notes.or_emptied > 0 {
             text += &format!(
-                "; {} of them can be read as an empty_cache before the request as well",
+                "; an empty_cache before the request explains as well: {}",
                 notes.or_emptied
             );
         }
@@ -438,19 +441,20 @@ fn describe(notes: &Notes, player: &Player, limit: Option<u64>, inferred: &mut V
     }
     if notes.emptied > 0 {
         inferred.push(format!(
-            "empty_cache: {} calls that released memory; ones that released nothing leave no trace",
+            "empty_cache: calls that released memory: {}; calls that released nothing leave no trace",
             notes.emptied
         ));
     }
     if notes.pending > 0 {
         inferred.push(format!(
-            "record_stream: {} blocks were freed while another stream could use them; which one is not in the file",
+            "record_stream: blocks freed while another stream could use them: {}; which stream is not in \
+             the file",
             notes.pending
         ));
     }
     if notes.pools_chosen > 0 {
         inferred.push(format!(
-            "pools: {} segments that are gone at the end were put into the private pool that fits",
+            "pools: segments gone by the end that fit a private pool only: {}",
             notes.pools_chosen
         ));
     }

@@ -49,15 +49,13 @@ impl Timeline {
                     }
                     open.insert(entry.address, index);
                 }
-                Action::FreeCompleted => {
-                    match open.remove(&entry.address) {
-                        Some(request) => drop(timeline.completion.insert(request, index)),
-                        None => {
-                            let block = live.get(&entry.address).copied();
-                            timeline.orphans.insert(index, block);
-                        }
+                Action::FreeCompleted => match open.remove(&entry.address) {
+                    Some(request) => drop(timeline.completion.insert(request, index)),
+                    None => {
+                        let block = live.get(&entry.address).copied();
+                        timeline.orphans.insert(index, block);
                     }
-                }
+                },
                 Action::SegmentAlloc => {
                     segments.insert(entry.address, entry.size);
                     granted = granted.saturating_add(entry.size);

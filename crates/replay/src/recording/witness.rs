@@ -62,7 +62,9 @@ impl Witness<'_> {
             Action::Alloc => self.contradicts_alloc(index),
             Action::FreeRequested => self.contradicts_free(index),
             // Where the next entry is out of place, it says nothing about this one.
-            Action::SegmentAlloc | Action::SegmentMap if self.contradicts_time(index + 1).is_none() => {
+            Action::SegmentAlloc | Action::SegmentMap
+                if self.contradicts_time(index + 1).is_none() =>
+            {
                 self.contradicts_segment(index)
             }
             _ => None,
@@ -79,7 +81,8 @@ impl Witness<'_> {
             let &BlockAtEnd { requested, stream, confirmed } = self.at_end.get(&alloc.address)?;
             let obtained = index.checked_sub(1).map(|before| &self.entries[before]);
             let confirms_stream = obtained.is_some_and(|it| {
-                matches!(it.action, Action::SegmentAlloc | Action::SegmentMap) && it.stream == stream
+                matches!(it.action, Action::SegmentAlloc | Action::SegmentMap)
+                    && it.stream == stream
             });
             let alone = (confirms_stream && stream != alloc.stream)
                 || (confirmed && requested != alloc.size);
@@ -127,8 +130,8 @@ impl Witness<'_> {
                     && segment.address.0 < end(alloc)
             }
         };
-        let confirmed = self.timeline.freed(index + 1).is_some()
-            || self.at_end.contains_key(&alloc.address);
+        let confirmed =
+            self.timeline.freed(index + 1).is_some() || self.at_end.contains_key(&alloc.address);
         (!holds && confirmed).then(|| {
             format!("a segment with {}, by the entry after it and what freed that", alloc.address)
         })

@@ -17,7 +17,8 @@ use crate::outcome::{Difference, Outcome};
 /// If the header's settings or release cannot be read.
 pub fn replay_stream(stream: &Stream, release: Option<Release>) -> Result<Outcome, StreamError> {
     let header = &stream.header;
-    let bad_header = |reason: String| StreamError::Malformed { line: 1, expected: "header", reason };
+    let bad_header =
+        |reason: String| StreamError::Malformed { line: 1, expected: "header", reason };
     let release = match release {
         Some(release) => release,
         None => header.library.parse().map_err(|error| bad_header(format!("{error}")))?,
@@ -92,7 +93,9 @@ impl<'a, D: Device> Player<'a, D> {
     /// Plays what every device understands.
     fn play_on_any(&mut self, command: &Command) -> Result<(), Mismatch> {
         match command {
-            &Command::Alloc { id, size, stream, address } => self.allocate(id, size, stream, address),
+            &Command::Alloc { id, size, stream, address } => {
+                self.allocate(id, size, stream, address)
+            }
             Command::Free { id } => {
                 let block = self.blocks.remove(id).ok_or_else(|| unknown(*id))?;
                 refused(self.engine.free(&block))

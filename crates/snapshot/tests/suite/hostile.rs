@@ -196,6 +196,8 @@ fn broken_programs_are_malformed_at_the_opcode_that_cannot_be_followed() {
         (b"j\xff\xff\xff\xff.", 2),
         (b"]\x94h\x00a.", 6),          // contains itself
         (b"]\x94]h\x00ah\x00Na.", 11), // changed after it was used
+        // Used and then changed again, by way of the last place of the memo.
+        (b"]]r\xff\xff\xff\xffa]j\xff\xff\xff\xffNa.", 17),
         (b"\x8b\xff\xff\xff\xff.", 2),
         (b"I12x\n.", 2),
         (b"I99999999999999999999999999\n.", 2),

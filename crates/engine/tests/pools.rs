@@ -1,0 +1,143 @@
+//! Private pools where the vectors stop: lifetimes, spare pools, and streams recorded around
+//! diversions.
+
+use tonnage_device::{Dry, FailNth};
+use tonnage_engine::{Config, Engine, FreeError, PoolId, Release, StreamFilter, StreamId};
+
+const MIB: u64 = 1 << 20;
+const S0: StreamId = StreamId(0);
+const S1: StreamId = StreamId(1);
+const P: PoolId = PoolId(0, 1);
+
+fn engine(capacity: u64, conf: &str) -> Engine<Dry> {
+    let config = Config::parse(conf, Release::default()).unwrap();
+    Engine::new(Dry::new(8 << 30).with_capacity(capacity), config)
+}
+
+#[test]
+fn a_released_pool_without_memory_is_gone_and_its_id_free() {
+    for conf in ["", "expandable_segments:True"] {
+        let mut engine = engine(1 << 30, conf);
+        engine.begin_allocate_to_pool(P, StreamFilter::Any).unwrap();
+        let block = engine.allocate(30 * MIB, S0).unwrap();
+        engine.end_allocate_to_pool(P).unwrap();
+        engine.release_pool(P).unwrap();
+        engine.empty_cache().unwrap();
+        assert!(engine.create_or_use_pool(P).is_err(), "a live block keeps it: {conf}");
+        engine.free(&block).unwrap();
+        engine.empty_cache().unwrap();
+        assert_eq!(engine.stats().memory_reserved(), 0, "{conf}");
+        engine.create_or_use_pool(P).unwrap();
+        assert_eq!(engine.pool_use_count(P), 1, "{conf}");
+    }
+}
+
+#[test]
+fn a_released_pool_that_never_got_a_page_is_gone_too() {
+    let mut engine = engine(10 * MIB, "expandable_segments:True");
+    engine.begin_allocate_to_pool(P, StreamFilter::Any).unwrap();
+    engine.allocate(5 * MIB, S0).unwrap_err();
+    engine.end_allocate_to_pool(P).unwrap();
+    engine.release_pool(P).unwrap();
+    engine.empty_cache().unwrap();
+    assert_eq!(engine.device().handles(), 0, "its range has gone back");
+    let before = engine.stats().num_sync_all_streams;
+    engine.empty_cache_of(P).unwrap();
+    assert_eq!(engine.stats().num_sync_all_streams, before, "there is nothing to wait for");
+    engine.create_or_use_pool(P).unwrap();
+}
+
+#[test]
+fn one_growth_given_back_in_two_parts_lets_the_pool_go() {
+    // PyTorch counts device calls per pool, and trips over this (Q2).
+    let mut engine = engine(1 << 30, "expandable_segments:True");
+    engine.begin_allocate_to_pool(P, StreamFilter::Any).unwrap();
+    let whole = engine.allocate(60 * MIB, S0).unwrap();
+    engine.free(&whole).unwrap();
+    let parts = [(); 3].map(|()| engine.allocate(20 * MIB, S0).unwrap());
+    assert_eq!(engine.stats().num_device_alloc, 1);
+    engine.end_allocate_to_pool(P).unwrap();
+    engine.release_pool(P).unwrap();
+    engine.free(&parts[0]).unwrap();
+    engine.free(&parts[2]).unwrap();
+    engine.empty_cache().unwrap();
+    assert_eq!(engine.stats().memory_reserved(), 20 * MIB);
+    engine.free(&parts[1]).unwrap();
+    engine.empty_cache().unwrap();
+    assert_eq!((engine.stats().memory_reserved(), engine.device().used()), (0, 0));
+    engine.create_or_use_pool(P).unwrap();
+}
+
+#[test]
+fn a_pool_may_be_released_before_its_diversion_ends() {
+    let mut engine = engine(1 << 30, "");
+    engine.begin_allocate_to_pool(P, StreamFilter::Any).unwrap();
+    engine.release_pool(P).unwrap();
+    engine.empty_cache().unwrap();
+    let block = engine.allocate(30 * MIB, S0).unwrap();
+    assert_eq!(engine.segments()[0].pool, P);
+    engine.end_allocate_to_pool(P).unwrap();
+    engine.free(&block).unwrap();
+    engine.empty_cache().unwrap();
+    assert_eq!(engine.stats().memory_reserved(), 0);
+    engine.create_or_use_pool(P).unwrap();
+}
+
+#[test]
+fn a_pool_without_splits_hands_out_whole_blocks() {
+    let mut engine = engine(1 << 30, "");
+    engine.set_pool_no_split(P).unwrap();
+    engine.begin_allocate_to_pool(P, StreamFilter::Any).unwrap();
+    assert_eq!(engine.allocate(100, S0).unwrap().size, 2 * MIB);
+    assert_eq!(engine.allocate(5 * MIB, S0).unwrap().size, 20 * MIB);
+    engine.end_allocate_to_pool(P).unwrap();
+    assert_eq!(engine.allocate(100, S0).unwrap().size, 512);
+}
+
+#[test]
+fn a_spare_pool_serves_the_default_pool_only() {
+    let mut engine = engine(40 * MIB, "");
+    let other = PoolId(0, 2);
+    engine.begin_allocate_to_pool(P, StreamFilter::Any).unwrap();
+    let block = engine.allocate(40 * MIB, S0).unwrap();
+    engine.free(&block).unwrap();
+    engine.end_allocate_to_pool(P).unwrap();
+    engine.allocate(30 * MIB, S0).unwrap_err();
+    engine.set_pool_use_on_oom(P, true);
+    engine.begin_allocate_to_pool(other, StreamFilter::Any).unwrap();
+    engine.allocate(30 * MIB, S0).unwrap_err();
+    engine.end_allocate_to_pool(other).unwrap();
+    let served = engine.allocate(30 * MIB, S0).unwrap();
+    assert_eq!(served.address, block.address);
+    engine.free(&served).unwrap();
+    engine.set_pool_use_on_oom(P, false);
+    engine.allocate(30 * MIB, S0).unwrap_err();
+}
+
+#[test]
+fn a_stream_recorded_while_diverted_is_waited_for_if_the_block_is_freed_later() {
+    let mut engine = engine(1 << 30, "");
+    engine.device_mut().hold_events();
+    let block = engine.allocate(3 * MIB, S0).unwrap();
+    engine.begin_allocate_to_pool(P, StreamFilter::Any).unwrap();
+    engine.record_stream(block.address, S1).unwrap();
+    engine.end_allocate_to_pool(P).unwrap();
+    engine.free(&block).unwrap();
+    let next = engine.allocate(3 * MIB, S0).unwrap();
+    assert_ne!(next.address, block.address);
+}
+
+#[test]
+fn a_stream_recorded_while_diverted_is_waited_for_even_if_the_first_event_fails() {
+    // The second call of the device is the event's: the first obtains the segment.
+    let inner = Dry::new(8 << 30);
+    let mut engine = Engine::new(FailNth::new(inner, 1), Config::default());
+    engine.device_mut().inner.hold_events();
+    let block = engine.allocate(3 * MIB, S0).unwrap();
+    engine.begin_allocate_to_pool(P, StreamFilter::Any).unwrap();
+    engine.record_stream(block.address, S1).unwrap();
+    engine.end_allocate_to_pool(P).unwrap();
+    assert!(matches!(engine.free(&block), Err(FreeError::Device(_))));
+    let next = engine.allocate(3 * MIB, S0).unwrap();
+    assert_ne!(next.address, block.address, "stream 1 may still use it");
+}

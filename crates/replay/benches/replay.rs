@@ -1,0 +1,95 @@
+//! How fast recordings replay, in entries a second.
+//!
+//! Three widths of the same work on the same recordings:
+//!
+//! - `engine`: the recorded requests straight into the allocator, on a dry device;
+//! - `replay`: with every entry and the final blocks compared;
+//! - `end_to_end`: from the bytes of the compressed file to the outcome.
+
+use std::hint::black_box;
+use std::path::Path;
+use std::time::Duration;
+
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use rustc_hash::FxHashMap;
+use tonnage_device::Dry;
+use tonnage_engine::{Allocation, Config, Engine, Release};
+use tonnage_events::{Action, StreamId, TraceEntry};
+use tonnage_replay::recording::{RecordingOptions, replay_recording};
+
+const RECORDINGS: [(&str, &str); 3] = [
+    ("gpt2_varlen.default", ""),
+    ("gpt2_generate.expandable", "expandable_segments:True"),
+    ("bert_dynpad.split128", "max_split_size_mb:128"),
+];
+
+/// A call to the allocator; blocks are numbered as they are allocated.
+enum Call {
+    Allocate(u64, StreamId),
+    Free(usize),
+}
+
+fn calls(entries: &[TraceEntry]) -> Vec<Call> {
+    let mut live = FxHashMap::default();
+    let mut calls = Vec::new();
+    let mut allocated = 0;
+    for entry in entries {
+        match entry.action {
+            Action::Alloc => {
+                live.insert(entry.address, allocated);
+                allocated += 1;
+                calls.push(Call::Allocate(entry.size, entry.stream));
+            }
+            Action::FreeRequested => {
+                let block = live.remove(&entry.address).expect("the history is whole");
+                calls.push(Call::Free(block));
+            }
+            _ => {}
+        }
+    }
+    calls
+}
+
+fn run(calls: &[Call], config: &Config) -> u64 {
+    let mut engine = Engine::new(Dry::new(140 << 30), config.clone());
+    let mut blocks: Vec<Allocation> = Vec::with_capacity(calls.len());
+    for call in calls {
+        match *call {
+            Call::Allocate(bytes, stream) => {
+                blocks.push(engine.allocate(bytes, stream).expect("the device is large enough"));
+            }
+            Call::Free(block) => engine.free(&blocks[block]).expect("the block is live"),
+        }
+    }
+    engine.stats().max_memory_reserved()
+}
+
+fn benchmark(criterion: &mut Criterion) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/traces");
+    for (name, conf) in RECORDINGS {
+        let bytes = std::fs::read(folder.join(format!("{name}.pickle.zst"))).expect("test data");
+        let file = tonnage_snapshot::parse(&bytes).expect("a snapshot");
+        let config = Config::parse(conf, Release::default()).expect("a valid setting");
+        let calls = calls(&file.traces[0]);
+        let options = RecordingOptions::default();
+        assert!(replay_recording(&file, &options).is_ok_and(|outcome| outcome.exact()), "{name}");
+        let mut group = criterion.benchmark_group(name);
+        group.throughput(Throughput::Elements(file.traces[0].len() as u64));
+        group.measurement_time(Duration::from_secs(3));
+        group.sample_size(20);
+        group.bench_function("engine", |bencher| bencher.iter(|| run(black_box(&calls), &config)));
+        group.bench_function("replay", |bencher| {
+            bencher.iter(|| replay_recording(black_box(&file), &options));
+        });
+        group.bench_function("end_to_end", |bencher| {
+            bencher.iter(|| {
+                let file = tonnage_snapshot::parse(black_box(&bytes)).expect("a snapshot");
+                replay_recording(&file, &options)
+            });
+        });
+        group.finish();
+    }
+}
+
+criterion_group!(benches, benchmark);
+criterion_main!(benches);
