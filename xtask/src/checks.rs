@@ -44,7 +44,7 @@ fn licences() -> anyhow::Result<()> {
 /// The n-th device call failing, for every n, over everything.
 pub(crate) fn sweep() -> anyhow::Result<()> {
     run_with(
-        "cargo test --workspace --locked --release --test failures -- --nocapture",
+        "cargo test --package tonnage-replay --locked --release --test failures --test recording_failures",
         &[("TONNAGE_SWEEP", "all")],
     )
 }

@@ -62,7 +62,7 @@ pub(crate) struct Arguments {
 /// A file that can be replayed.
 enum Recording {
     Snapshot(Box<snapshot::SnapshotFile>),
-    Stream(Stream),
+    Stream(Box<Stream>),
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
@@ -96,7 +96,7 @@ fn read(input: impl Read) -> anyhow::Result<Recording> {
     let mut input = BufReader::new(input);
     let first = input.fill_buf().context("cannot read")?.first().copied();
     Ok(if first == Some(b'{') {
-        Recording::Stream(Stream::read(input)?)
+        Recording::Stream(Box::new(Stream::read(input)?))
     } else {
         Recording::Snapshot(Box::new(snapshot::read(input, &Limits::default())?))
     })

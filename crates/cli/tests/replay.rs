@@ -144,7 +144,7 @@ fn bad_input_exits_with_2_and_says_what_to_do() {
     let cases: [(&str, &[u8], &str); 5] = [
         ("empty", b"", "empty file"),
         ("text", b"hello, this is no snapshot", "_dump_snapshot"),
-        ("executes", b"\x80\x04cos\nsystem\n(S'true'\ntR.", "offset 2"),
+        ("executes", b"\x80\x04cos\nsystem\n(S'true'\ntR.", "byte 2"),
         ("cut", b"\x80\x04}", "3"),
         ("stream", b"{\"format\":\"allocator-stream\"}", "line 1"),
     ];

@@ -36,6 +36,8 @@ pub(crate) struct Block {
     pub(crate) stream: StreamId,
     pub(crate) pool: PoolRef,
     pub(crate) allocated: bool,
+    /// How often it was handed out.
+    pub(crate) serial: u64,
     /// False only for the part of an expandable segment that has no pages.
     pub(crate) mapped: bool,
     pub(crate) prev: Option<BlockId>,
@@ -79,6 +81,7 @@ impl Block {
             stream,
             pool,
             allocated: false,
+            serial: 0,
             mapped: true,
             prev: None,
             next: None,
@@ -151,6 +154,14 @@ impl Blocks {
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (BlockId, &Block)> {
         self.all.iter()
+    }
+
+    /// Forgets who asked for the blocks and their segments.
+    pub(crate) fn forget_stacks(&mut self) {
+        for block in self.all.values_mut() {
+            block.stack = None;
+            block.segment_stack = None;
+        }
     }
 
     /// Cuts the first `size` bytes off `id`, as a new block before it. The old block keeps its

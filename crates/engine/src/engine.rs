@@ -84,6 +84,8 @@ pub struct Allocation {
     /// The device it lies on.
     pub device: DeviceId,
     block: BlockId,
+    /// Tells it from others that had the same block before or after.
+    serial: u64,
 }
 
 impl<D: Device> Engine<D> {
@@ -183,10 +185,14 @@ impl<D: Device> Engine<D> {
         request: Request,
         stack: Option<StackId>,
     ) -> Result<(BlockId, Request), AllocError> {
-        if self.run_callbacks()
-            && let Some(id) = self.take_cached(&request)
-        {
-            return Ok((id, request));
+        let mut request = request;
+        if !self.callbacks.is_empty() {
+            let freed = self.run_callbacks();
+            // They may have changed pools and settings.
+            request = self.plan(request.bytes, request.stream);
+            if freed && let Some(id) = self.take_cached(&request) {
+                return Ok((id, request));
+            }
         }
         if self.collects_garbage() {
             self.collect_garbage(stack)?;
@@ -218,11 +224,12 @@ impl<D: Device> Engine<D> {
 
     /// Runs every callback, in the order of their names, and says whether any freed memory.
     fn run_callbacks(&mut self) -> bool {
-        if self.callbacks.is_empty() {
-            return false;
-        }
         let callbacks: Vec<_> = self.callbacks.values().cloned().collect();
-        callbacks.into_iter().fold(false, |freed, callback| callback(self) || freed)
+        let mut freed = false;
+        for callback in callbacks {
+            freed |= callback(self);
+        }
+        freed
     }
 
     /// A free block of a private pool that was set aside for this, rather than fail.
@@ -268,6 +275,7 @@ impl<D: Device> Engine<D> {
         block.allocated = true;
         block.requested = request.bytes;
         block.stack = stack;
+        block.serial += 1;
         let allocation = Allocation {
             address: block.address,
             size: block.size,
@@ -275,6 +283,7 @@ impl<D: Device> Engine<D> {
             stream: block.stream,
             device: self.device.id(),
             block: id,
+            serial: block.serial,
         };
         self.live.insert(block.address, id);
         let event = Event::Alloc(BlockEvent { split, ..self.block_event(id) });
@@ -292,11 +301,11 @@ impl<D: Device> Engine<D> {
     #[track_caller]
     pub fn free(&mut self, allocation: &Allocation) -> Result<(), FreeError> {
         let caller = Location::caller();
-        let &Allocation { address, device, block, .. } = allocation;
+        let &Allocation { address, device, block, serial, .. } = allocation;
         if device != self.device.id() {
             return Err(FreeError::WrongDevice { address, of: device, here: self.device.id() });
         }
-        if self.live.get(&address) != Some(&block) {
+        if self.live.get(&address) != Some(&block) || self.blocks[block].serial != serial {
             return Err(FreeError::DoubleFree(address));
         }
         self.free_live(address, block, caller)
@@ -540,6 +549,8 @@ impl<D: Device> Engine<D> {
 
     /// Begins to record history, from nothing; or, with `None`, stops and forgets it.
     pub fn record_history(&mut self, options: Option<RecordOptions>) {
+        // Their stacks go with the history that knew them.
+        self.blocks.forget_stacks();
         self.ledger.history = options.map(|options| Box::new(History::new(options)));
     }
 

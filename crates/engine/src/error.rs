@@ -86,6 +86,8 @@ pub struct OutOfMemory {
     pub pool: PoolId,
     /// The half of that pool.
     pub kind: PoolKind,
+    /// Whether segments grow in place for this request.
+    pub expandable: bool,
     /// Bytes the device has.
     pub device_total: u64,
     /// Bytes the device has free, if it could tell.
@@ -119,6 +121,8 @@ pub struct CachedBlock {
     pub kind: PoolKind,
     /// The stream it belongs to.
     pub stream: StreamId,
+    /// Whether its segment grows in place.
+    pub expandable: bool,
 }
 
 /// A freed block, and what it waits for.
@@ -173,29 +177,16 @@ impl OutOfMemory {
 
     /// Why the memory that is cached did not serve.
     fn why(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let needed = Bytes(self.rounded);
         match &self.largest_cached {
             None => write!(f, " No memory is cached.")?,
             Some(largest) => {
-                let CachedBlock { size, pool, kind, stream } = largest;
-                let size_text = Bytes(*size);
+                let CachedBlock { size, pool, kind, stream, .. } = largest;
                 write!(
                     f,
-                    " The largest free block has {size_text} ({kind} pool {pool}, stream {stream})"
+                    " The largest free block has {} ({kind} pool {pool}, stream {stream}): ",
+                    Bytes(*size)
                 )?;
-                if *size < self.rounded {
-                    write!(f, ": what is free lies in pieces too small for {needed}.")?;
-                } else if *pool != self.pool || *kind != self.kind {
-                    write!(
-                        f,
-                        ": it belongs to another pool than {} pool {}.",
-                        self.kind, self.pool
-                    )?;
-                } else if *stream != self.stream {
-                    write!(f, ": it belongs to another stream than {}.", self.stream)?;
-                } else {
-                    write!(f, ": `max_split_size_mb` keeps it for larger requests.")?;
-                }
+                self.why_not(largest, f)?;
             }
         }
         if let Some(PendingBlock { size, stream, waits_for, .. }) = &self.largest_pending {
@@ -208,6 +199,30 @@ impl OutOfMemory {
             )?;
         }
         Ok(())
+    }
+}
+
+impl OutOfMemory {
+    /// Why this block did not serve.
+    fn why_not(&self, block: &CachedBlock, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if block.size < self.rounded {
+            let needed = Bytes(self.rounded);
+            write!(f, "what is free lies in pieces too small for {needed}.")
+        } else if block.pool != self.pool || block.kind != self.kind {
+            write!(f, "it belongs to another pool than {} pool {}.", self.kind, self.pool)
+        } else if block.stream != self.stream {
+            write!(f, "it belongs to another stream than {}.", self.stream)
+        } else if block.expandable && !self.expandable {
+            write!(f, "it is part of an expandable segment, and `expandable_segments` is off now.")
+        } else {
+            write!(f, "`max_split_size_mb` keeps it for larger requests.")
+        }
+    }
+
+    /// Whether the free pieces together would serve, if only they were one.
+    fn is_fragmented(&self) -> bool {
+        let largest = self.largest_cached.as_ref().map_or(0, |block| block.size);
+        largest < self.rounded && self.rounded <= self.cached()
     }
 }
 
@@ -239,7 +254,7 @@ impl fmt::Display for OutOfMemory {
             Bytes(self.cached()),
         )?;
         self.why(f)?;
-        if self.cached() >= self.rounded {
+        if self.is_fragmented() && !self.expandable {
             write!(
                 f,
                 " Try `expandable_segments:True`: enough is cached in all, only not in one piece."

@@ -62,11 +62,9 @@ pub fn run_commands(data: &[u8]) {
                 _ => engine.device_mut().inner.complete_events_of(stream),
             },
             11 => drop(engine.empty_cache_of(if argument < 200 { PoolId::DEFAULT } else { pool })),
-            12 => {
-                if engine.begin_allocate_to_pool(pool, StreamFilter::Any).is_ok() {
-                    diverting.push(pool);
-                    used.push(pool);
-                }
+            12 if engine.begin_allocate_to_pool(pool, StreamFilter::Any).is_ok() => {
+                diverting.push(pool);
+                used.push(pool);
             }
             13 => {
                 if let Some(pool) = diverting.pop() {

@@ -23,6 +23,8 @@ impl<D: Device> Engine<D> {
             self.pending.deferred.push(id);
             return Ok(());
         }
+        // Only blocks that are freed during a diversion forget the streams recorded in it.
+        self.blocks[id].foreign.while_diverted.clear();
         let result = self.record_events(id);
         if result.is_err() {
             // Tried again before the next allocation.

@@ -183,10 +183,17 @@ impl<D: Device> Engine<D> {
             result?;
         }
         if !self.blocks[id].is_split() {
-            self.ranges.unreserve(&mut self.device, range)?;
-            self.take(id);
-            self.blocks.remove(id);
+            self.release_range(id)?;
         }
+        Ok(())
+    }
+
+    /// Gives back a range of which `id` is the only block and unmapped.
+    pub(crate) fn release_range(&mut self, id: BlockId) -> Result<(), DeviceError> {
+        let range = self.blocks[id].range.expect("only ranges have unmapped blocks");
+        self.ranges.unreserve(&mut self.device, range)?;
+        self.take(id);
+        self.blocks.remove(id);
         Ok(())
     }
 

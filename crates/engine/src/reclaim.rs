@@ -52,9 +52,19 @@ impl<D: Device> Engine<D> {
         stack: Option<StackId>,
     ) -> Result<(), DeviceError> {
         for kind in [PoolKind::Small, PoolKind::Large] {
-            self.release_half(PoolRef { set: PoolSet::Private(key), kind }, stack)?;
+            let half = PoolRef { set: PoolSet::Private(key), kind };
+            self.release_half(half, stack)?;
+            // Ranges whose first page could not be had: nobody will use them any more.
+            let unmapped: Vec<_> = self.pools.half(half).unmapped().collect();
+            for id in unmapped {
+                if !self.blocks[id].is_split() {
+                    self.release_range(id)?;
+                }
+            }
         }
-        self.pools.forget_if_empty(key);
+        if self.pools.is_over(key) {
+            self.pools.forget(key);
+        }
         Ok(())
     }
 
@@ -198,6 +208,7 @@ impl<D: Device> Engine<D> {
             stream: request.stream,
             pool: self.pools.id(request.pool.set),
             kind: request.pool.kind,
+            expandable: request.expandable,
             device_total: self.device.total(),
             device_free,
             limit: self.limit,
@@ -228,8 +239,13 @@ impl<D: Device> Engine<D> {
                 report.largest_own = report.largest_own.max(Some(block.size));
             }
             if report.largest_cached.as_ref().is_none_or(|known| known.size < block.size) {
-                let (kind, stream, size) = (block.pool.kind, block.stream, block.size);
-                report.largest_cached = Some(CachedBlock { size, pool, kind, stream });
+                report.largest_cached = Some(CachedBlock {
+                    size: block.size,
+                    pool,
+                    kind: block.pool.kind,
+                    stream: block.stream,
+                    expandable: block.range.is_some(),
+                });
             }
         }
         report

@@ -11,11 +11,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use rustc_hash::FxHashMap;
 use tonnage_device::Dry;
 use tonnage_engine::{Allocation, Config, Engine, Release};
-use tonnage_events::{Action, StreamId, TraceEntry};
-use tonnage_replay::recording::{RecordingOptions, replay_recording};
+use tonnage_replay::recording::{Call, RecordingOptions, calls_of, replay_recording};
 
 const RECORDINGS: [(&str, &str); 3] = [
     ("gpt2_varlen.default", ""),
@@ -23,42 +21,18 @@ const RECORDINGS: [(&str, &str); 3] = [
     ("bert_dynpad.split128", "max_split_size_mb:128"),
 ];
 
-/// A call to the allocator; blocks are numbered as they are allocated.
-enum Call {
-    Allocate(u64, StreamId),
-    Free(usize),
-}
-
-fn calls(entries: &[TraceEntry]) -> Vec<Call> {
-    let mut live = FxHashMap::default();
-    let mut calls = Vec::new();
-    let mut allocated = 0;
-    for entry in entries {
-        match entry.action {
-            Action::Alloc => {
-                live.insert(entry.address, allocated);
-                allocated += 1;
-                calls.push(Call::Allocate(entry.size, entry.stream));
-            }
-            Action::FreeRequested => {
-                let block = live.remove(&entry.address).expect("the history is whole");
-                calls.push(Call::Free(block));
-            }
-            _ => {}
-        }
-    }
-    calls
-}
-
 fn run(calls: &[Call], config: &Config) -> u64 {
     let mut engine = Engine::new(Dry::new(140 << 30), config.clone());
     let mut blocks: Vec<Allocation> = Vec::with_capacity(calls.len());
     for call in calls {
         match *call {
-            Call::Allocate(bytes, stream) => {
+            Call::Allocate { bytes, stream } => {
                 blocks.push(engine.allocate(bytes, stream).expect("the device is large enough"));
             }
-            Call::Free(block) => engine.free(&blocks[block]).expect("the block is live"),
+            Call::RecordStream { block, stream } => {
+                engine.record_stream(blocks[block].address, stream).expect("the block is live")
+            }
+            Call::Free { block } => engine.free(&blocks[block]).expect("the block is live"),
         }
     }
     engine.stats().max_memory_reserved()
@@ -70,7 +44,7 @@ fn benchmark(criterion: &mut Criterion) {
         let bytes = std::fs::read(folder.join(format!("{name}.pickle.zst"))).expect("test data");
         let file = tonnage_snapshot::parse(&bytes).expect("a snapshot");
         let config = Config::parse(conf, Release::default()).expect("a valid setting");
-        let calls = calls(&file.traces[0]);
+        let calls = calls_of(&file.traces[0]);
         let options = RecordingOptions::default();
         assert!(replay_recording(&file, &options).is_ok_and(|outcome| outcome.exact()), "{name}");
         let mut group = criterion.benchmark_group(name);

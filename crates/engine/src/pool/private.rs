@@ -237,14 +237,19 @@ impl Pools {
         }
     }
 
-    /// Forgets a pool that has neither uses nor memory, unless requests still go there: PyTorch lets
-    /// a pool be released before its diversion ends.
-    pub(crate) fn forget_if_empty(&mut self, key: PrivateKey) {
+    /// Whether a pool has neither uses nor memory. While requests still go there it is not over:
+    /// PyTorch lets a pool be released before its diversion ends.
+    pub(crate) fn is_over(&self, key: PrivateKey) -> bool {
         let pool = &self.private[key];
         let diverted_to = self.diversions.iter().any(|&(to, _)| to == pool.id);
-        if pool.uses == 0 && pool.reserved == 0 && pool.halves.is_bare() && !diverted_to {
+        pool.uses == 0 && pool.reserved == 0 && !diverted_to
+    }
+
+    /// Forgets a pool that is over and has no blocks left.
+    pub(crate) fn forget(&mut self, key: PrivateKey) {
+        debug_assert!(self.is_over(key), "a pool in use is not forgotten");
+        if let Some(pool) = self.private.remove(key) {
             self.by_id.remove(&pool.id);
-            self.private.remove(key);
         }
     }
 
@@ -269,15 +274,6 @@ impl Pools {
     pub(crate) fn spare(&self) -> Vec<PrivateKey> {
         let keys = self.use_on_oom.iter().filter_map(|id| self.by_id.get(id));
         keys.copied().filter(|&key| self.private[key].uses > 0).collect()
-    }
-}
-
-impl Halves {
-    /// Whether no block is left, not even an unmapped one.
-    fn is_bare(&self) -> bool {
-        [&self.small, &self.large]
-            .iter()
-            .all(|half| half.free().len() == 0 && half.unmapped().next().is_none())
     }
 }
 
@@ -330,16 +326,16 @@ mod tests {
     }
 
     #[test]
-    fn a_freeable_pool_is_forgotten_once_it_holds_nothing() {
+    fn a_freeable_pool_is_over_once_it_holds_nothing() {
         let mut pools = Pools::default();
         pools.add_use(A).unwrap();
         pools.release(A).unwrap();
         let [key] = pools.freeable()[..] else { panic!("one pool") };
         pools.add_reserved(PoolSet::Private(key), 1);
-        pools.forget_if_empty(key);
-        assert_eq!(pools.freeable().len(), 1);
+        assert!(!pools.is_over(key));
         pools.sub_reserved(PoolSet::Private(key), 1);
-        pools.forget_if_empty(key);
+        assert!(pools.is_over(key));
+        pools.forget(key);
         assert!(pools.freeable().is_empty());
         pools.add_use(A).unwrap();
     }

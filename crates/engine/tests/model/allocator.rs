@@ -395,7 +395,7 @@ impl Model {
 
     /// 16
     pub(crate) fn set_fraction(&mut self, fraction: f64) {
-        self.limit = (fraction < 1.0).then(|| (fraction * self.total as f64) as u64);
+        self.limit = (fraction < 1.0).then_some((fraction * self.total as f64) as u64);
     }
 
     // What the caller sees.

@@ -16,8 +16,8 @@ use allocator::{Block, Model, Settings, State};
 use commands::{Command, Plan, Random, STREAMS, conf};
 use tonnage_device::Dry;
 use tonnage_engine::{
-    Address, AllocError, CacheError, Config, Engine, PoolId, PoolKind, Stat, Stats, StreamFilter,
-    StreamId,
+    Address, AllocError, CacheError, Config, Engine, PoolId, PoolKind, StatArray, Stats,
+    StreamFilter, StreamId,
 };
 use tonnage_events::{BlockState, SnapshotSegment};
 
@@ -217,16 +217,11 @@ impl Run {
 
     fn compare_figures(&self) {
         let stats = self.engine.stats();
-        let halves: [(_, _, fn(&tonnage_engine::StatArray) -> Stat); 3] = [
-            ("all", None, |array| array.all),
-            ("small", Some(true), |array| array.small_pool),
-            ("large", Some(false), |array| array.large_pool),
-        ];
-        for (half, small, read) in halves {
-            for ((name, expected), array) in
-                self.model.figures(small).into_iter().zip(arrays(stats))
-            {
-                let got = read(array).current;
+        let halves = [("all", None), ("small", Some(true)), ("large", Some(false))];
+        for (index, (half, small)) in halves.into_iter().enumerate() {
+            let figures = self.model.figures(small);
+            for ((name, expected), array) in figures.into_iter().zip(arrays(stats)) {
+                let got = [array.all, array.small_pool, array.large_pool][index].current;
                 self.check(got == expected, || {
                     format!("{name}.{half}: the model has {expected}, the engine {got}")
                 });
@@ -317,7 +312,7 @@ fn show_segment(segment: &SnapshotSegment) -> String {
 }
 
 /// The figures in the model's order.
-fn arrays(stats: &Stats) -> [&tonnage_engine::StatArray; 9] {
+fn arrays(stats: &Stats) -> [&StatArray; 9] {
     [
         &stats.allocation,
         &stats.segment,

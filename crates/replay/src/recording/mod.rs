@@ -5,12 +5,14 @@
 //! Everything else the engine must come to by itself; what it does is compared with what PyTorch
 //! recorded. The journey:
 //!
-//! 1. [`timeline`]: which free belongs to which allocation, and when each completed.
-//! 2. [`script`]: a device that answers as the recorded one did, and watches.
-//! 3. [`player`]: reads the entries as calls and makes them; where an entry can be read in several
+//! 1. `timeline`: which free belongs to which allocation, and when each completed.
+//! 2. `script`: a device that answers as the recorded one did, and watches.
+//! 3. `player`: reads the entries as calls and makes them; where an entry can be read in several
 //!    ways, finds the one that fits.
-//! 4. [`witness`]: entries that contradict others, to blame the right one.
-//! 5. [`limit`]: which limits would explain what no other reading does.
+//! 4. `witness`: entries that contradict others, to blame the right one.
+//! 5. `limit`: which limits would explain what no other reading does.
+
+mod calls;
 
 mod limit;
 
@@ -24,4 +26,5 @@ mod timeline;
 
 mod witness;
 
+pub use calls::{Call, calls_of};
 pub use replay::{RecordingError, RecordingOptions, replay_recording};

@@ -1,0 +1,88 @@
+//! One device call fails, whichever it is, while a recording's requests are served.
+//!
+//! The three smallest recordings here; `TONNAGE_SWEEP=all` sweeps all of them, for a long time.
+
+use std::path::{Path, PathBuf};
+
+use tonnage_device::{Dry, FailNth};
+use tonnage_engine::{Config, Engine, Release};
+use tonnage_replay::recording::{Call, calls_of};
+
+const SMALLEST: [&str; 3] = ["mlp_seed.tight", "cudagraph.tight", "cudagraph.expandable"];
+
+/// Little more than these recordings need, and less than most: requests that do not fit are part of it.
+const CAPACITY: u64 = 300 << 20;
+
+fn traces() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/traces")
+}
+
+fn recordings() -> Vec<String> {
+    if std::env::var("TONNAGE_SWEEP").is_ok_and(|what| what == "all") {
+        let names = std::fs::read_dir(traces()).unwrap().map(|entry| entry.unwrap().file_name());
+        let mut names: Vec<_> = names
+            .filter_map(|name| name.to_str()?.strip_suffix(".pickle.zst").map(str::to_owned))
+            .collect();
+        names.sort();
+        return names;
+    }
+    SMALLEST.map(str::to_owned).into()
+}
+
+/// Serves the calls as far as the device lets it, then gives everything back.
+fn serve(engine: &mut Engine<FailNth<Dry>>, calls: &[Call]) {
+    let mut blocks = Vec::new();
+    let mut live = std::collections::BTreeSet::new();
+    for call in calls {
+        match *call {
+            Call::Allocate { bytes, stream } => {
+                let block = engine.allocate(bytes, stream).ok();
+                live.extend(block.is_some().then_some(blocks.len()));
+                blocks.push(block);
+            }
+            Call::RecordStream { block, stream } => {
+                if let Some(block) = blocks[block] {
+                    engine.record_stream(block.address, stream).unwrap();
+                }
+            }
+            Call::Free { block } => {
+                live.remove(&block);
+                if let Some(block) = blocks[block] {
+                    // If the device fails here the block is freed nevertheless.
+                    let _ = engine.free(&block);
+                }
+            }
+        }
+    }
+    engine.check_invariants().unwrap();
+    for block in live.into_iter().filter_map(|block| blocks[block]) {
+        let _ = engine.free(&block);
+    }
+    if engine.empty_cache().is_err() {
+        engine.empty_cache().expect("only one call fails");
+    }
+}
+
+#[test]
+fn whichever_device_call_fails_a_recordings_requests_leave_nothing_behind() {
+    for name in recordings() {
+        let file = tonnage_snapshot::open(&traces().join(format!("{name}.pickle.zst"))).unwrap();
+        let calls = calls_of(&file.traces[0]);
+        let conf = file.settings.as_ref().map_or("", |settings| &settings.conf);
+        let config = Config::parse(conf, Release::default()).unwrap();
+        let mut swept = 0;
+        for n in 0.. {
+            let device = Dry::new(140 << 30).with_capacity(CAPACITY);
+            let mut engine = Engine::new(FailNth::new(device, n), config.clone());
+            serve(&mut engine, &calls);
+            assert_eq!(engine.stats().memory_reserved(), 0, "{name}: call {n}");
+            let held = engine.device().inner.used();
+            assert_eq!(held, engine.stranded_bytes(), "{name}: call {n}");
+            if !engine.device().failed() {
+                swept = n;
+                break;
+            }
+        }
+        assert!(swept > 10, "{name}: the device is called {swept} times");
+    }
+}
