@@ -1,0 +1,1 @@
+//! Host memory as a device.
