@@ -16,6 +16,7 @@ impl<D: Device> Engine<D> {
     /// Gives back what is cached, of the default pool and of every freeable private pool. While
     /// requests are diverted the default pool is left alone.
     pub(crate) fn flush(&mut self, stack: Option<StackId>) -> Result<(), DeviceError> {
+        self.ranges.release_stranded(&mut self.device)?;
         if !self.pools.diverting() {
             self.synchronize_events(None)?;
             for kind in [PoolKind::Large, PoolKind::Small] {

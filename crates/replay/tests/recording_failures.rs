@@ -6,12 +6,10 @@ use std::path::{Path, PathBuf};
 
 use tonnage_device::{Dry, FailNth};
 use tonnage_engine::{Config, Engine, Release};
+use tonnage_events::{Action, TraceEntry};
 use tonnage_replay::recording::{Call, calls_of};
 
 const SMALLEST: [&str; 3] = ["mlp_seed.tight", "cudagraph.tight", "cudagraph.expandable"];
-
-/// Little more than these recordings need, and less than most: requests that do not fit are part of it.
-const CAPACITY: u64 = 300 << 20;
 
 fn traces() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/traces")
@@ -27,6 +25,21 @@ fn recordings() -> Vec<String> {
         return names;
     }
     SMALLEST.map(str::to_owned).into()
+}
+
+/// Most bytes that the recorded allocator held at once. Without its calls of `empty_cache` that is
+/// sometimes too little, so requests that give everything back and try again are part of the work.
+fn most_obtained(entries: &[TraceEntry]) -> u64 {
+    let (mut held, mut most) = (0_u64, 0);
+    for entry in entries {
+        match entry.action {
+            Action::SegmentAlloc | Action::SegmentMap => held += entry.size,
+            Action::SegmentFree | Action::SegmentUnmap => held -= entry.size,
+            _ => {}
+        }
+        most = most.max(held);
+    }
+    most
 }
 
 /// Serves the calls as far as the device lets it, then gives everything back.
@@ -70,9 +83,10 @@ fn whichever_device_call_fails_a_recordings_requests_leave_nothing_behind() {
         let calls = calls_of(&file.traces[0]);
         let conf = file.settings.as_ref().map_or("", |settings| &settings.conf);
         let config = Config::parse(conf, Release::default()).unwrap();
+        let capacity = most_obtained(&file.traces[0]);
         let mut swept = 0;
         for n in 0.. {
-            let device = Dry::new(140 << 30).with_capacity(CAPACITY);
+            let device = Dry::new(140 << 30).with_capacity(capacity);
             let mut engine = Engine::new(FailNth::new(device, n), config.clone());
             serve(&mut engine, &calls);
             assert_eq!(engine.stats().memory_reserved(), 0, "{name}: call {n}");

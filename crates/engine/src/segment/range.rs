@@ -45,7 +45,7 @@ pub(crate) struct Places {
 pub(crate) struct Ranges {
     all: SlotMap<RangeId, Range>,
     /// Pages that were unmapped but that the device would not take back. They serve again before
-    /// new ones are made, so that nothing is lost.
+    /// new ones are made, and go back with the next cached memory that does: nothing is lost.
     stranded: Vec<(u64, PageId)>,
 }
 
@@ -120,6 +120,18 @@ impl Ranges {
     /// Bytes that the device would not take back.
     pub(crate) fn stranded_bytes(&self) -> u64 {
         self.stranded.iter().map(|&(size, _)| size).sum()
+    }
+
+    /// Tries again to give back the pages that the device would not take.
+    pub(crate) fn release_stranded<D: Device>(
+        &mut self,
+        device: &mut D,
+    ) -> Result<(), DeviceError> {
+        while let Some(&(_, page)) = self.stranded.last() {
+            device.destroy_page(page)?;
+            self.stranded.pop();
+        }
+        Ok(())
     }
 
     /// Puts pages in all these places, or, if the device fails, in none of them.
