@@ -36,8 +36,8 @@ pub(crate) struct Block {
     pub(crate) stream: StreamId,
     pub(crate) pool: PoolRef,
     pub(crate) allocated: bool,
-    /// How often it was handed out.
-    pub(crate) serial: u64,
+    /// How often it was handed out, to tell its owners apart.
+    pub(crate) serial: u32,
     /// False only for the part of an expandable segment that has no pages.
     pub(crate) mapped: bool,
     pub(crate) prev: Option<BlockId>,
@@ -46,8 +46,8 @@ pub(crate) struct Block {
     pub(crate) range: Option<RangeId>,
     /// Searches its pool had seen when the block went in: its age is counted from there.
     pub(crate) searches_at_put: u64,
-    /// What keeps it from being reused after its owner gives it back.
-    pub(crate) foreign: ForeignUse,
+    /// What keeps it from being reused after its owner gives it back. Rare, hence out of line.
+    foreign: Option<Box<ForeignUse>>,
     /// Who allocated it, if that is recorded.
     pub(crate) stack: Option<StackId>,
     /// Who caused its segment to be obtained, kept on the first block.
@@ -65,11 +65,9 @@ pub(crate) struct ForeignUse {
     pub(crate) events: u32,
 }
 
-impl ForeignUse {
-    pub(crate) fn is_none(&self) -> bool {
-        self.streams.is_empty() && self.events == 0
-    }
-}
+/// What most blocks have.
+static NO_FOREIGN_USE: ForeignUse =
+    ForeignUse { streams: Vec::new(), while_diverted: Vec::new(), events: 0 };
 
 impl Block {
     /// A free, mapped block that nobody has used yet.
@@ -87,7 +85,7 @@ impl Block {
             next: None,
             range: None,
             searches_at_put: 0,
-            foreign: ForeignUse::default(),
+            foreign: None,
             stack: None,
             segment_stack: None,
         }
@@ -103,18 +101,43 @@ impl Block {
         self.prev.is_some() || self.next.is_some()
     }
 
+    /// Uses on other streams.
+    #[inline]
+    pub(crate) fn foreign(&self) -> &ForeignUse {
+        self.foreign.as_deref().unwrap_or(&NO_FOREIGN_USE)
+    }
+
+    /// Uses on other streams, to be changed.
+    pub(crate) fn foreign_mut(&mut self) -> &mut ForeignUse {
+        self.foreign.get_or_insert_default()
+    }
+
+    /// Forgets uses on other streams: there are none any more.
+    #[inline]
+    pub(crate) fn forget_foreign(&mut self) {
+        self.foreign = None;
+    }
+
+    /// Whether another stream may still use it.
+    #[inline]
+    pub(crate) fn is_used_elsewhere(&self) -> bool {
+        let foreign = self.foreign();
+        !foreign.streams.is_empty() || foreign.events > 0
+    }
+
     /// Whether nobody holds it and no stream may still use it.
+    #[inline]
     pub(crate) fn is_idle(&self) -> bool {
-        !self.allocated && self.foreign.is_none()
+        !self.allocated && !self.is_used_elsewhere()
     }
 
     pub(crate) fn state(&self) -> BlockState {
         if self.allocated {
             BlockState::ActiveAllocated
-        } else if self.foreign.is_none() {
-            BlockState::Inactive
-        } else {
+        } else if self.is_used_elsewhere() {
             BlockState::ActivePendingFree
+        } else {
+            BlockState::Inactive
         }
     }
 }
@@ -128,12 +151,14 @@ pub(crate) struct Blocks {
 impl std::ops::Index<BlockId> for Blocks {
     type Output = Block;
 
+    #[inline]
     fn index(&self, id: BlockId) -> &Block {
         &self.all[id]
     }
 }
 
 impl std::ops::IndexMut<BlockId> for Blocks {
+    #[inline]
     fn index_mut(&mut self, id: BlockId) -> &mut Block {
         &mut self.all[id]
     }

@@ -85,7 +85,7 @@ pub struct Allocation {
     pub device: DeviceId,
     block: BlockId,
     /// Tells it from others that had the same block before or after.
-    serial: u64,
+    serial: u32,
 }
 
 impl<D: Device> Engine<D> {
@@ -275,7 +275,7 @@ impl<D: Device> Engine<D> {
         block.allocated = true;
         block.requested = request.bytes;
         block.stack = stack;
-        block.serial += 1;
+        block.serial = block.serial.wrapping_add(1);
         let allocation = Allocation {
             address: block.address,
             size: block.size,
@@ -305,7 +305,8 @@ impl<D: Device> Engine<D> {
         if device != self.device.id() {
             return Err(FreeError::WrongDevice { address, of: device, here: self.device.id() });
         }
-        if self.live.get(&address) != Some(&block) || self.blocks[block].serial != serial {
+        let is_its_own = |it: &Block| it.allocated && it.serial == serial && it.address == address;
+        if !self.blocks.get(block).is_some_and(is_its_own) {
             return Err(FreeError::DoubleFree(address));
         }
         self.free_live(address, block, caller)
@@ -352,7 +353,7 @@ impl<D: Device> Engine<D> {
         if stream == block.stream {
             return Ok(());
         }
-        let foreign = &mut block.foreign;
+        let foreign = block.foreign_mut();
         if !foreign.streams.contains(&stream) {
             foreign.streams.push(stream);
         }
@@ -587,6 +588,7 @@ impl<D: Device> Engine<D> {
         size >= self.config.max_split_size()
     }
 
+    #[inline(always)]
     pub(crate) fn emit(&mut self, event: &Event, stack: Option<StackId>) {
         self.ledger.emit(&mut self.device, event, stack);
     }

@@ -15,7 +15,7 @@ impl<D: Device> Engine<D> {
         self.blocks[id].allocated = false;
         let event = Event::FreeRequested(self.block_event(id));
         self.emit(&event, stack);
-        if self.blocks[id].foreign.streams.is_empty() {
+        if !self.blocks[id].is_used_elsewhere() {
             self.complete_free(id, stack);
             return Ok(());
         }
@@ -24,7 +24,7 @@ impl<D: Device> Engine<D> {
             return Ok(());
         }
         // Only blocks that are freed during a diversion forget the streams recorded in it.
-        self.blocks[id].foreign.while_diverted.clear();
+        self.blocks[id].foreign_mut().while_diverted.clear();
         let result = self.record_events(id);
         if result.is_err() {
             // Tried again before the next allocation.
@@ -40,7 +40,7 @@ impl<D: Device> Engine<D> {
         let fixed = block.range.is_none();
         let neighbours = [block.prev, block.next];
         block.stack = None;
-        block.foreign.while_diverted.clear();
+        block.forget_foreign();
         let mut split = SplitChange::default();
         for neighbour in neighbours {
             if let Some(gained) = self.try_merge(id, neighbour) {
@@ -59,10 +59,10 @@ impl<D: Device> Engine<D> {
 
     /// Marks, on every foreign stream of the block, the end of what may use it.
     fn record_events(&mut self, id: BlockId) -> Result<(), DeviceError> {
-        while let Some(&stream) = self.blocks[id].foreign.streams.last() {
+        while let Some(&stream) = self.blocks[id].foreign().streams.last() {
             let event = self.device.record_event(stream)?;
             self.pending.push(stream, event, id);
-            let foreign = &mut self.blocks[id].foreign;
+            let foreign = self.blocks[id].foreign_mut();
             foreign.streams.pop();
             foreign.events += 1;
         }
@@ -74,7 +74,7 @@ impl<D: Device> Engine<D> {
     pub(crate) fn settle_deferred(&mut self) -> Result<(), DeviceError> {
         let mut deferred = std::mem::take(&mut self.pending.deferred).into_iter();
         while let Some(id) = deferred.next() {
-            let foreign = &mut self.blocks[id].foreign;
+            let foreign = self.blocks[id].foreign_mut();
             let forgotten = std::mem::take(&mut foreign.while_diverted);
             foreign.streams.retain(|stream| !forgotten.contains(stream));
             if let Err(error) = self.record_events(id) {
@@ -82,7 +82,7 @@ impl<D: Device> Engine<D> {
                 self.pending.deferred.extend(deferred);
                 return Err(error);
             }
-            if self.blocks[id].foreign.events == 0 {
+            if self.blocks[id].foreign().events == 0 {
                 let stack = self.blocks[id].stack;
                 self.complete_free(id, stack);
             }
@@ -129,8 +129,8 @@ impl<D: Device> Engine<D> {
     fn event_complete(&mut self, stream: StreamId, index: usize) -> Result<(), DeviceError> {
         let Some(done) = self.pending.nth(stream, index) else { return Ok(()) };
         self.pending.remove(stream, index);
-        self.blocks[done.block].foreign.events -= 1;
-        if self.blocks[done.block].foreign.is_none() {
+        self.blocks[done.block].foreign_mut().events -= 1;
+        if !self.blocks[done.block].is_used_elsewhere() {
             let stack = self.blocks[done.block].stack;
             self.complete_free(done.block, stack);
         }

@@ -127,6 +127,7 @@ impl History {
         *self.call_sites.entry(place).or_insert_with(|| self.stacks.intern(vec![frame_of(caller)]))
     }
 
+    #[cold]
     pub(crate) fn push(&mut self, event: &Event, stack: Option<StackId>) {
         let Some(mut entry) = TraceEntry::of(event) else { return };
         if self.options.skip_actions.contains(&entry.action) {

@@ -65,7 +65,7 @@ impl<D: Device> Engine<D> {
         ensure!(block.mapped || block.range.is_some(), "the fixed block at {at} is unmapped");
         ensure!(block.mapped || block.is_idle(), "the unmapped block at {at} is in use");
         ensure!(
-            !block.allocated || block.foreign.events == 0,
+            !block.allocated || block.foreign().events == 0,
             "the live block at {at} waits for events"
         );
         if let Some(next) = block.next {
@@ -194,8 +194,8 @@ fn add(sums: &mut Sums, block: &Block) {
         sums.live += 1;
         sums.allocated += block.size;
     } else {
-        sums.pending_events += block.foreign.events as usize;
+        sums.pending_events += block.foreign().events as usize;
         // A block that could not record all its events is in both.
-        sums.deferred += usize::from(!block.foreign.streams.is_empty());
+        sums.deferred += usize::from(!block.foreign().streams.is_empty());
     }
 }

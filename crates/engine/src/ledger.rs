@@ -22,7 +22,7 @@ impl Ledger {
     }
 
     /// Counts, keeps and passes on one change.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn emit<D: Device>(
         &mut self,
         device: &mut D,

@@ -98,7 +98,7 @@ impl<D: Device> Engine<D> {
             return Ok(false);
         }
         let want = request.size.max(max_split);
-        let first = self.pools.half(request.pool).free().at_least(request.stream, want).next();
+        let first = self.pools.half(request.pool).free().best(request.stream, want);
         if let Some(id) = first
             && self.is_whole_segment(id)
         {
@@ -256,7 +256,7 @@ impl<D: Device> Engine<D> {
     fn waits_for(&self, id: BlockId) -> Vec<StreamId> {
         let waiting = self.pending.iter().filter(|(_, waiting)| waiting.block == id);
         let mut streams: Vec<_> = waiting.map(|(stream, _)| stream).collect();
-        streams.extend(&self.blocks[id].foreign.streams);
+        streams.extend(&self.blocks[id].foreign().streams);
         streams.sort_unstable();
         streams.dedup();
         streams

@@ -3,7 +3,7 @@
 //! Fed by events and by nothing else, always on. *allocated ≤ active ≤ reserved; active − allocated is
 //! freed but pending; reserved − active is cached.*
 
-use tonnage_events::{BlockEvent, Event, PoolKind, SegmentEvent, SplitChange};
+use tonnage_events::{BlockEvent, Event, PoolKind, SplitChange};
 
 /// A quantity over time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,14 +19,17 @@ pub struct Stat {
 }
 
 impl Stat {
-    fn change(&mut self, by: i64) {
+    #[inline(always)]
+    fn increase(&mut self, by: i64) {
         self.current += by;
-        if by > 0 {
-            self.peak = self.peak.max(self.current);
-            self.allocated += by;
-        } else {
-            self.freed -= by;
-        }
+        self.peak = self.peak.max(self.current);
+        self.allocated += by;
+    }
+
+    #[inline(always)]
+    fn decrease(&mut self, by: i64) {
+        self.current -= by;
+        self.freed += by;
     }
 
     fn reset_peak(&mut self) {
@@ -61,11 +64,33 @@ pub struct StatArray {
 }
 
 impl StatArray {
+    #[inline(always)]
+    fn increase(&mut self, kind: PoolKind, by: i64) {
+        self.all.increase(by);
+        self.half(kind).increase(by);
+    }
+
+    #[inline(always)]
+    fn decrease(&mut self, kind: PoolKind, by: i64) {
+        self.all.decrease(by);
+        self.half(kind).decrease(by);
+    }
+
+    /// By a net change; none is neither.
+    #[inline(always)]
     fn change(&mut self, kind: PoolKind, by: i64) {
-        self.all.change(by);
+        match by {
+            0 => {}
+            1.. => self.increase(kind, by),
+            _ => self.decrease(kind, -by),
+        }
+    }
+
+    #[inline(always)]
+    fn half(&mut self, kind: PoolKind) -> &mut Stat {
         match kind {
-            PoolKind::Small => self.small_pool.change(by),
-            PoolKind::Large => self.large_pool.change(by),
+            PoolKind::Small => &mut self.small_pool,
+            PoolKind::Large => &mut self.large_pool,
         }
     }
 
@@ -125,37 +150,46 @@ impl Stats {
         Self { max_split_size, ..Self::default() }
     }
 
-    /// Counts one event.
+    /// Counts one event. Inlined where it is emitted, so that nothing is left of the choice.
+    #[inline(always)]
     pub(crate) fn apply(&mut self, event: &Event) {
         match event {
             Event::Alloc(block) => self.count_alloc(block),
             Event::FreeRequested(block) => {
-                self.allocation.change(block.kind, -1);
-                self.allocated_bytes.change(block.kind, -signed(block.size));
+                self.allocation.decrease(block.kind, 1);
+                self.allocated_bytes.decrease(block.kind, signed(block.size));
                 if block.oversize {
-                    self.oversize_allocations.change(-1);
+                    self.oversize_allocations.decrease(1);
                 }
             }
             Event::FreeCompleted(block) => {
-                self.active.change(block.kind, -1);
-                self.active_bytes.change(block.kind, -signed(block.size));
-                self.requested_bytes.change(block.kind, -signed(block.requested));
+                self.active.decrease(block.kind, 1);
+                self.active_bytes.decrease(block.kind, signed(block.size));
+                self.requested_bytes.decrease(block.kind, signed(block.requested));
                 self.count_split(block.kind, block.split);
             }
             Event::SegmentAlloc(it) => {
-                self.count_segment(it, 1);
+                self.segment.increase(it.kind, 1);
+                self.reserved_bytes.increase(it.kind, signed(it.size));
                 self.num_device_alloc += 1;
+                if it.oversize {
+                    self.oversize_segments.increase(1);
+                }
             }
             Event::SegmentFree(it) => {
-                self.count_segment(it, -1);
+                self.segment.decrease(it.kind, 1);
+                self.reserved_bytes.decrease(it.kind, signed(it.size));
                 self.num_device_free += 1;
+                if it.oversize {
+                    self.oversize_segments.decrease(1);
+                }
             }
             Event::SegmentMap(it) => {
-                self.reserved_bytes.change(it.kind, signed(it.size));
+                self.reserved_bytes.increase(it.kind, signed(it.size));
                 self.num_device_alloc += 1;
             }
             Event::SegmentUnmap(it) => {
-                self.reserved_bytes.change(it.kind, -signed(it.size));
+                self.reserved_bytes.decrease(it.kind, signed(it.size));
                 self.num_device_free += 1;
             }
             Event::Oom { .. } => self.num_ooms += 1,
@@ -165,34 +199,24 @@ impl Stats {
         }
     }
 
+    #[inline(always)]
     fn count_alloc(&mut self, block: &BlockEvent) {
         let size = signed(block.size);
-        self.allocation.change(block.kind, 1);
-        self.allocated_bytes.change(block.kind, size);
-        self.active.change(block.kind, 1);
-        self.active_bytes.change(block.kind, size);
-        self.requested_bytes.change(block.kind, signed(block.requested));
+        self.allocation.increase(block.kind, 1);
+        self.allocated_bytes.increase(block.kind, size);
+        self.active.increase(block.kind, 1);
+        self.active_bytes.increase(block.kind, size);
+        self.requested_bytes.increase(block.kind, signed(block.requested));
         if block.oversize {
-            self.oversize_allocations.change(1);
+            self.oversize_allocations.increase(1);
         }
         self.count_split(block.kind, block.split);
     }
 
+    #[inline(always)]
     fn count_split(&mut self, kind: PoolKind, split: SplitChange) {
-        if split.count != 0 {
-            self.inactive_split.change(kind, split.count);
-        }
-        if split.bytes != 0 {
-            self.inactive_split_bytes.change(kind, split.bytes);
-        }
-    }
-
-    fn count_segment(&mut self, segment: &SegmentEvent, sign: i64) {
-        self.segment.change(segment.kind, sign);
-        self.reserved_bytes.change(segment.kind, sign * signed(segment.size));
-        if segment.oversize {
-            self.oversize_segments.change(sign);
-        }
+        self.inactive_split.change(kind, split.count);
+        self.inactive_split_bytes.change(kind, split.bytes);
     }
 
     /// Lets every peak begin again at the current value.

@@ -4,11 +4,28 @@
 //! [`StackId`] and the stacks live here.
 
 use std::collections::HashMap;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
-/// Names one stack of a [`Stacks`].
+/// Names one stack of a [`Stacks`], by its number from 0.
+///
+/// Kept one higher, so that an entry without a stack takes no more room: there are millions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct StackId(pub u32);
+pub struct StackId(NonZeroU32);
+
+impl StackId {
+    /// The stack with this number; none for the last number of all, which is not given.
+    #[must_use]
+    pub fn new(number: u32) -> Option<Self> {
+        NonZeroU32::new(number.wrapping_add(1)).map(Self)
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn number(self) -> u32 {
+        self.0.get() - 1
+    }
+}
 
 /// One call in a stack.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -39,7 +56,8 @@ impl Stacks {
         if let Some(&id) = self.known.get(&frames) {
             return id;
         }
-        let id = StackId(u32::try_from(self.stacks.len()).expect("fewer than 2³² stacks"));
+        let number = u32::try_from(self.stacks.len()).ok();
+        let id = number.and_then(StackId::new).expect("fewer than 2³² stacks");
         self.stacks.push(Arc::clone(&frames));
         self.known.insert(frames, id);
         id
@@ -48,7 +66,7 @@ impl Stacks {
     /// The frames of a stack; none for an id from elsewhere.
     #[must_use]
     pub fn frames(&self, id: StackId) -> &[Frame] {
-        self.stacks.get(id.0 as usize).map_or(&[], |frames| frames)
+        self.stacks.get(id.number() as usize).map_or(&[], |frames| frames)
     }
 
     /// How many distinct stacks there are.
@@ -77,6 +95,6 @@ mod tests {
         assert_ne!(stacks.intern(vec![frame(2), frame(1)]), first);
         assert_eq!(stacks.len(), 2);
         assert_eq!(stacks.frames(first)[1].line, 2);
-        assert!(stacks.frames(StackId(9)).is_empty());
+        assert!(stacks.frames(StackId::new(9).unwrap()).is_empty());
     }
 }

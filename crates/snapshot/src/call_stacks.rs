@@ -129,7 +129,7 @@ impl CallStacks {
                 Frame { name: texts.get(name), filename: texts.get(filename), line }
             });
             let id = stacks.intern(frames.collect());
-            debug_assert_eq!(id, StackId(number), "equal stacks already share a number");
+            debug_assert_eq!(id.number(), number, "equal stacks already share a number");
         }
         stacks
     }

@@ -116,7 +116,7 @@ impl Cursor<'_, '_> {
         if !self.accept(plain::EMPTY_LIST) {
             let place = self.place()?;
             return match self.memo.get(place)? {
-                Value::Stack(number) => Some(Some(StackId(number))),
+                Value::Stack(number) => Some(StackId::new(number)),
                 Value::EmptyList => Some(None),
                 _ => None,
             };
@@ -146,7 +146,7 @@ impl Cursor<'_, '_> {
         }
         let number = self.rows.stacks.stack(&self.rows.scratch);
         self.memo.put(place, Value::Stack(number));
-        Some(Some(StackId(number)))
+        Some(StackId::new(number))
     }
 
     /// A frame, known or new.

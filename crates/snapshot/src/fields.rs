@@ -88,7 +88,7 @@ pub(crate) fn device_of(key: StrId, value: Value) -> Checked<DeviceId> {
 #[inline]
 pub(crate) fn stack_of(key: StrId, value: Value) -> Checked<Option<StackId>> {
     match value {
-        Value::Stack(number) => Ok(Some(StackId(number))),
+        Value::Stack(number) => Ok(StackId::new(number)),
         Value::EmptyList | Value::None => Ok(None),
         _ => Err(fault(key, value, "a list of stack frames")),
     }

@@ -36,7 +36,7 @@
 #![forbid(unsafe_code)]
 
 pub use tonnage_device as device;
-pub use tonnage_device::{Device, DeviceError, Dry};
+pub use tonnage_device::{DeviceError, Dry};
 pub use tonnage_engine as engine;
 pub use tonnage_engine::{
     AllocError, Allocation, Config, ConfigError, Engine, FreeError, OutOfMemory, Policy, Release,

@@ -31,21 +31,9 @@ pub(super) fn choose(
     request: &Request,
 ) -> Option<BlockId> {
     let &Request { size, stream, .. } = request;
-    let mut candidates = pool.free().at_least(stream, size);
-    let mut chosen = candidates.next()?;
+    let mut chosen = pool.free().best(stream, size)?;
     if blocks[chosen].range.is_some() {
-        if request.expandable {
-            // The block at the growing end counts with all it could still grow into, so that
-            // holes inside are used up first.
-            for next in candidates {
-                if blocks[chosen].range.is_none() || reach(blocks, next) >= reach(blocks, chosen) {
-                    break;
-                }
-                chosen = next;
-            }
-        } else {
-            chosen = candidates.find(|&id| blocks[id].range.is_none())?;
-        }
+        chosen = choose_around_ranges(pool, blocks, request)?;
     }
     // Only this one candidate is tested: no other is tried in its place.
     let max_split = config.max_split_size();
@@ -55,6 +43,24 @@ pub(super) fn choose(
     let too_loose =
         size >= max_split && found >= size.wrapping_add(config.max_non_split_rounding());
     (!too_good && !too_loose).then_some(chosen)
+}
+
+/// The candidate where the best fit is part of an expandable segment.
+fn choose_around_ranges(pool: &BlockPool, blocks: &Blocks, request: &Request) -> Option<BlockId> {
+    let mut candidates = pool.free().at_least(request.stream, request.size);
+    let mut chosen = candidates.next()?;
+    if !request.expandable {
+        return candidates.find(|&id| blocks[id].range.is_none());
+    }
+    // The block at the growing end counts with all it could still grow into, so that holes inside
+    // are used up first.
+    for next in candidates {
+        if blocks[chosen].range.is_none() || reach(blocks, next) >= reach(blocks, chosen) {
+            break;
+        }
+        chosen = next;
+    }
+    Some(chosen)
 }
 
 /// A block's size, and that of the unmapped block behind it, if there is one.
