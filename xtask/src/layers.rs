@@ -7,8 +7,9 @@ mod tests {
     use crate::shell::root;
 
     /// The crates, lowest first. A crate may use those before it, never those after.
-    const LAYERS: [&str; 8] =
-        ["fake-cuda", "events", "device", "engine", "snapshot", "replay", "tonnage", "cli"];
+    const LAYERS: [&str; 9] = [
+        "fake-cuda", "events", "device", "engine", "memory", "snapshot", "replay", "tonnage", "cli",
+    ];
 
     fn package(layer: &str) -> String {
         if layer == "tonnage" { "tonnage".to_owned() } else { format!("tonnage-{layer}") }

@@ -4,6 +4,8 @@
 
 #![forbid(unsafe_code)]
 
+mod bench;
+
 mod output;
 
 mod replay;
@@ -23,6 +25,7 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Verb {
     Replay(replay::Arguments),
+    Bench(bench::Arguments),
 }
 
 /// What the shell is told.
@@ -35,6 +38,7 @@ fn main() -> ExitCode {
     let Arguments { verb } = Arguments::parse();
     let answer = match verb {
         Verb::Replay(arguments) => replay::run(&arguments),
+        Verb::Bench(arguments) => bench::run(&arguments),
     };
     match answer {
         Ok(Answer::Yes) => ExitCode::SUCCESS,

@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use tonnage_events::{Frame, StackId, Stacks};
+use tonnage_events::{Frame, Stacks};
 
 use crate::strings::Strings;
 use crate::value::StrId;

@@ -1,0 +1,166 @@
+//! One type for every device, so that what stands above need not be generic.
+
+use tonnage_device::cuda::Cuda;
+use tonnage_device::host::Host;
+use tonnage_device::{Device, DeviceError, Dry, EventId, MemoryInfo, PageId};
+use tonnage_events::{Address, DeviceId, Event, StreamId};
+
+/// A device of any kind.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum AnyDevice {
+    /// No memory at all.
+    Dry(Box<Dry>),
+    /// This machine's memory.
+    Host(Box<Host>),
+    /// A GPU's.
+    Cuda(Box<Cuda>),
+}
+
+/// Passes a call on to whichever device it is.
+macro_rules! each {
+    ($device:expr, $inner:ident => $call:expr) => {
+        match $device {
+            AnyDevice::Dry($inner) => $call,
+            AnyDevice::Host($inner) => $call,
+            AnyDevice::Cuda($inner) => $call,
+        }
+    };
+}
+
+impl AnyDevice {
+    /// The kind's name: `dry`, `host` or `cuda`.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Dry(_) => "dry",
+            Self::Host(_) => "host",
+            Self::Cuda(_) => "cuda",
+        }
+    }
+
+    /// A new stream.
+    pub(crate) fn create_stream(&mut self, number: u64) -> Result<StreamId, DeviceError> {
+        match self {
+            // Streams of `dry` are names.
+            Self::Dry(_) => Ok(StreamId(number)),
+            Self::Host(host) => Ok(host.streams().create()),
+            Self::Cuda(cuda) => cuda.create_stream(),
+        }
+    }
+
+    pub(crate) fn destroy_stream(&mut self, stream: StreamId) -> Result<(), DeviceError> {
+        match self {
+            Self::Dry(_) => Ok(()),
+            Self::Host(host) => host.streams().destroy(stream),
+            Self::Cuda(cuda) => cuda.destroy_stream(stream),
+        }
+    }
+
+    /// Lets `stream` wait for what `event` marks.
+    pub(crate) fn wait_on(&mut self, stream: StreamId, event: EventId) -> Result<(), DeviceError> {
+        match self {
+            Self::Dry(_) => Ok(()),
+            Self::Host(host) => host.streams().wait_on(stream, event),
+            Self::Cuda(cuda) => cuda.wait_on(stream, event),
+        }
+    }
+
+    pub(crate) fn write(&mut self, address: Address, bytes: &[u8]) -> Result<(), DeviceError> {
+        match self {
+            Self::Dry(_) => Ok(()),
+            Self::Host(host) => host.write(address, bytes),
+            Self::Cuda(cuda) => cuda.write(address, bytes),
+        }
+    }
+
+    pub(crate) fn read(&mut self, address: Address, into: &mut [u8]) -> Result<(), DeviceError> {
+        match self {
+            // Nothing is there to be read.
+            Self::Dry(_) => {
+                into.fill(0);
+                Ok(())
+            }
+            Self::Host(host) => host.read(address, into),
+            Self::Cuda(cuda) => cuda.read(address, into),
+        }
+    }
+}
+
+impl Device for AnyDevice {
+    fn id(&self) -> DeviceId {
+        each!(self, it => it.id())
+    }
+
+    fn total(&self) -> u64 {
+        each!(self, it => it.total())
+    }
+
+    fn memory_info(&mut self) -> Result<MemoryInfo, DeviceError> {
+        each!(self, it => it.memory_info())
+    }
+
+    fn acquire(&mut self, size: u64) -> Result<Address, DeviceError> {
+        each!(self, it => it.acquire(size))
+    }
+
+    fn release(&mut self, address: Address) -> Result<(), DeviceError> {
+        each!(self, it => it.release(address))
+    }
+
+    fn granularity(&self) -> u64 {
+        each!(self, it => it.granularity())
+    }
+
+    fn reserve(&mut self, size: u64) -> Result<Address, DeviceError> {
+        each!(self, it => it.reserve(size))
+    }
+
+    fn unreserve(&mut self, address: Address) -> Result<(), DeviceError> {
+        each!(self, it => it.unreserve(address))
+    }
+
+    fn create_page(&mut self, size: u64) -> Result<PageId, DeviceError> {
+        each!(self, it => it.create_page(size))
+    }
+
+    fn destroy_page(&mut self, page: PageId) -> Result<(), DeviceError> {
+        each!(self, it => it.destroy_page(page))
+    }
+
+    fn map(&mut self, page: PageId, address: Address) -> Result<(), DeviceError> {
+        each!(self, it => it.map(page, address))
+    }
+
+    fn unmap(&mut self, address: Address) -> Result<(), DeviceError> {
+        each!(self, it => it.unmap(address))
+    }
+
+    fn record_event(&mut self, stream: StreamId) -> Result<EventId, DeviceError> {
+        each!(self, it => it.record_event(stream))
+    }
+
+    fn query_event(&mut self, event: EventId) -> Result<bool, DeviceError> {
+        each!(self, it => it.query_event(event))
+    }
+
+    fn wait_event(&mut self, event: EventId) -> Result<(), DeviceError> {
+        each!(self, it => it.wait_event(event))
+    }
+
+    fn destroy_event(&mut self, event: EventId) -> Result<(), DeviceError> {
+        each!(self, it => it.destroy_event(event))
+    }
+
+    fn synchronize(&mut self, stream: StreamId) -> Result<(), DeviceError> {
+        each!(self, it => it.synchronize(stream))
+    }
+
+    #[inline]
+    fn observe(&mut self, event: &Event) {
+        // Only the host acts on what happens: it can poison.
+        if let Self::Host(host) = self {
+            host.observe(event);
+        }
+    }
+}

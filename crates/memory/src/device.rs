@@ -1,0 +1,267 @@
+//! A device and its allocator, as a handle that threads share.
+
+use std::fmt;
+
+use thiserror::Error;
+use tonnage_device::cuda::Cuda;
+use tonnage_device::host::Host;
+use tonnage_device::{Device as _, DeviceError, Dry};
+use tonnage_engine::{AllocError, Allocation, Config, Engine, Policy};
+use tonnage_events::{Bytes, DeviceId, ParseBytesError, StreamId};
+
+use crate::any_device::AnyDevice;
+use crate::block::Block;
+use crate::current::current_stream_of;
+use crate::stream::Stream;
+use crate::sync::{Arc, Mutex, lock};
+use crate::view::Memory;
+
+/// A device that could not be opened.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The size is none.
+    #[error(transparent)]
+    Size(#[from] ParseBytesError),
+    /// The device cannot be had.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+}
+
+/// A size: bytes, or words such as `8 GiB`.
+pub trait ToBytes {
+    /// Its bytes.
+    ///
+    /// # Errors
+    ///
+    /// If the words are no size.
+    fn to_bytes(&self) -> Result<u64, ParseBytesError>;
+}
+
+impl ToBytes for u64 {
+    fn to_bytes(&self) -> Result<u64, ParseBytesError> {
+        Ok(*self)
+    }
+}
+
+impl ToBytes for Bytes {
+    fn to_bytes(&self) -> Result<u64, ParseBytesError> {
+        Ok(self.0)
+    }
+}
+
+impl ToBytes for str {
+    fn to_bytes(&self) -> Result<u64, ParseBytesError> {
+        self.parse().map(|Bytes(bytes)| bytes)
+    }
+}
+
+impl<T: ToBytes + ?Sized> ToBytes for &T {
+    fn to_bytes(&self) -> Result<u64, ParseBytesError> {
+        (**self).to_bytes()
+    }
+}
+
+/// How a device's allocator is set up.
+#[derive(Clone, Debug, Default)]
+pub struct DeviceOptions {
+    /// PyTorch's settings.
+    pub config: Config,
+    /// The placement rules.
+    pub policy: Policy,
+    /// The ordinal of a `host` or `dry` device, to tell several apart.
+    pub id: DeviceId,
+    /// On `host`: fill freed and fresh memory with patterns, so that wrong use shows.
+    pub poison: bool,
+}
+
+/// What the handles of one device share.
+pub(crate) struct Shared {
+    pub(crate) engine: Mutex<Engine<AnyDevice>>,
+    /// What went wrong where nobody could be told, until someone can.
+    pub(crate) parked: Mutex<Option<DeviceError>>,
+}
+
+/// A device with its allocator. Cloning gives another handle to the same.
+#[derive(Clone)]
+pub struct Device {
+    pub(crate) shared: Arc<Shared>,
+    id: DeviceId,
+    kind: &'static str,
+}
+
+impl Device {
+    /// This machine's memory up to `capacity`, such as `"8 GiB"`.
+    ///
+    /// # Errors
+    ///
+    /// If the capacity is no size.
+    pub fn host(capacity: impl ToBytes) -> Result<Self, OpenError> {
+        Self::host_with(capacity, DeviceOptions::default())
+    }
+
+    /// The same with other options.
+    ///
+    /// # Errors
+    ///
+    /// If the capacity is no size.
+    pub fn host_with(capacity: impl ToBytes, options: DeviceOptions) -> Result<Self, OpenError> {
+        let host = Host::new(capacity.to_bytes()?).with_id(options.id).poison(options.poison);
+        Ok(Self::of(AnyDevice::Host(Box::new(host)), options))
+    }
+
+    /// The memory of a GPU.
+    ///
+    /// # Errors
+    ///
+    /// If there is no driver, or no such GPU.
+    pub fn cuda(ordinal: u32) -> Result<Self, OpenError> {
+        Self::cuda_with(ordinal, DeviceOptions::default())
+    }
+
+    /// The same with other options.
+    ///
+    /// # Errors
+    ///
+    /// If there is no driver, or no such GPU.
+    pub fn cuda_with(ordinal: u32, options: DeviceOptions) -> Result<Self, OpenError> {
+        Ok(Self::of(AnyDevice::Cuda(Box::new(Cuda::open(ordinal)?)), options))
+    }
+
+    /// No memory at all: the same decisions, for predictions.
+    ///
+    /// # Errors
+    ///
+    /// If the capacity is no size.
+    pub fn dry(capacity: impl ToBytes) -> Result<Self, OpenError> {
+        Self::dry_with(capacity, DeviceOptions::default())
+    }
+
+    /// The same with other options.
+    ///
+    /// # Errors
+    ///
+    /// If the capacity is no size.
+    pub fn dry_with(capacity: impl ToBytes, options: DeviceOptions) -> Result<Self, OpenError> {
+        let dry = Dry::new(capacity.to_bytes()?).with_id(options.id);
+        Ok(Self::of(AnyDevice::Dry(Box::new(dry)), options))
+    }
+
+    /// A handle to a device that was made elsewhere.
+    #[must_use]
+    pub fn of(device: AnyDevice, options: DeviceOptions) -> Self {
+        let (id, kind) = (device.id(), device.kind());
+        let engine = Engine::with_policy(device, options.config, options.policy);
+        let shared = Shared { engine: Mutex::new(engine), parked: Mutex::new(None) };
+        Self { shared: Arc::new(shared), id, kind }
+    }
+
+    /// Its ordinal.
+    #[must_use]
+    pub fn id(&self) -> DeviceId {
+        self.id
+    }
+
+    /// `dry`, `host` or `cuda`.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        self.kind
+    }
+
+    /// Allocates on the thread's current stream of this device.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be served; see [`AllocError`].
+    #[track_caller]
+    #[inline]
+    pub fn allocate(&self, bytes: u64) -> Result<Block, AllocError> {
+        self.allocate_on(bytes, current_stream_of(self))
+    }
+
+    /// Allocates on a stream: the memory may be reused on it as soon as the block is dropped, after
+    /// what is queued there by then.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be served; see [`AllocError`].
+    #[track_caller]
+    #[inline]
+    pub fn allocate_on(&self, bytes: u64, stream: StreamId) -> Result<Block, AllocError> {
+        let allocation = lock(&self.shared.engine).allocate(bytes, stream)?;
+        Ok(Block::new(self.clone(), allocation))
+    }
+
+    /// Obtains `bytes` from the device now and keeps them cached, so that later allocations find them.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be served; see [`AllocError`].
+    #[track_caller]
+    pub fn preallocate(&self, bytes: u64) -> Result<(), AllocError> {
+        self.allocate(bytes).map(drop)
+    }
+
+    /// The figures and the cache.
+    #[must_use]
+    pub fn memory(&self) -> Memory<'_> {
+        Memory::new(self)
+    }
+
+    /// A new stream.
+    ///
+    /// # Errors
+    ///
+    /// If the device has none to give.
+    pub fn create_stream(&self) -> Result<Stream, DeviceError> {
+        Stream::create(self)
+    }
+
+    /// Waits for everything queued on a stream, and reports what went wrong before where nobody could
+    /// be told.
+    ///
+    /// # Errors
+    ///
+    /// If work on the stream failed, or something before did.
+    pub fn synchronize(&self, stream: StreamId) -> Result<(), DeviceError> {
+        self.take_parked()?;
+        lock(&self.shared.engine).device_mut().synchronize(stream)
+    }
+
+    /// Gives a dropped block back. There is nobody to tell of a failure: it is parked.
+    #[inline]
+    pub(crate) fn give_back(&self, allocation: &Allocation) {
+        if let Err(error) = lock(&self.shared.engine).free(allocation) {
+            self.park(error);
+        }
+    }
+
+    #[cold]
+    fn park(&self, error: tonnage_engine::FreeError) {
+        if let tonnage_engine::FreeError::Device(error) = error {
+            lock(&self.shared.parked).get_or_insert(error);
+        } else {
+            // A block is given back once, by its own drop: anything else is a bug here.
+            debug_assert!(false, "{error}");
+        }
+    }
+
+    pub(crate) fn take_parked(&self) -> Result<(), DeviceError> {
+        lock(&self.shared.parked).take().map_or(Ok(()), Err)
+    }
+}
+
+/// Handles are equal if they are to the same device.
+impl PartialEq for Device {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+}
+
+impl Eq for Device {}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.kind, self.id)
+    }
+}

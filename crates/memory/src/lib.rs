@@ -1,0 +1,47 @@
+//! The allocator as programs use it: from many threads, with blocks that go back when dropped.
+//!
+//! ```
+//! use tonnage_memory::Device;
+//!
+//! let device = Device::host("1 GiB")?; // Device::cuda(0)?, Device::dry("80 GiB")?
+//! let block = device.allocate(1000)?;
+//! assert_eq!(device.memory().allocated(), 1024);
+//! drop(block);
+//! device.memory().empty_cache()?;
+//! assert_eq!(device.memory().reserved(), 0);
+//! println!("{}", device.memory().summary());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Threads
+//!
+//! A [`Device`] is a handle: clone it, send it, use it from any thread. Calls on one device take
+//! turns, so concurrent use is the same as some sequential use, and sequential use is exact.
+
+#![forbid(unsafe_code)]
+
+// Locks, or a model checker's.
+mod sync;
+
+// One type for every device.
+mod any_device;
+
+mod device;
+
+mod block;
+
+mod stream;
+
+mod view;
+
+mod current;
+
+pub use any_device::AnyDevice;
+pub use block::Block;
+pub use current::{current_device, current_stream, set_current_device, with_stream};
+pub use device::{Device, DeviceOptions, OpenError, ToBytes};
+pub use stream::Stream;
+pub use tonnage_device::{DeviceError, MemoryInfo};
+pub use tonnage_engine::{AllocError, CacheError, Config, OutOfMemory, Release, Stats};
+pub use tonnage_events::{Address, Bytes, DeviceId, StreamId};
+pub use view::Memory;

@@ -1,0 +1,139 @@
+//! The figures of a device, and its cache.
+
+use tonnage_device::{Device as _, DeviceError, MemoryInfo};
+use tonnage_engine::{CacheError, ConfigError, FractionError, RecordOptions, Snapshot, Stats};
+use tonnage_events::PoolId;
+
+use crate::device::Device;
+use crate::sync::lock;
+
+/// What `torch.cuda.memory_*` tells and does, for one device.
+#[derive(Clone, Copy, Debug)]
+pub struct Memory<'a> {
+    device: &'a Device,
+}
+
+impl<'a> Memory<'a> {
+    pub(crate) fn new(device: &'a Device) -> Self {
+        Self { device }
+    }
+
+    /// Bytes of the blocks handed out.
+    #[must_use]
+    pub fn allocated(&self) -> u64 {
+        lock(&self.device.shared.engine).stats().memory_allocated()
+    }
+
+    /// The most of these.
+    #[must_use]
+    pub fn max_allocated(&self) -> u64 {
+        lock(&self.device.shared.engine).stats().max_memory_allocated()
+    }
+
+    /// Bytes obtained from the device.
+    #[must_use]
+    pub fn reserved(&self) -> u64 {
+        lock(&self.device.shared.engine).stats().memory_reserved()
+    }
+
+    /// The most of these.
+    #[must_use]
+    pub fn max_reserved(&self) -> u64 {
+        lock(&self.device.shared.engine).stats().max_memory_reserved()
+    }
+
+    /// All figures.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        lock(&self.device.shared.engine).stats().clone()
+    }
+
+    /// The figures as a table, in PyTorch's layout.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        lock(&self.device.shared.engine).memory_summary(false)
+    }
+
+    /// Free and total bytes, by the device's own count.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot tell.
+    pub fn mem_get_info(&self) -> Result<MemoryInfo, DeviceError> {
+        lock(&self.device.shared.engine).device_mut().memory_info()
+    }
+
+    /// Gives back to the device all cached memory that is not part of a segment in use.
+    ///
+    /// # Errors
+    ///
+    /// If the device fails, or failed before where nobody could be told.
+    #[track_caller]
+    pub fn empty_cache(&self) -> Result<(), CacheError> {
+        self.device.take_parked()?;
+        lock(&self.device.shared.engine).empty_cache()
+    }
+
+    /// Gives back the memory of one private pool that is no longer used.
+    ///
+    /// # Errors
+    ///
+    /// If requests are being diverted to a pool, or if the device fails.
+    #[track_caller]
+    pub fn empty_cache_of(&self, pool: PoolId) -> Result<(), CacheError> {
+        lock(&self.device.shared.engine).empty_cache_of(pool)
+    }
+
+    /// Lets every peak begin again at the current value.
+    pub fn reset_peak_stats(&self) {
+        lock(&self.device.shared.engine).reset_peak_stats();
+    }
+
+    /// Lets every sum and count begin again at zero.
+    pub fn reset_accumulated_stats(&self) {
+        lock(&self.device.shared.engine).reset_accumulated_stats();
+    }
+
+    /// Allows this process at most this share of the device's memory; 1 removes the limit.
+    ///
+    /// # Errors
+    ///
+    /// If the fraction does not lie between 0 and 1.
+    pub fn set_per_process_fraction(&self, fraction: f64) -> Result<(), FractionError> {
+        lock(&self.device.shared.engine).set_memory_fraction(fraction)
+    }
+
+    /// Allows this process at most this many bytes, or any number.
+    pub fn set_limit(&self, limit: Option<u64>) {
+        lock(&self.device.shared.engine).set_limit(limit);
+    }
+
+    /// Reads a settings string at run time.
+    ///
+    /// # Errors
+    ///
+    /// If the string is wrong.
+    pub fn configure(&self, settings: &str) -> Result<(), ConfigError> {
+        lock(&self.device.shared.engine).configure(settings)
+    }
+
+    /// Begins to record history, or with `None` stops and forgets it.
+    pub fn record_history(&self, options: Option<RecordOptions>) {
+        lock(&self.device.shared.engine).record_history(options);
+    }
+
+    /// The state and the history now.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        lock(&self.device.shared.engine).snapshot()
+    }
+
+    /// Walks all blocks, sets and figures, and says what does not fit: a bug in the allocator.
+    ///
+    /// # Errors
+    ///
+    /// The first broken invariant, in words.
+    pub fn check_invariants(&self) -> Result<(), String> {
+        lock(&self.device.shared.engine).check_invariants()
+    }
+}
