@@ -14,7 +14,9 @@ pub(crate) fn test() -> anyhow::Result<()> {
         run("apt-get update -qq")?;
         run("apt-get install -y -qq python3-minimal").context("installing python3")?;
     }
-    run("cargo test --workspace --locked")
+    run("cargo test --workspace --locked")?;
+    // Threads under a scheduler that tries many interleavings; its locks replace the real ones.
+    run("cargo test --package tonnage-memory --features shuttle --test shuttle --locked")
 }
 
 /// What CI does.
@@ -54,6 +56,25 @@ pub(crate) fn model(seeds: &str) -> anyhow::Result<()> {
     run_with(
         "cargo test --package tonnage-engine --locked --test model -- --nocapture",
         &[("TONNAGE_MODEL_SEEDS", seeds)],
+    )
+}
+
+/// Many threads on one device, for longer.
+pub(crate) fn soak(seconds: &str) -> anyhow::Result<()> {
+    run_with(
+        "cargo test --package tonnage-memory --locked --release --test soak",
+        &[("TONNAGE_SOAK_SECONDS", seconds)],
+    )
+}
+
+/// Host-side unsafe code under AddressSanitizer.
+pub(crate) fn asan() -> anyhow::Result<()> {
+    // The sanitizer is an unstable flag; the switch lets the stable compiler take it. A target folder of
+    // its own, since everything is built with it.
+    run_with(
+        "cargo test --package tonnage-device --package tonnage-memory --locked --target \
+         x86_64-unknown-linux-gnu --target-dir target/asan --lib --tests",
+        &[("RUSTC_BOOTSTRAP", "1"), ("RUSTFLAGS", "-Zsanitizer=address")],
     )
 }
 

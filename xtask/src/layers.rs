@@ -1,50 +1,46 @@
 //! Which crate may use which: only those before it.
 
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
+use std::collections::BTreeSet;
 
-    use crate::shell::root;
+use crate::shell::root;
 
-    /// The crates, lowest first. A crate may use those before it, never those after.
-    const LAYERS: [&str; 9] = [
-        "fake-cuda", "events", "device", "engine", "memory", "snapshot", "replay", "tonnage", "cli",
-    ];
+/// The crates, lowest first. A crate may use those before it, never those after.
+const LAYERS: [&str; 9] =
+    ["fake-cuda", "events", "device", "engine", "memory", "snapshot", "replay", "tonnage", "cli"];
 
-    fn package(layer: &str) -> String {
-        if layer == "tonnage" { "tonnage".to_owned() } else { format!("tonnage-{layer}") }
-    }
+fn package(layer: &str) -> String {
+    if layer == "tonnage" { "tonnage".to_owned() } else { format!("tonnage-{layer}") }
+}
 
-    fn uses(manifest: &str, package: &str) -> bool {
-        manifest.lines().any(|line| line.split(['=', '.', ' ']).next() == Some(package))
-    }
+fn uses(manifest: &str, package: &str) -> bool {
+    manifest.lines().any(|line| line.split(['=', '.', ' ']).next() == Some(package))
+}
 
-    fn manifest(layer: &str) -> String {
-        let path = root().join("crates").join(layer).join("Cargo.toml");
-        std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-    }
+fn manifest(layer: &str) -> String {
+    let path = root().join("crates").join(layer).join("Cargo.toml");
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
 
-    #[test]
-    fn no_crate_uses_a_later_layer() {
-        for (place, layer) in LAYERS.iter().enumerate() {
-            for later in &LAYERS[place + 1..] {
-                assert!(!uses(&manifest(layer), &package(later)), "{layer} must not use {later}");
-            }
+#[test]
+fn no_crate_uses_a_later_layer() {
+    for (place, layer) in LAYERS.iter().enumerate() {
+        for later in &LAYERS[place + 1..] {
+            assert!(!uses(&manifest(layer), &package(later)), "{layer} must not use {later}");
         }
     }
+}
 
-    #[test]
-    fn every_crate_has_its_layer() {
-        let folders: BTreeSet<_> = std::fs::read_dir(root().join("crates"))
-            .unwrap()
-            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-            .collect();
-        assert_eq!(folders, LAYERS.map(str::to_owned).into());
-    }
+#[test]
+fn every_crate_has_its_layer() {
+    let folders: BTreeSet<_> = std::fs::read_dir(root().join("crates"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    assert_eq!(folders, LAYERS.map(str::to_owned).into());
+}
 
-    #[test]
-    fn the_check_sees_a_use() {
-        assert!(uses(&manifest("engine"), "tonnage-device"));
-        assert!(!uses(&manifest("engine"), "tonnage-cli"));
-    }
+#[test]
+fn the_check_sees_a_use() {
+    assert!(uses(&manifest("engine"), "tonnage-device"));
+    assert!(!uses(&manifest("engine"), "tonnage-cli"));
 }

@@ -6,6 +6,9 @@ mod checks;
 
 mod fuzz;
 
+mod gpu;
+
+#[cfg(test)]
 mod layers;
 
 mod shell;
@@ -21,6 +24,9 @@ cargo xtask COMMAND
   model [SEEDS]  the random model with more seeds (default 20000)
   fuzz [SECONDS] each fuzz target for so long (default 60); grows fuzz/corpus
   bench          how fast recordings replay; keep the result under benches/results/
+  soak [SECONDS] sixteen threads on one poisoned device for so long (default 600)
+  asan           the host device and the threads under AddressSanitizer
+  gpu-bundle     what benches/gpu.sh needs on a machine with a GPU, in one folder
 ";
 
 fn main() -> ExitCode {
@@ -34,6 +40,9 @@ fn main() -> ExitCode {
         "model" => checks::model(number.as_deref().unwrap_or("20000")),
         "fuzz" => fuzz::run(number.as_deref().unwrap_or("60")),
         "bench" => checks::bench(),
+        "soak" => checks::soak(number.as_deref().unwrap_or("600")),
+        "asan" => checks::asan(),
+        "gpu-bundle" => gpu::bundle(),
         _ => {
             print!("{HELP}");
             return ExitCode::from(if matches!(command.as_str(), "help" | "--help") {

@@ -21,6 +21,9 @@ pub enum DeviceError {
         /// What was wrong about it.
         reason: String,
     },
+    /// There is no such device here, or nothing to reach it with. Another device may do.
+    #[error("{0}")]
+    Unavailable(String),
     /// The driver failed for a reason of its own: its context may be lost.
     #[error("{call} failed with code {code}: {message}")]
     Driver {

@@ -7,8 +7,10 @@
 //! | device | memory | for |
 //! | --- | --- | --- |
 //! | [`Dry`] | none: addresses only | prediction, replay, tests |
+//! | [`Host`](host::Host) | this machine's, real pages | the default, CI, laptops |
+//! | [`Cuda`](cuda::Cuda) | a GPU's, through its driver | the real thing |
 //!
-//! (`host` and `cuda` join here.) Something that watches or disturbs a device is a wrapper with the
+//! Something that watches or disturbs a device is a wrapper with the
 //! same interface, such as [`FailNth`].
 
 // Foreign calls live in `host` and `cuda`, which say so.

@@ -54,11 +54,21 @@ pub struct Engine<D> {
     pub(crate) pools: Pools,
     pub(crate) ranges: Ranges,
     pub(crate) pending: Pending,
-    /// Blocks in their owners' hands, by address.
-    pub(crate) live: FxHashMap<Address, BlockId>,
+    /// Blocks in their owners' hands, by address; kept from the first time that someone names a block
+    /// by its address alone.
+    pub(crate) live: Option<FxHashMap<Address, BlockId>>,
     pub(crate) ledger: Ledger,
     callbacks: BTreeMap<String, FreeMemoryCallback<D>>,
     observers: Vec<OomObserver>,
+}
+
+/// Where a block for a request was found.
+#[derive(Clone, Copy, Debug)]
+enum Found {
+    /// In the pool, where it still is.
+    Cached(BlockId),
+    /// At the device: it is in no set.
+    New(BlockId),
 }
 
 /// Frees memory elsewhere when a pool has no block for a request, and says whether it did.
@@ -107,7 +117,7 @@ impl<D: Device> Engine<D> {
             pools: Pools::default(),
             ranges: Ranges::default(),
             pending: Pending::default(),
-            live: FxHashMap::default(),
+            live: None,
             ledger: Ledger::new(stats),
             callbacks: BTreeMap::new(),
             observers: Vec::new(),
@@ -146,11 +156,11 @@ impl<D: Device> Engine<D> {
             self.poll()?;
         }
         let request = self.plan(bytes, stream);
-        let (block, request) = match self.take_cached(&request) {
-            Some(hit) => (hit, request),
+        let (found, request) = match self.find_cached(&request) {
+            Some(id) => (Found::Cached(id), request),
             None => self.acquire_or_reclaim(request, stack)?,
         };
-        Ok(self.hand_out(block, &request, stack))
+        Ok(self.hand_out(found, &request, stack))
     }
 
     /// Stages 1 and 2: what the pools will deal in, and which of them.
@@ -167,16 +177,14 @@ impl<D: Device> Engine<D> {
         }
     }
 
-    /// Stage 3: a free block of the request's pool and stream, out of its pool.
-    fn take_cached(&mut self, request: &Request) -> Option<BlockId> {
+    /// Stage 3: a free block of the request's pool and stream.
+    fn find_cached(&mut self, request: &Request) -> Option<BlockId> {
         let collecting = self.collects_garbage();
         let pool = self.pools.half_mut(request.pool);
         if collecting {
             pool.count_search();
         }
-        let id = self.policy.choose(&self.config, pool, &self.blocks, request)?;
-        pool.take(&self.blocks[id]);
-        Some(id)
+        self.policy.choose(&self.config, pool, &self.blocks, request)
     }
 
     /// The ladder below the cache: each rung costs more than the one before.
@@ -184,39 +192,39 @@ impl<D: Device> Engine<D> {
         &mut self,
         request: Request,
         stack: Option<StackId>,
-    ) -> Result<(BlockId, Request), AllocError> {
+    ) -> Result<(Found, Request), AllocError> {
         let mut request = request;
         if !self.callbacks.is_empty() {
             let freed = self.run_callbacks();
             // They may have changed pools and settings.
             request = self.plan(request.bytes, request.stream);
-            if freed && let Some(id) = self.take_cached(&request) {
-                return Ok((id, request));
+            if freed && let Some(id) = self.find_cached(&request) {
+                return Ok((Found::Cached(id), request));
             }
         }
         if self.collects_garbage() {
             self.collect_garbage(stack)?;
         }
         if let Some(id) = self.grow(&request, stack)? {
-            return Ok((id, request));
+            return Ok((Found::New(id), request));
         }
         let spare_first = self.config.release().use_on_oom_before_reclaim();
-        if spare_first && let Some(found) = self.take_from_spare_pool(&request) {
+        if spare_first && let Some(found) = self.find_in_spare_pool(&request) {
             return Ok(found);
         }
         if self.release_oversize(&request, stack)?
             && let Some(id) = self.grow(&request, stack)?
         {
-            return Ok((id, request));
+            return Ok((Found::New(id), request));
         }
         if !self.pools.diverting() {
             self.flush(stack)?;
             self.emit(&Event::Retry, None);
             if let Some(id) = self.grow(&request, stack)? {
-                return Ok((id, request));
+                return Ok((Found::New(id), request));
             }
         }
-        if !spare_first && let Some(found) = self.take_from_spare_pool(&request) {
+        if !spare_first && let Some(found) = self.find_in_spare_pool(&request) {
             return Ok(found);
         }
         Err(self.out_of_memory(&request, stack))
@@ -233,43 +241,48 @@ impl<D: Device> Engine<D> {
     }
 
     /// A free block of a private pool that was set aside for this, rather than fail.
-    fn take_from_spare_pool(&mut self, request: &Request) -> Option<(BlockId, Request)> {
+    fn find_in_spare_pool(&mut self, request: &Request) -> Option<(Found, Request)> {
         if request.pool.set != PoolSet::Default {
             return None;
         }
         self.pools.spare().into_iter().find_map(|key| {
             let pool = PoolRef { set: PoolSet::Private(key), kind: request.pool.kind };
             let request = Request { pool, expandable: false, ..*request };
-            self.take_cached(&request).map(|id| (id, request))
+            self.find_cached(&request).map(|id| (Found::Cached(id), request))
         })
     }
 
     /// Stage 4: cuts the block to size, puts the rest back, and hands it to its owner.
-    fn hand_out(
-        &mut self,
-        found: BlockId,
-        request: &Request,
-        stack: Option<StackId>,
-    ) -> Allocation {
-        let was_split = self.blocks[found].is_split();
-        let fixed = self.blocks[found].range.is_none();
-        let cut = !self.pools.never_splits(request.pool.set)
-            && self.policy.splits(&self.config, &self.blocks[found], request);
+    fn hand_out(&mut self, found: Found, request: &Request, stack: Option<StackId>) -> Allocation {
+        let (Found::Cached(whole) | Found::New(whole)) = found;
+        let block = &self.blocks[whole];
+        let was_split = block.is_split();
+        let fixed = block.range.is_none();
+        let old = (block.size, block.address);
+        let cut = self.policy.splits(&self.config, block, request)
+            && !self.pools.never_splits(request.pool.set);
         let mut split = SplitChange::default();
+        let pool = self.pools.half_mut(request.pool);
         let id = if cut {
-            let id = self.blocks.split_front(found, request.size);
-            self.pools.half_mut(request.pool).put(found, &mut self.blocks);
+            let id = self.blocks.split_front(whole, request.size);
+            match found {
+                Found::Cached(rest) => pool.replace(old, rest, &mut self.blocks),
+                Found::New(rest) => pool.put(rest, &mut self.blocks),
+            }
             if fixed && was_split {
-                split.bytes = -self.blocks[id].size.cast_signed();
+                split.bytes = -request.size.cast_signed();
             } else if fixed {
-                split = SplitChange { count: 1, bytes: self.blocks[found].size.cast_signed() };
+                split = SplitChange { count: 1, bytes: (old.0 - request.size).cast_signed() };
             }
             id
         } else {
-            if fixed && was_split {
-                split = SplitChange { count: -1, bytes: -self.blocks[found].size.cast_signed() };
+            if let Found::Cached(id) = found {
+                pool.take(&self.blocks[id]);
             }
-            found
+            if fixed && was_split {
+                split = SplitChange { count: -1, bytes: -old.0.cast_signed() };
+            }
+            whole
         };
         let block = &mut self.blocks[id];
         block.allocated = true;
@@ -285,7 +298,9 @@ impl<D: Device> Engine<D> {
             block: id,
             serial: block.serial,
         };
-        self.live.insert(block.address, id);
+        if let Some(live) = &mut self.live {
+            live.insert(block.address, id);
+        }
         let event = Event::Alloc(BlockEvent { split, ..self.block_event(id) });
         self.emit(&event, stack);
         allocation
@@ -301,12 +316,11 @@ impl<D: Device> Engine<D> {
     #[track_caller]
     pub fn free(&mut self, allocation: &Allocation) -> Result<(), FreeError> {
         let caller = Location::caller();
-        let &Allocation { address, device, block, serial, .. } = allocation;
+        let &Allocation { address, device, block, .. } = allocation;
         if device != self.device.id() {
             return Err(FreeError::WrongDevice { address, of: device, here: self.device.id() });
         }
-        let is_its_own = |it: &Block| it.allocated && it.serial == serial && it.address == address;
-        if !self.blocks.get(block).is_some_and(is_its_own) {
+        if !self.is_owned(allocation) {
             return Err(FreeError::DoubleFree(address));
         }
         self.free_live(address, block, caller)
@@ -320,7 +334,7 @@ impl<D: Device> Engine<D> {
     #[track_caller]
     pub fn free_address(&mut self, address: Address) -> Result<(), FreeError> {
         let caller = Location::caller();
-        let block = *self.live.get(&address).ok_or(FreeError::NotAllocated(address))?;
+        let block = self.live_at(address).ok_or(FreeError::NotAllocated(address))?;
         self.free_live(address, block, caller)
     }
 
@@ -330,7 +344,9 @@ impl<D: Device> Engine<D> {
         id: BlockId,
         caller: Caller,
     ) -> Result<(), FreeError> {
-        self.live.remove(&address);
+        if let Some(live) = &mut self.live {
+            live.remove(&address);
+        }
         let result = self.give_back(id, caller);
         self.debug_walk("free");
         result.map_err(FreeError::Device)
@@ -347,11 +363,33 @@ impl<D: Device> Engine<D> {
         address: Address,
         stream: StreamId,
     ) -> Result<(), RecordStreamError> {
-        let id = *self.live.get(&address).ok_or(RecordStreamError(address))?;
+        let id = self.live_at(address).ok_or(RecordStreamError(address))?;
+        self.record_use(id, stream);
+        Ok(())
+    }
+
+    /// Notes that `stream` uses the block too, as [`record_stream`](Self::record_stream) does.
+    ///
+    /// # Errors
+    ///
+    /// If the block was freed.
+    pub fn record_stream_of(
+        &mut self,
+        allocation: &Allocation,
+        stream: StreamId,
+    ) -> Result<(), RecordStreamError> {
+        if !self.is_owned(allocation) {
+            return Err(RecordStreamError(allocation.address));
+        }
+        self.record_use(allocation.block, stream);
+        Ok(())
+    }
+
+    fn record_use(&mut self, id: BlockId, stream: StreamId) {
         let diverting = self.pools.diverting();
         let block = &mut self.blocks[id];
         if stream == block.stream {
-            return Ok(());
+            return;
         }
         let foreign = block.foreign_mut();
         if !foreign.streams.contains(&stream) {
@@ -360,7 +398,26 @@ impl<D: Device> Engine<D> {
         if diverting && !foreign.while_diverted.contains(&stream) {
             foreign.while_diverted.push(stream);
         }
-        Ok(())
+    }
+
+    /// Whether the owner of the allocation still has its block.
+    #[inline]
+    fn is_owned(&self, allocation: &Allocation) -> bool {
+        self.blocks.get(allocation.block).is_some_and(|block| {
+            block.allocated
+                && block.serial == allocation.serial
+                && block.address == allocation.address
+        })
+    }
+
+    /// The live block that begins at `address`.
+    fn live_at(&mut self, address: Address) -> Option<BlockId> {
+        let blocks = &self.blocks;
+        let live = self.live.get_or_insert_with(|| {
+            let live = blocks.iter().filter(|(_, block)| block.allocated);
+            live.map(|(id, block)| (block.address, id)).collect()
+        });
+        live.get(&address).copied()
     }
 
     /// Gives back to the device all cached memory that is not part of a segment in use.
@@ -622,18 +679,19 @@ impl<D: Device> Engine<D> {
         self.pools.half_mut(block.pool).take(block);
     }
 
-    /// Lets `id`, which is in no set, absorb a neighbour that is idle and mapped or unmapped like
-    /// it. Returns the bytes it gained.
-    pub(crate) fn try_merge(&mut self, id: BlockId, neighbour: Option<BlockId>) -> Option<u64> {
-        let neighbour = neighbour?;
-        let other = &self.blocks[neighbour];
-        if !other.is_idle() || other.mapped != self.blocks[id].mapped {
-            return None;
+    /// The neighbour, if `id` may absorb it: idle, and mapped or unmapped like it.
+    #[inline]
+    pub(crate) fn mergeable(&self, id: BlockId, neighbour: Option<BlockId>) -> Option<BlockId> {
+        let other = &self.blocks[neighbour?];
+        (other.is_idle() && other.mapped == self.blocks[id].mapped).then_some(neighbour?)
+    }
+
+    /// Lets `id`, which is in no set, absorb a neighbour, if it may.
+    pub(crate) fn try_merge(&mut self, id: BlockId, neighbour: Option<BlockId>) {
+        if let Some(neighbour) = self.mergeable(id, neighbour) {
+            self.take(neighbour);
+            self.blocks.absorb(id, neighbour);
         }
-        let gained = other.size;
-        self.take(neighbour);
-        self.blocks.absorb(id, neighbour);
-        Some(gained)
     }
 }
 

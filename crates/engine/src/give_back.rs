@@ -42,17 +42,30 @@ impl<D: Device> Engine<D> {
         block.stack = None;
         block.forget_foreign();
         let mut split = SplitChange::default();
+        // The first neighbour's place in the pool becomes the whole's.
+        let mut place = None;
         for neighbour in neighbours {
-            if let Some(gained) = self.try_merge(id, neighbour) {
-                split.count -= 1;
-                split.bytes -= gained.cast_signed();
+            let Some(neighbour) = self.mergeable(id, neighbour) else { continue };
+            let other = &self.blocks[neighbour];
+            split.count -= 1;
+            split.bytes -= other.size.cast_signed();
+            if place.is_none() {
+                place = Some((other.size, other.address));
+            } else {
+                self.take(neighbour);
             }
+            self.blocks.absorb(id, neighbour);
         }
-        if self.blocks[id].is_split() {
+        let block = &self.blocks[id];
+        if block.is_split() {
             split.count += 1;
-            split.bytes += self.blocks[id].size.cast_signed();
+            split.bytes += block.size.cast_signed();
         }
-        self.put(id);
+        let pool = self.pools.half_mut(block.pool);
+        match place {
+            Some(old) => pool.replace(old, id, &mut self.blocks),
+            None => pool.put(id, &mut self.blocks),
+        }
         let split = if fixed { split } else { SplitChange::default() };
         self.emit(&Event::FreeCompleted(BlockEvent { split, ..before }), stack);
     }

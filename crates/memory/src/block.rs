@@ -67,8 +67,7 @@ impl Block {
     /// Notes that `stream` uses the block too: once dropped, its memory waits for what is queued there
     /// by then.
     pub fn record_stream(&self, stream: StreamId) {
-        let recorded =
-            lock(&self.device.shared.engine).record_stream(self.allocation.address, stream);
+        let recorded = lock(&self.device.shared.engine).record_stream_of(&self.allocation, stream);
         debug_assert!(recorded.is_ok(), "an undropped block is live");
     }
 
@@ -98,7 +97,12 @@ impl Block {
         device.read(at, into)
     }
 
-    fn place(&self, call: &'static str, offset: u64, length: usize) -> Result<Address, DeviceError> {
+    fn place(
+        &self,
+        call: &'static str,
+        offset: u64,
+        length: usize,
+    ) -> Result<Address, DeviceError> {
         let end = offset.checked_add(length as u64);
         if end.is_none_or(|end| end > self.size()) {
             let reason = format!(

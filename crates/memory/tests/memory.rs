@@ -95,11 +95,12 @@ fn a_stream_waits_for_another() {
     let (go, wait) = mpsc::channel::<()>();
     let (done, order) = mpsc::channel();
     let done_too = done.clone();
-    first.launch(move || {
-        wait.recv().unwrap();
-        done.send(1).unwrap();
-    })
-    .unwrap();
+    first
+        .launch(move || {
+            wait.recv().unwrap();
+            done.send(1).unwrap();
+        })
+        .unwrap();
     second.wait_for(first.id()).unwrap();
     second.launch(move || done_too.send(2).unwrap()).unwrap();
     go.send(()).unwrap();

@@ -31,6 +31,16 @@ impl BlockPool {
         }
     }
 
+    /// Puts a free block in the place of another of the same stream that lay at `old`, given by size
+    /// and address.
+    #[inline]
+    pub(crate) fn replace(&mut self, old: (u64, Address), id: BlockId, blocks: &mut Blocks) {
+        let block = &mut blocks[id];
+        debug_assert!(block.is_idle() && block.mapped, "only free blocks take another's place");
+        block.searches_at_put = self.searches;
+        self.free.replace(old, id, block);
+    }
+
     /// Takes a block out, whichever set it is in.
     pub(crate) fn take(&mut self, block: &Block) {
         let found = if block.mapped {

@@ -27,6 +27,15 @@ impl FreeBlocks {
         self.streams[at].1.insert(Entry { size: block.size, address: block.address, id });
     }
 
+    /// Puts a block in the place of another of the same stream that lay at `old`, given by size and
+    /// address: what remains of it, or what it has become part of.
+    #[inline]
+    pub(crate) fn replace(&mut self, old: (u64, Address), id: BlockId, block: &Block) {
+        let Ok(at) = self.find(block.stream) else { return };
+        let entry = Entry { size: block.size, address: block.address, id };
+        self.streams[at].1.replace(old, entry);
+    }
+
     /// Whether it was there.
     pub(crate) fn remove(&mut self, block: &Block) -> bool {
         let Ok(at) = self.find(block.stream) else { return false };
@@ -142,6 +151,28 @@ impl BySize {
         true
     }
 
+    /// Where the order stays as it is, nothing has to move.
+    #[inline]
+    fn replace(&mut self, old: (u64, Address), new: Entry) {
+        let (at, place) = self.place(old);
+        let Some(run) = self.runs.get(at) else { return };
+        debug_assert!(run.get(place).is_some_and(|it| it.key() == old), "the old block is there");
+        let before = match place.checked_sub(1) {
+            Some(before) => run.get(before),
+            None => at.checked_sub(1).and_then(|before| self.runs[before].last()),
+        };
+        let behind =
+            run.get(place + 1).or_else(|| self.runs.get(at + 1).and_then(|next| next.first()));
+        let in_order = before.is_none_or(|it| it.key() < new.key())
+            && behind.is_none_or(|it| new.key() < it.key());
+        if in_order {
+            self.runs[at][place] = new;
+        } else {
+            self.remove(old.0, old.1);
+            self.insert(new);
+        }
+    }
+
     #[inline]
     fn from(&self, size: u64) -> impl Iterator<Item = BlockId> {
         let (at, place) = self.place((size, Address(0)));
@@ -195,9 +226,26 @@ mod tests {
                     free.insert(id, &block);
                     model.insert(key, id);
                 }
+            } else if let Some(id) = model.remove(&key)
+                && random(2) == 0
+            {
+                // Another takes its place, here or far away.
+                let mut other = block.clone();
+                other.size = 512 << random(6);
+                other.address = Address(block.address.0 + random(2) * 512 * 500);
+                let other_key = (other.stream, other.size, other.address);
+                if model.contains_key(&other_key) {
+                    assert!(free.remove(&block), "step {step}");
+                } else {
+                    free.replace((block.size, block.address), id, &other);
+                    model.insert(other_key, id);
+                }
             } else {
-                assert_eq!(free.remove(&block), model.remove(&key).is_some(), "step {step}");
+                free.remove(&block);
             }
+            let there = free.at_least(block.stream, 0).count();
+            let expected = model.keys().filter(|(stream, ..)| *stream == block.stream).count();
+            assert_eq!(there, expected, "step {step}");
             let from = (block.stream, block.size, Address(0));
             let end = (StreamId(block.stream.0 + 1), 0, Address(0));
             let at_least = free.at_least(block.stream, block.size);

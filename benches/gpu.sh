@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# The suites, the soak and the benchmarks on a machine with a GPU and PyTorch.
+# Needs no Rust there: `cargo xtask gpu-bundle` builds everything into gpu-bundle/, which is all
+# that has to travel. Then, on the GPU machine: bash gpu-bundle/gpu.sh [SOAK_SECONDS]
+set -uo pipefail
+cd "$(dirname "$0")"
+export TONNAGE_TEST_CUDA=1 TONNAGE_SOAK_SECONDS="${1:-60}"
+failed=0
+echo "# $(date -u +%F)"
+nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
+lscpu | grep -E 'Model name|^CPU\(s\)'
+python3 -c 'import torch; print("PyTorch", torch.__version__)' 2>/dev/null || echo "no PyTorch"
+for suite in cuda_real devices soak; do
+  [ -x "./$suite" ] || continue
+  echo "## $suite"
+  # Only the tests of the real GPU: the others need the fake driver, or ran before.
+  "./$suite" gpu || failed=1
+done
+echo "## bench"
+for device in dry host cuda:0; do
+  echo "# $device"
+  ./tonnage bench --device "$device" --json || failed=1
+done
+echo "## PyTorch's allocator and the driver's own, same sizes and threads"
+python3 micro.py || failed=1
+exit "$failed"

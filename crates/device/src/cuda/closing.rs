@@ -1,0 +1,67 @@
+//! The end of a device: what was not given back goes back.
+
+use super::Cuda;
+use super::books::Remains;
+use super::context::Current;
+use super::device::Live;
+use crate::DeviceError;
+
+impl Drop for Cuda {
+    fn drop(&mut self) {
+        // Only what is still out can have work in flight.
+        let in_use = self.live() != Live::default();
+        let remains = self.books.drain();
+        let events = self.events.drain();
+        let streams = self.streams.drain();
+        let pinned = std::mem::take(&mut self.pinned);
+        // The first try may return an error that an earlier call has parked.
+        let Ok(current) = self.context.enter().or_else(|_| self.context.enter()) else {
+            // The driver is going, as it does while the process ends, and takes everything along.
+            return;
+        };
+        if in_use {
+            ignore(current.synchronize_context());
+        }
+        give_back_memory(&current, &remains);
+        for event in events {
+            // SAFETY: ours by the books, which no longer name it; the context is current by type.
+            ignore(unsafe { current.event_destroy(event) });
+        }
+        for stream in streams {
+            // SAFETY: as for events.
+            ignore(unsafe { current.stream_destroy(stream) });
+        }
+        for memory in pinned {
+            let memory = std::ptr::with_exposed_provenance_mut(memory);
+            // SAFETY: ours by the books, which no longer name it. Work of the context has been
+            // waited for, and the memory was its holder's only until the device is gone.
+            ignore(unsafe { current.host_free(memory) });
+        }
+    }
+}
+
+/// Mappings first: a page is released when it is mapped nowhere, a range freed when it is empty.
+fn give_back_memory(current: &Current<'_>, remains: &Remains) {
+    for mapping in &remains.mappings {
+        // SAFETY: whole and ours by the books, which no longer name it; work of the context has
+        // been waited for, and the context is current by type.
+        ignore(unsafe { current.memory_unmap(mapping.address.0, mapping.size) });
+    }
+    for &page in &remains.pages {
+        // SAFETY: ours, and mapped nowhere since the loop above.
+        ignore(unsafe { current.memory_release(page) });
+    }
+    for &(address, size) in &remains.ranges {
+        // SAFETY: ours, whole, and empty since the loop above.
+        ignore(unsafe { current.address_free(address.0, size) });
+    }
+    for address in &remains.segments {
+        // SAFETY: ours by the books, which no longer name it; the context is current by type.
+        ignore(unsafe { current.memory_free(address.0) });
+    }
+}
+
+/// Nobody is left to hear of an error, and the rest is to be given back all the same.
+fn ignore(result: Result<(), DeviceError>) {
+    drop(result);
+}

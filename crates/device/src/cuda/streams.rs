@@ -1,0 +1,154 @@
+//! Streams: the driver's own, ours, and those of others.
+//!
+//! A [`StreamId`] is the driver's handle as a number, as it is in PyTorch's recordings. The driver
+//! follows a handle without looking, so only known ones are passed on: the default streams, those
+//! that [`Cuda::create_stream`] made, and those that the caller vouches for
+//! ([`Cuda::adopt_stream`]).
+
+use std::collections::BTreeMap;
+
+use tonnage_events::StreamId;
+
+use super::Cuda;
+use super::sys::CUstream;
+use crate::{DeviceError, EventId};
+
+/// The default streams: legacy by its two names, and the thread's own.
+const DEFAULTS: std::ops::RangeInclusive<u64> = 0..=2;
+
+/// Who ends a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Owner {
+    Device,
+    Another,
+}
+
+/// The streams that may be named, besides the default ones.
+#[derive(Debug, Default)]
+pub(super) struct Streams {
+    known: BTreeMap<StreamId, Owner>,
+}
+
+impl Streams {
+    /// The handle behind a known number.
+    pub(super) fn get(
+        &self,
+        call: &'static str,
+        stream: StreamId,
+    ) -> Result<CUstream, DeviceError> {
+        if !DEFAULTS.contains(&stream.0) && !self.known.contains_key(&stream) {
+            return Err(DeviceError::misuse(call, format!("no stream {:#x}", stream.0)));
+        }
+        Ok(CUstream(std::ptr::with_exposed_provenance_mut(stream.0 as usize)))
+    }
+
+    /// Streams of ours.
+    pub(super) fn live(&self) -> usize {
+        self.known.values().filter(|owner| **owner == Owner::Device).count()
+    }
+
+    /// Takes out every stream of ours.
+    pub(super) fn drain(&mut self) -> Vec<CUstream> {
+        std::mem::take(&mut self.known)
+            .into_iter()
+            .filter(|(_, owner)| *owner == Owner::Device)
+            .map(|(stream, _)| CUstream(std::ptr::with_exposed_provenance_mut(stream.0 as usize)))
+            .collect()
+    }
+
+    fn remove(
+        &mut self,
+        call: &'static str,
+        stream: StreamId,
+        owner: Owner,
+    ) -> Result<(), DeviceError> {
+        self.owned(call, stream, owner)?;
+        self.known.remove(&stream);
+        Ok(())
+    }
+
+    fn owned(&self, call: &'static str, stream: StreamId, owner: Owner) -> Result<(), DeviceError> {
+        if self.known.get(&stream) == Some(&owner) {
+            return Ok(());
+        }
+        let kind = match owner {
+            Owner::Device => "made",
+            Owner::Another => "adopted",
+        };
+        Err(DeviceError::misuse(call, format!("no stream {:#x} was {kind} here", stream.0)))
+    }
+}
+
+impl Cuda {
+    /// Makes a stream that runs beside the default stream, as PyTorch's do.
+    ///
+    /// # Errors
+    ///
+    /// If the driver refuses.
+    pub fn create_stream(&mut self) -> Result<StreamId, DeviceError> {
+        let current = self.context.enter()?;
+        let stream = StreamId(current.stream_create()?.0.expose_provenance() as u64);
+        self.streams.known.insert(stream, Owner::Device);
+        Ok(stream)
+    }
+
+    /// Ends a stream that [`create_stream`](Self::create_stream) made. What is queued on it is
+    /// still done.
+    ///
+    /// # Errors
+    ///
+    /// If no such stream was made here.
+    pub fn destroy_stream(&mut self, stream: StreamId) -> Result<(), DeviceError> {
+        self.streams.owned("destroy_stream", stream, Owner::Device)?;
+        let handle = self.streams.get("destroy_stream", stream)?;
+        let current = self.context.enter()?;
+        // SAFETY: the stream is ours and alive by the books, which forget it next, so that it is
+        // not named again. The context is current by type.
+        unsafe { current.stream_destroy(handle) }?;
+        self.streams.remove("destroy_stream", stream, Owner::Device)
+    }
+
+    /// Lets a stream of another library be named here: PyTorch's, for instance.
+    ///
+    /// # Safety
+    ///
+    /// The number is the handle of a stream of this device's primary context, and it stays alive
+    /// until [`forget_stream`](Self::forget_stream), or until the device is gone.
+    pub unsafe fn adopt_stream(&mut self, stream: StreamId) {
+        self.streams.known.entry(stream).or_insert(Owner::Another);
+    }
+
+    /// Ends what [`adopt_stream`](Self::adopt_stream) began. The stream itself is left alone.
+    ///
+    /// # Errors
+    ///
+    /// If the stream was not adopted.
+    pub fn forget_stream(&mut self, stream: StreamId) -> Result<(), DeviceError> {
+        self.streams.remove("forget_stream", stream, Owner::Another)
+    }
+
+    /// Lets what is queued on `stream` from now on wait for `event`. Does not wait itself.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such stream or event.
+    pub fn wait_on(&mut self, stream: StreamId, event: EventId) -> Result<(), DeviceError> {
+        let event = self.events.get("wait_on", event)?;
+        let stream = self.streams.get("wait_on", stream)?;
+        let current = self.context.enter()?;
+        // SAFETY: stream and event are alive by the books; the context is current by type.
+        unsafe { current.stream_wait_event(stream, event) }
+    }
+
+    /// Whether everything queued on `stream` is done.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such stream, or if work on it failed.
+    pub fn query_stream(&mut self, stream: StreamId) -> Result<bool, DeviceError> {
+        let stream = self.streams.get("query_stream", stream)?;
+        let current = self.context.enter()?;
+        // SAFETY: the stream is alive by the books; the context is current by type.
+        unsafe { current.stream_query(stream) }
+    }
+}

@@ -1,0 +1,258 @@
+//! The `cuda` device on the fake driver: what it promises, and what only it can do.
+
+mod cuda_support;
+
+use cuda_support::*;
+use tonnage_device::{Device, DeviceError, EventId, MemoryInfo, PageId};
+use tonnage_events::{Address, StreamId};
+use tonnage_fake_cuda::control;
+
+tonnage_device::device_conformance!(cuda_on_fake, device());
+
+#[test]
+fn bytes_that_were_written_are_read_and_stay_inside_the_segment() {
+    let mut device = device();
+    let segment = device.acquire(2 * MIB).unwrap();
+    device.write(segment.offset(MIB), b"tonnage").unwrap();
+    let mut bytes = [0; 7];
+    device.read(segment.offset(MIB), &mut bytes).unwrap();
+    assert_eq!(&bytes, b"tonnage");
+    device.write(segment.offset(2 * MIB - 7), &bytes).unwrap();
+    let not_all = "not all memory of this device";
+    assert_refused(device.write(segment.offset(2 * MIB - 6), &bytes), not_all);
+    assert_refused(device.read(Address(segment.0 - 1), &mut bytes), not_all);
+    device.read(segment.offset(2 * MIB), &mut []).unwrap();
+    device.release(segment).unwrap();
+    assert_refused(device.read(segment, &mut bytes), not_all);
+}
+
+#[test]
+fn a_page_at_two_addresses_has_one_content() {
+    let mut device = device();
+    let range = device.reserve(64 * MIB).unwrap();
+    let [page, other] = [0, 1].map(|_| device.create_page(4 * MIB).unwrap());
+    device.map(page, range).unwrap();
+    device.map(other, range.offset(4 * MIB)).unwrap();
+    device.map(page, range.offset(20 * MIB)).unwrap();
+    // Across the border of two pages, one of which is seen elsewhere.
+    device.write(range.offset(4 * MIB - 3), b"abcdef").unwrap();
+    let mut bytes = [0; 3];
+    device.read(range.offset(24 * MIB - 3), &mut bytes).unwrap();
+    assert_eq!(&bytes, b"abc");
+    assert_refused(device.read(range.offset(24 * MIB - 2), &mut bytes), "not all memory");
+    // Contents go with the page, not with the address.
+    device.unmap(range).unwrap();
+    device.unmap(range.offset(20 * MIB)).unwrap();
+    assert_refused(device.read(range, &mut bytes), "not all memory");
+    device.map(page, range.offset(8 * MIB)).unwrap();
+    device.read(range.offset(12 * MIB - 3), &mut bytes).unwrap();
+    assert_eq!(&bytes, b"abc");
+}
+
+#[test]
+fn queued_fills_and_copies_arrive() {
+    let mut device = device();
+    let stream = device.create_stream().unwrap();
+    let segment = device.acquire(2 * MIB).unwrap();
+    let pinned = device.acquire_pinned(16).unwrap();
+    device.fill(segment, 7, 16, stream).unwrap();
+    let bytes = std::ptr::slice_from_raw_parts_mut(pinned.as_ptr(), 16);
+    // SAFETY: the pinned memory lives until it is released below, after the stream is done.
+    unsafe { device.read_async(segment, bytes, stream) }.unwrap();
+    device.synchronize(stream).unwrap();
+    // SAFETY: as above, and what was queued is done.
+    assert_eq!(unsafe { pinned.read() }, 7);
+    // SAFETY: as for the first copy.
+    unsafe { device.write_async(segment.offset(MIB), bytes, stream) }.unwrap();
+    device.synchronize(stream).unwrap();
+    let mut back = [0; 16];
+    device.read(segment.offset(MIB), &mut back).unwrap();
+    assert_eq!(back, [7; 16]);
+    // SAFETY: what was queued is done.
+    unsafe { device.release_pinned(pinned) }.unwrap();
+    // SAFETY: nothing is queued.
+    assert_refused(unsafe { device.release_pinned(pinned) }, "no pinned memory");
+    assert_refused(device.fill(segment, 0, 2 * MIB + 1, stream), "not all memory");
+}
+
+#[test]
+fn events_are_late_until_the_work_before_them_is_done() {
+    let fake = fake();
+    let mut device = open(&fake, 0).unwrap();
+    let [one, two] = [0, 1].map(|_| device.create_stream().unwrap());
+    fake.hold_events();
+    let first = device.record_event(one).unwrap();
+    let second = device.record_event(two).unwrap();
+    assert_eq!((device.query_event(first), device.query_event(second)), (Ok(false), Ok(false)));
+    assert_eq!(device.query_stream(two), Ok(false));
+    fake.complete_events_of(two.0, 0);
+    assert_eq!((device.query_event(first), device.query_event(second)), (Ok(false), Ok(true)));
+    assert_eq!(device.query_stream(two), Ok(true));
+    // What is queued behind a wait is as late as what it waits for.
+    device.wait_on(two, first).unwrap();
+    let third = device.record_event(two).unwrap();
+    assert_eq!(device.query_event(third), Ok(false));
+    device.wait_event(third).unwrap();
+    assert_eq!((device.query_event(first), device.query_event(third)), (Ok(true), Ok(true)));
+    let last = device.record_event(one).unwrap();
+    assert_eq!(device.query_event(last), Ok(false));
+    device.synchronize(one).unwrap();
+    assert_eq!(device.query_event(last), Ok(true));
+}
+
+#[test]
+fn releasing_a_segment_waits_for_work() {
+    let fake = fake();
+    let mut device = open(&fake, 0).unwrap();
+    let stream = device.create_stream().unwrap();
+    fake.hold_events();
+    let segment = device.acquire(2 * MIB).unwrap();
+    device.fill(segment, 1, MIB, stream).unwrap();
+    let event = device.record_event(stream).unwrap();
+    assert_eq!(device.query_event(event), Ok(false));
+    device.release(segment).unwrap();
+    assert_eq!(device.query_event(event), Ok(true));
+}
+
+#[test]
+fn events_of_the_driver_are_used_again_under_new_numbers() {
+    let fake = fake();
+    let mut device = open(&fake, 0).unwrap();
+    let mut seen = std::collections::BTreeSet::new();
+    for _ in 0..10 {
+        let [one, two] = [0, 1].map(|_| device.record_event(StreamId(0)).unwrap());
+        assert!(seen.insert(one) && seen.insert(two));
+        device.destroy_event(one).unwrap();
+        device.destroy_event(two).unwrap();
+        assert_refused(device.query_event(one), "no event");
+    }
+    assert_eq!(fake.live().events, 2);
+    drop(device);
+    assert_nothing_left(&fake, "dropped");
+}
+
+#[test]
+fn stale_and_foreign_numbers_are_refused() {
+    let mut device = device();
+    let stream = device.create_stream().unwrap();
+    device.destroy_stream(stream).unwrap();
+    let event = device.record_event(StreamId(0)).unwrap();
+    for stream in [stream, StreamId(3), StreamId(u64::MAX)] {
+        assert_refused(device.record_event(stream), "no stream");
+        assert_refused(device.synchronize(stream), "no stream");
+        assert_refused(device.wait_on(stream, event), "no stream");
+        assert_refused(device.destroy_stream(stream), "no stream");
+        assert_refused(device.forget_stream(stream), "no stream");
+    }
+    for event in [EventId(7), EventId(1 << 32), EventId(u64::MAX)] {
+        assert_refused(device.query_event(event), "no event");
+        assert_refused(device.wait_on(StreamId(0), event), "no event");
+    }
+    assert_refused(device.destroy_page(PageId(1)), "no page");
+    assert_refused(device.map(PageId(u64::MAX), Address(2 * MIB)), "no page");
+    let range = device.reserve(4 * MIB).unwrap();
+    let page = device.create_page(4 * MIB).unwrap();
+    for address in [Address(0), Address(u64::MAX - 2 * MIB + 1), range.offset(2 * MIB)] {
+        assert_refused(device.map(page, address), "no reserved range");
+    }
+    assert_refused(device.unmap(Address(u64::MAX)), "no mapping");
+}
+
+#[test]
+fn streams_of_others_can_be_adopted_and_are_not_ended() {
+    let fake = fake();
+    let mut owner = open(&fake, 0).unwrap();
+    let mut guest = open(&fake, 0).unwrap();
+    let stream = owner.create_stream().unwrap();
+    assert_refused(guest.record_event(stream), "no stream");
+    // SAFETY: `owner` keeps the stream alive to the end of the test.
+    unsafe { guest.adopt_stream(stream) };
+    let event = guest.record_event(stream).unwrap();
+    assert_eq!(guest.query_event(event), Ok(true));
+    assert_refused(guest.destroy_stream(stream), "no stream");
+    guest.forget_stream(stream).unwrap();
+    assert_refused(guest.record_event(stream), "no stream");
+    drop(guest);
+    assert_eq!((fake.live().streams, fake.live().contexts), (1, 1));
+}
+
+#[test]
+fn memory_of_the_drivers_own_pool_is_a_segment_too() {
+    let fake = fake();
+    let mut device = open(&fake, 0).unwrap();
+    let stream = device.create_stream().unwrap();
+    let [one, two] = [0, 1].map(|_| device.acquire_from_pool(2 * MIB, stream).unwrap());
+    device.write(one, b"pool").unwrap();
+    device.release_to_pool(one, stream).unwrap();
+    assert_refused(device.release_to_pool(one, stream), "no segment");
+    device.release(two).unwrap();
+    let plain = device.acquire(2 * MIB).unwrap();
+    assert_refused(device.release_to_pool(plain, stream), "not from the driver's pool");
+    device.release(plain).unwrap();
+    assert_eq!(fake.used(0), 0);
+}
+
+#[test]
+fn what_the_driver_cannot_give_is_out_of_memory() {
+    let fake = fake();
+    fake.set_capacity(0, 64 * MIB);
+    let mut device = open(&fake, 0).unwrap();
+    let segment = device.acquire(40 * MIB).unwrap();
+    let calls = fake.calls();
+    assert_eq!(device.acquire(40 * MIB), Err(DeviceError::OutOfMemory { requested: 40 * MIB }));
+    assert!(fake.calls() > calls, "the driver was asked");
+    assert_eq!(device.create_page(40 * MIB), Err(DeviceError::OutOfMemory { requested: 40 * MIB }));
+    let free = MemoryInfo { free: 24 * MIB, total: 64 * MIB };
+    assert_eq!(device.memory_info(), Ok(free));
+    device.release(segment).unwrap();
+    device.create_page(40 * MIB).unwrap();
+}
+
+#[test]
+fn a_device_that_cannot_map_pages_says_so_and_still_has_segments() {
+    let fake = fake();
+    fake.control(control::VIRTUAL_MEMORY, 1, 0);
+    let mut device = open(&fake, 1).unwrap();
+    assert!(!device.properties().virtual_memory);
+    let error = device.reserve(2 * MIB).unwrap_err().to_string();
+    assert_eq!(error, "reserve failed with code 801: Fake CUDA device 1 cannot map pages");
+    device.create_page(2 * MIB).unwrap_err();
+    let segment = device.acquire(2 * MIB).unwrap();
+    device.release(segment).unwrap();
+}
+
+#[test]
+fn what_was_not_given_back_goes_back_with_the_device() {
+    let fake = fake();
+    let mut device = open(&fake, 1).unwrap();
+    let stream = device.create_stream().unwrap();
+    device.acquire(20 * MIB).unwrap();
+    device.acquire_from_pool(2 * MIB, stream).unwrap();
+    device.acquire_pinned(100).unwrap();
+    let range = device.reserve(64 * MIB).unwrap();
+    let page = device.create_page(20 * MIB).unwrap();
+    device.map(page, range).unwrap();
+    device.map(page, range.offset(40 * MIB)).unwrap();
+    device.record_event(stream).unwrap();
+    assert_books_agree(&fake, &device, "in use");
+    drop(device);
+    assert_nothing_left(&fake, "dropped");
+}
+
+#[test]
+fn a_device_can_go_to_another_thread() {
+    let fake = fake();
+    let mut device = open(&fake, 0).unwrap();
+    let segment = device.acquire(2 * MIB).unwrap();
+    let mut device = std::thread::spawn(move || {
+        device.write(segment, b"there").unwrap();
+        device
+    })
+    .join()
+    .unwrap();
+    let mut bytes = [0; 5];
+    device.read(segment, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"there");
+    std::thread::spawn(move || drop(device)).join().unwrap();
+    assert_nothing_left(&fake, "dropped elsewhere");
+}

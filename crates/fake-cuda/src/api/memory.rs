@@ -1,0 +1,163 @@
+//! Segments, copies and pinned host memory.
+
+use std::ffi::{c_uint, c_void};
+
+use super::{entry, put};
+use crate::codes::Code;
+use crate::host_memory::{Access, Region, copy, fill};
+use crate::memory::Origin;
+
+entry! {
+    /// Free and total bytes of the current context's device.
+    fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) |state| {
+        let budget = state.memory.budgets[state.current()?];
+        // SAFETY: the caller's promise.
+        unsafe { put(free, budget.capacity.saturating_sub(budget.used) as usize) }?;
+        // SAFETY: the caller's promise.
+        unsafe { put(total, budget.capacity as usize) }
+    }
+}
+
+entry! {
+    /// Obtains a segment.
+    fn cuMemAlloc_v2(address: *mut u64, size: usize) |state| {
+        if address.is_null() {
+            return Err(Code::INVALID_VALUE);
+        }
+        let device = state.current()?;
+        let segment = state.memory.alloc(device, size as u64, Origin::Plain)?;
+        // SAFETY: the caller's promise.
+        unsafe { put(address, segment) }
+    }
+}
+
+entry! {
+    /// Waits for all work, then takes a segment back.
+    fn cuMemFree_v2(address: u64) |state| {
+        let device = state.current()?;
+        state.memory.free(address, Origin::Plain)?;
+        state.queues.finish_device(device);
+        Ok(())
+    }
+}
+
+entry! {
+    /// Obtains a segment in stream order.
+    fn cuMemAllocAsync(address: *mut u64, size: usize, stream: u64) |state| {
+        if address.is_null() {
+            return Err(Code::INVALID_VALUE);
+        }
+        let device = state.current()?;
+        let queue = state.queues.key(stream, device)?;
+        let segment = state.memory.alloc(device, size as u64, Origin::Pool)?;
+        state.queues.push(queue);
+        // SAFETY: the caller's promise.
+        unsafe { put(address, segment) }
+    }
+}
+
+entry! {
+    /// Takes a segment back in stream order.
+    fn cuMemFreeAsync(address: u64, stream: u64) |state| {
+        let device = state.current()?;
+        let queue = state.queues.key(stream, device)?;
+        state.memory.free(address, Origin::Pool)?;
+        state.queues.push(queue);
+        Ok(())
+    }
+}
+
+entry! {
+    /// Copies to the device.
+    fn cuMemcpyHtoD_v2(to: u64, from: *const c_void, size: usize) |state| {
+        let device = state.current()?;
+        state.memory.check_access(to, size as u64, true)?;
+        let queue = state.queues.key(0, device)?;
+        state.queues.finish(queue);
+        // SAFETY: `to` is writable memory of the fake, checked above; `from` by the caller's
+        // promise.
+        unsafe { copy(pointer(to), from.cast(), size as u64) };
+        Ok(())
+    }
+}
+
+entry! {
+    /// Copies from the device.
+    fn cuMemcpyDtoH_v2(to: *mut c_void, from: u64, size: usize) |state| {
+        let device = state.current()?;
+        state.memory.check_access(from, size as u64, false)?;
+        let queue = state.queues.key(0, device)?;
+        state.queues.finish(queue);
+        // SAFETY: `from` is readable memory of the fake, checked above; `to` by the caller's
+        // promise.
+        unsafe { copy(to.cast(), pointer(from), size as u64) };
+        Ok(())
+    }
+}
+
+entry! {
+    /// Copies to the device in stream order.
+    fn cuMemcpyHtoDAsync_v2(to: u64, from: *const c_void, size: usize, stream: u64) |state| {
+        let device = state.current()?;
+        let queue = state.queues.key(stream, device)?;
+        state.memory.check_access(to, size as u64, true)?;
+        // SAFETY: as for the copy that waits; it happens now, and only completion is late.
+        unsafe { copy(pointer(to), from.cast(), size as u64) };
+        state.queues.push(queue);
+        Ok(())
+    }
+}
+
+entry! {
+    /// Copies from the device in stream order.
+    fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: u64, size: usize, stream: u64) |state| {
+        let device = state.current()?;
+        let queue = state.queues.key(stream, device)?;
+        state.memory.check_access(from, size as u64, false)?;
+        // SAFETY: as for the copy that waits; it happens now, and only completion is late.
+        unsafe { copy(to.cast(), pointer(from), size as u64) };
+        state.queues.push(queue);
+        Ok(())
+    }
+}
+
+entry! {
+    /// Fills memory of the device in stream order.
+    fn cuMemsetD8Async(to: u64, value: u8, size: usize, stream: u64) |state| {
+        let device = state.current()?;
+        let queue = state.queues.key(stream, device)?;
+        state.memory.check_access(to, size as u64, true)?;
+        // SAFETY: `to` is writable memory of the fake, checked above.
+        unsafe { fill(pointer(to), value, size as u64) };
+        state.queues.push(queue);
+        Ok(())
+    }
+}
+
+entry! {
+    /// Obtains pinned host memory.
+    fn cuMemHostAlloc(memory: *mut *mut c_void, size: usize, _flags: c_uint) |state| {
+        state.current()?;
+        if memory.is_null() || size == 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        let region = Region::new(size as u64, Access::ReadWrite)?;
+        let address = region.address();
+        state.pinned.insert(address, region);
+        // SAFETY: the caller's promise.
+        unsafe { put(memory, pointer(address).cast()) }
+    }
+}
+
+entry! {
+    /// Takes pinned host memory back.
+    fn cuMemFreeHost(memory: *mut c_void) |state| {
+        state.current()?;
+        let region = state.pinned.remove(&(memory.addr() as u64));
+        region.map(drop).ok_or(Code::INVALID_VALUE)
+    }
+}
+
+fn pointer(address: u64) -> *mut u8 {
+    std::ptr::with_exposed_provenance_mut(address as usize)
+}

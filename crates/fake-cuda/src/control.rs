@@ -1,0 +1,126 @@
+//! What a real driver does not have: an entry point for the test.
+//!
+//! [`fake_cuda_control`] is exported beside the driver's functions and looked up in the same
+//! library, so that it speaks to the same state. Each operation takes two numbers and answers one;
+//! what an operation does not use is ignored, and one that cannot be done answers [`REFUSED`].
+//! Control calls are not counted as calls of the driver.
+
+use crate::codes::Code;
+use crate::state::{State, with_state};
+
+/// Starts over: no memory, no failures, two devices of 8 GiB. What is current on threads stays.
+pub const RESET: u32 = 0;
+/// The number of driver calls so far.
+pub const CALLS: u32 = 1;
+/// After `a` more calls, one fails with code `b`. May be said several times.
+pub const FAIL: u32 = 2;
+/// The number of calls that were made to fail.
+pub const FAILED: u32 = 3;
+/// Forgets the failures that are still to come.
+pub const CLEAR_FAILURES: u32 = 4;
+/// Device `a` has `b` bytes.
+pub const CAPACITY: u32 = 5;
+/// The bytes that device `a` has given and not got back.
+pub const USED: u32 = 6;
+/// Starts over with `a` devices.
+pub const DEVICES: u32 = 7;
+/// Device `a` can map pages, or cannot (`b` = 0).
+pub const VIRTUAL_MEMORY: u32 = 8;
+/// Work on stream `a` of device `b`, or on all ([`ALL`]), is not done until told, or waited for.
+pub const HOLD: u32 = 9;
+/// Ends [`HOLD`] for stream `a` of device `b`, or for all ([`ALL`]).
+pub const COMPLETE: u32 = 10;
+/// How many things of kind `a` were not given back.
+pub const LIVE: u32 = 11;
+
+/// All streams.
+pub const ALL: u64 = u64::MAX;
+
+/// The answer where there is none.
+pub const REFUSED: u64 = u64::MAX;
+
+/// Kinds for [`LIVE`]: segments.
+pub const SEGMENTS: u64 = 0;
+/// Kinds for [`LIVE`]: reserved ranges.
+pub const RANGES: u64 = 1;
+/// Kinds for [`LIVE`]: page handles.
+pub const PAGES: u64 = 2;
+/// Kinds for [`LIVE`]: mappings.
+pub const MAPPINGS: u64 = 3;
+/// Kinds for [`LIVE`]: streams.
+pub const STREAMS: u64 = 4;
+/// Kinds for [`LIVE`]: events.
+pub const EVENTS: u64 = 5;
+/// Kinds for [`LIVE`]: references to primary contexts, of all devices.
+pub const CONTEXTS: u64 = 6;
+/// Kinds for [`LIVE`]: pieces of pinned host memory.
+pub const PINNED: u64 = 7;
+
+/// Does an operation of this module.
+#[unsafe(no_mangle)]
+pub extern "C" fn fake_cuda_control(operation: u32, a: u64, b: u64) -> u64 {
+    with_state(|state| control(state, operation, a, b)).and_then(Result::ok).unwrap_or(REFUSED)
+}
+
+fn control(state: &mut State, operation: u32, a: u64, b: u64) -> Result<u64, Code> {
+    match operation {
+        RESET => *state = State::new(2),
+        CALLS => return Ok(state.calls),
+        FAIL => {
+            let call = state.calls.checked_add(a).and_then(|call| call.checked_add(1));
+            let code = i32::try_from(b).map_err(|_| Code::INVALID_VALUE)?;
+            state.failures.insert(call.ok_or(Code::INVALID_VALUE)?, code);
+        }
+        FAILED => return Ok(state.failed),
+        CLEAR_FAILURES => state.failures.clear(),
+        CAPACITY => {
+            let device = device(state, a)?;
+            state.memory.budgets[device].capacity = b;
+        }
+        USED => {
+            let device = device(state, a)?;
+            return Ok(state.memory.budgets[device].used);
+        }
+        DEVICES => *state = State::new(a.min(64) as usize),
+        VIRTUAL_MEMORY => {
+            let device = device(state, a)?;
+            state.devices[device].virtual_memory = b != 0;
+        }
+        HOLD if a == ALL => state.queues.hold_all(),
+        HOLD => {
+            let device = device(state, b)?;
+            let queue = state.queues.key(a, device)?;
+            state.queues.hold(queue);
+        }
+        COMPLETE if a == ALL => state.queues.complete_all(),
+        COMPLETE => {
+            let device = device(state, b)?;
+            let queue = state.queues.key(a, device)?;
+            state.queues.complete(queue);
+        }
+        LIVE => return live(state, a),
+        _ => return Err(Code::INVALID_VALUE),
+    }
+    Ok(0)
+}
+
+fn device(state: &State, number: u64) -> Result<usize, Code> {
+    state.device(i32::try_from(number).map_err(|_| Code::INVALID_DEVICE)?)
+}
+
+fn live(state: &State, kind: u64) -> Result<u64, Code> {
+    let [segments, ranges, pages, mappings] = state.memory.live();
+    let [streams, events] = state.queues.live();
+    let count = match kind {
+        SEGMENTS => segments,
+        RANGES => ranges,
+        PAGES => pages,
+        MAPPINGS => mappings,
+        STREAMS => streams,
+        EVENTS => events,
+        CONTEXTS => state.devices.iter().map(|device| device.retained as usize).sum(),
+        PINNED => state.pinned.len(),
+        _ => return Err(Code::INVALID_VALUE),
+    };
+    Ok(count as u64)
+}

@@ -1,0 +1,51 @@
+//! Everything a machine with a GPU needs, in one folder: nothing is built there.
+
+use std::process::Command;
+
+use anyhow::{Context, bail};
+
+use crate::shell::{root, run};
+
+/// Tests with parts that need a GPU, and the packages they are in.
+const SUITES: [(&str, &str); 3] =
+    [("cuda_real", "tonnage-device"), ("devices", "tonnage-replay"), ("soak", "tonnage-memory")];
+
+/// Builds the folder `gpu-bundle`.
+pub(crate) fn bundle() -> anyhow::Result<()> {
+    let folder = root().join("gpu-bundle");
+    std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+    let copy = |from: &str, to: &str| {
+        let from = root().join(from);
+        std::fs::copy(&from, folder.join(to)).map(drop).with_context(|| from.display().to_string())
+    };
+    run("cargo build --release --locked --package tonnage-cli")?;
+    copy("target/release/tonnage", "tonnage")?;
+    for (suite, package) in SUITES {
+        copy(&executable(suite, package)?, suite)?;
+    }
+    copy("benches/gpu.sh", "gpu.sh")?;
+    copy("benches/pytorch/micro.py", "micro.py")?;
+    copy("testdata/streams/README.md", "streams.md")?;
+    eprintln!("carry gpu-bundle/ over, then: bash gpu-bundle/gpu.sh > benches/results/NAME.txt");
+    Ok(())
+}
+
+/// Builds a test and says where its program is, relative to the root.
+fn executable(suite: &str, package: &str) -> anyhow::Result<String> {
+    let output = Command::new("cargo")
+        .args(["test", "--release", "--locked", "--no-run", "--message-format=json"])
+        .args(["--package", package, "--test", suite])
+        .current_dir(root())
+        .output()
+        .context("cannot run cargo")?;
+    if !output.status.success() {
+        bail!("{suite} does not build:\n{}", String::from_utf8_lossy(&output.stderr));
+    }
+    let messages = String::from_utf8_lossy(&output.stdout);
+    messages
+        .lines()
+        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
+        .filter(|message| message["target"]["name"] == suite)
+        .find_map(|message| message["executable"].as_str().map(str::to_owned))
+        .with_context(|| format!("cargo names no program for {suite}"))
+}
