@@ -10,11 +10,11 @@ echo "# $(date -u +%F)"
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
 lscpu | grep -E 'Model name|^CPU\(s\)'
 python3 -c 'import torch; print("PyTorch", torch.__version__)' 2>/dev/null || echo "no PyTorch"
-for suite in cuda_real devices soak; do
-  [ -x "./$suite" ] || continue
+# Of some suites only the tests of the real GPU: the others need the fake driver, or ran before.
+for suite in "cuda_real" "devices gpu" "soak gpu"; do
   echo "## $suite"
-  # Only the tests of the real GPU: the others need the fake driver, or ran before.
-  "./$suite" gpu || failed=1
+  # shellcheck disable=SC2086  # the second word is the filter
+  ./$suite || failed=1
 done
 echo "## bench"
 for device in dry host cuda:0; do

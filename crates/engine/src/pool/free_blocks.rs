@@ -194,11 +194,12 @@ impl BySize {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::collections::btree_map::Entry;
 
     use slotmap::SlotMap;
     use tonnage_events::PoolKind;
 
-    use super::*;
+    use super::{Address, Block, BlockId, FreeBlocks, StreamId};
     use crate::pool::{PoolRef, PoolSet};
 
     #[test]
@@ -221,11 +222,11 @@ mod tests {
             let block = Block::new(address, 512 << random(6), StreamId(random(3)), pool);
             let key = (block.stream, block.size, block.address);
             if random(10) < if grows { 7 } else { 3 } {
-                if !model.contains_key(&key) {
+                model.entry(key).or_insert_with(|| {
                     let id = keys.insert(());
                     free.insert(id, &block);
-                    model.insert(key, id);
-                }
+                    id
+                });
             } else if let Some(id) = model.remove(&key)
                 && random(2) == 0
             {
@@ -234,11 +235,11 @@ mod tests {
                 other.size = 512 << random(6);
                 other.address = Address(block.address.0 + random(2) * 512 * 500);
                 let other_key = (other.stream, other.size, other.address);
-                if model.contains_key(&other_key) {
-                    assert!(free.remove(&block), "step {step}");
-                } else {
+                if let Entry::Vacant(vacant) = model.entry(other_key) {
                     free.replace((block.size, block.address), id, &other);
-                    model.insert(other_key, id);
+                    vacant.insert(id);
+                } else {
+                    assert!(free.remove(&block), "step {step}");
                 }
             } else {
                 free.remove(&block);

@@ -1,7 +1,7 @@
 //! Level 2: the driver's calls, returning `Result`.
 //!
 //! One function per call, with the driver's call, code and words in the error. Calls about devices
-//! and contexts are functions of [`Driver`](super::Driver); calls that work *in* a context are
+//! and contexts are functions of [`Driver`]; calls that work *in* a context are
 //! functions of [`Current`](super::context::Current), which exists only while the device's context
 //! is current on this thread. So that a context is current is shown by the type.
 
