@@ -4,7 +4,7 @@
 # that has to travel. Then, on the GPU machine: bash gpu-bundle/gpu.sh [SOAK_SECONDS]
 set -uo pipefail
 cd "$(dirname "$0")"
-export TONNAGE_TEST_CUDA=1 TONNAGE_SOAK_SECONDS="${1:-60}"
+export TONNAGE_TEST_CUDA=1 TONNAGE_TESTDATA=. TONNAGE_SOAK_SECONDS="${1:-60}"
 failed=0
 echo "# $(date -u +%F)"
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader

@@ -25,7 +25,11 @@ pub(crate) fn bundle() -> anyhow::Result<()> {
     }
     copy("benches/gpu.sh", "gpu.sh")?;
     copy("benches/pytorch/micro.py", "micro.py")?;
-    copy("testdata/streams/README.md", "streams.md")?;
+    std::fs::create_dir_all(folder.join("streams")).context("gpu-bundle/streams")?;
+    for number in 0..40 {
+        let file = format!("streams/{number:02}.jsonl");
+        copy(&format!("testdata/{file}"), &file)?;
+    }
     eprintln!("carry gpu-bundle/ over, then: bash gpu-bundle/gpu.sh > benches/results/NAME.txt");
     Ok(())
 }
