@@ -74,7 +74,11 @@ pub(crate) fn asan() -> anyhow::Result<()> {
     run_with(
         "cargo test --package tonnage-device --package tonnage-memory --locked --target \
          x86_64-unknown-linux-gnu --target-dir target/asan --lib --tests",
-        &[("RUSTC_BOOTSTRAP", "1"), ("RUSTFLAGS", "-Zsanitizer=address")],
+        &[
+            ("RUSTC_BOOTSTRAP", "1"),
+            // The fake driver is a library: it finds the sanitizer in the program that loads it.
+            ("RUSTFLAGS", "-Zsanitizer=address -Zexport-executable-symbols -Clink-arg=-rdynamic"),
+        ],
     )
 }
 

@@ -12,6 +12,7 @@ use tonnage_events::{Bytes, DeviceId, ParseBytesError, StreamId};
 use crate::any_device::AnyDevice;
 use crate::block::Block;
 use crate::current::current_stream_of;
+use crate::pinned::PinnedPool;
 use crate::stream::Stream;
 use crate::sync::{Arc, Mutex, lock};
 use crate::view::Memory;
@@ -80,6 +81,14 @@ pub(crate) struct Shared {
     pub(crate) engine: Mutex<Engine<AnyDevice>>,
     /// What went wrong where nobody could be told, until someone can.
     pub(crate) parked: Mutex<Option<DeviceError>>,
+    /// Host memory that the device reaches.
+    pub(crate) pinned: PinnedPool,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.pinned.close(lock(&self.engine).device_mut());
+    }
 }
 
 /// A device with its allocator. Cloning gives another handle to the same.
@@ -152,7 +161,11 @@ impl Device {
     pub fn of(device: AnyDevice, options: DeviceOptions) -> Self {
         let (id, kind) = (device.id(), device.kind());
         let engine = Engine::with_policy(device, options.config, options.policy);
-        let shared = Shared { engine: Mutex::new(engine), parked: Mutex::new(None) };
+        let shared = Shared {
+            engine: Mutex::new(engine),
+            parked: Mutex::new(None),
+            pinned: PinnedPool::default(),
+        };
         Self { shared: Arc::new(shared), id, kind }
     }
 

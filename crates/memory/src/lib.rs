@@ -18,7 +18,8 @@
 //! A [`Device`] is a handle: clone it, send it, use it from any thread. Calls on one device take
 //! turns, so concurrent use is the same as some sequential use, and sequential use is exact.
 
-#![forbid(unsafe_code)]
+// Host memory that a device reaches is raw memory: `pinned` says so.
+#![deny(unsafe_code)]
 
 // Locks, or a model checker's.
 mod sync;
@@ -34,12 +35,16 @@ mod stream;
 
 mod view;
 
+#[allow(unsafe_code, reason = "host memory that a device reaches is raw memory")]
+mod pinned;
+
 mod current;
 
 pub use any_device::AnyDevice;
 pub use block::Block;
 pub use current::{current_device, current_stream, set_current_device, with_stream};
 pub use device::{Device, DeviceOptions, OpenError, ToBytes};
+pub use pinned::{Level, PinnedAllocator, PinnedBlock, PinnedError, PinnedStats};
 pub use stream::Stream;
 pub use tonnage_device::{DeviceError, MemoryInfo};
 pub use tonnage_engine::{AllocError, CacheError, Config, OutOfMemory, Release, Stats};

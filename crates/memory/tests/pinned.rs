@@ -1,6 +1,7 @@
 //! Pinned memory, on every device: `cuda` on a fake driver, and on a real one where
 //! `TONNAGE_TEST_CUDA=1` is set.
 
+use std::hint::black_box;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::mpsc;
@@ -318,7 +319,7 @@ fn work_that_ends_its_device_still_finds_its_pinned_memory() {
     let (device, streams) = host_and_streams();
     let stream = streams.create();
     let block = device.pinned().allocate(MIB).unwrap();
-    LEFT.store(block.pointer().cast(), Ordering::Relaxed);
+    black_box(&LEFT).store(block.pointer().cast(), Ordering::Relaxed);
     let place = Place(block.pointer());
     block.record_stream(stream);
     let (go, wait) = mpsc::channel::<()>();
