@@ -161,3 +161,25 @@ fn options_reach_the_allocator() {
     assert_eq!(device.memory().reserved(), 0);
     assert!(device.memory().summary().contains("device ID 0"));
 }
+
+#[test]
+fn memory_of_a_stream_that_has_ended_goes_back() {
+    let fake = tonnage_fake_cuda::Fake::start().unwrap();
+    // SAFETY: the fake driver keeps to the real one's interface.
+    let driver = unsafe { tonnage_device::cuda::Driver::load_from(fake.path()) }.unwrap();
+    let cuda = tonnage_device::cuda::Cuda::open_with(driver, 0).unwrap();
+    let config = Config::parse("expandable_segments:True", Release::default()).unwrap();
+    let options = DeviceOptions { config, ..DeviceOptions::default() };
+    let on_fake = Device::of(tonnage_memory::AnyDevice::Cuda(Box::new(cuda)), options.clone());
+    let on_host = Device::host_with("256 MiB", options).unwrap();
+    for device in [on_fake, on_host] {
+        let stream = device.create_stream().unwrap();
+        let [own, other] = [stream.id(), StreamId::DEFAULT]
+            .map(|stream| device.allocate_on(5 * MIB, stream).unwrap());
+        other.record_stream(stream.id());
+        drop(stream);
+        drop((own, other));
+        device.memory().empty_cache().unwrap();
+        assert_eq!(device.memory().reserved(), 0, "{device:?}");
+    }
+}

@@ -326,7 +326,7 @@ impl Device for Cuda {
     }
 
     fn record_event(&mut self, stream: StreamId) -> Result<EventId, DeviceError> {
-        let stream = self.streams.get("record_event", stream)?;
+        let stream = self.streams.get_or_ended("record_event", stream)?;
         let current = self.context.enter()?;
         let event = match self.events.idle() {
             Some(event) => event,
@@ -363,7 +363,7 @@ impl Device for Cuda {
     }
 
     fn synchronize(&mut self, stream: StreamId) -> Result<(), DeviceError> {
-        let stream = self.streams.get("synchronize", stream)?;
+        let stream = self.streams.get_or_ended("synchronize", stream)?;
         let current = self.context.enter()?;
         // SAFETY: the stream is alive by the books; the context is current by type.
         unsafe { current.stream_synchronize(stream) }

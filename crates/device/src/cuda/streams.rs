@@ -5,7 +5,7 @@
 //! that [`Cuda::create_stream`] made, and those that the caller vouches for
 //! ([`Cuda::adopt_stream`]).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tonnage_events::StreamId;
 
@@ -27,6 +27,8 @@ enum Owner {
 #[derive(Debug, Default)]
 pub(super) struct Streams {
     known: BTreeMap<StreamId, Owner>,
+    /// Streams of ours that have ended. Memory that was used on them may still be named by them.
+    ended: BTreeSet<StreamId>,
 }
 
 impl Streams {
@@ -40,6 +42,17 @@ impl Streams {
             return Err(DeviceError::misuse(call, format!("no stream {:#x}", stream.0)));
         }
         Ok(CUstream(std::ptr::with_exposed_provenance_mut(stream.0 as usize)))
+    }
+
+    /// The handle behind a known number, or for a stream that has ended the default stream: nothing
+    /// is queued on it any more, so what waits for another waits for it, too.
+    pub(super) fn get_or_ended(
+        &self,
+        call: &'static str,
+        stream: StreamId,
+    ) -> Result<CUstream, DeviceError> {
+        let ended = self.ended.contains(&stream) && !self.known.contains_key(&stream);
+        self.get(call, if ended { StreamId::DEFAULT } else { stream })
     }
 
     /// Streams of ours.
@@ -89,22 +102,26 @@ impl Cuda {
         let current = self.context.enter()?;
         let stream = StreamId(current.stream_create()?.0.expose_provenance() as u64);
         self.streams.known.insert(stream, Owner::Device);
+        self.streams.ended.remove(&stream);
         Ok(stream)
     }
 
-    /// Ends a stream that [`create_stream`](Self::create_stream) made. What is queued on it is
-    /// still done.
+    /// Ends a stream that [`create_stream`](Self::create_stream) made, after what is queued on it.
+    /// Memory that was used on it may still be given back.
     ///
     /// # Errors
     ///
-    /// If no such stream was made here.
+    /// If no such stream was made here, or if work on it failed: it is still there then.
     pub fn destroy_stream(&mut self, stream: StreamId) -> Result<(), DeviceError> {
         self.streams.owned("destroy_stream", stream, Owner::Device)?;
         let handle = self.streams.get("destroy_stream", stream)?;
         let current = self.context.enter()?;
+        // SAFETY: the stream is alive by the books; the context is current by type.
+        unsafe { current.stream_synchronize(handle) }?;
         // SAFETY: the stream is ours and alive by the books, which forget it next, so that it is
         // not named again. The context is current by type.
         unsafe { current.stream_destroy(handle) }?;
+        self.streams.ended.insert(stream);
         self.streams.remove("destroy_stream", stream, Owner::Device)
     }
 
