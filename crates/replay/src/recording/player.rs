@@ -239,20 +239,31 @@ impl Player {
 
     /// A stretch that ends in no request: memory was given back because someone asked for it.
     fn empty_cache(&mut self, from: usize) -> Result<(), Parting> {
-        let mut player = self.attempt_empty_cache(from).map_err(|parting| {
-            // A free that nothing could have found complete here was complete at once, and its
-            // entry is missing there.
-            match self.context.timeline.request_of(from) {
-                Some(free) if free + 1 < from => {
-                    let late = self.entries()[from].to_string();
-                    Parting { difference: self.parting(free + 1, late, None).difference, ..parting }
-                }
-                _ => parting,
-            }
-        })?;
+        if self.context.pools.is_empty() {
+            // Nothing to choose between: no need to keep the state before.
+            let _ = self.engine.empty_cache();
+            self.notes.emptied += 1;
+            return self.agreed(from).map_err(|parting| self.without_late_free(from, parting));
+        }
+        let mut player = self
+            .attempt_empty_cache(from)
+            .map_err(|parting| self.without_late_free(from, parting))?;
         player.notes.emptied += 1;
         *self = player;
         Ok(())
+    }
+
+    /// Where memory could not be given back as recorded because of a free that came too late, blames
+    /// the entry where it should have been: one that nothing could have found complete here was
+    /// complete at once.
+    fn without_late_free(&self, from: usize, parting: Parting) -> Parting {
+        match self.context.timeline.request_of(from) {
+            Some(free) if free + 1 < from => {
+                let late = self.entries()[from].to_string();
+                Parting { difference: self.parting(free + 1, late, None).difference, ..parting }
+            }
+            _ => parting,
+        }
     }
 
     /// `empty_cache()`, or that of the one pool that the memory belongs to.
@@ -372,16 +383,13 @@ impl Player {
 
     /// The pool of a segment that is still there at the end.
     fn pool_at_end(&self, request: &TraceEntry, to: usize) -> Option<PoolId> {
-        let segment = self.context.segments.iter().find(|segment| {
-            let inside = segment.address <= request.address
-                && request.address.distance_from(segment.address) < segment.total_size;
-            inside && segment.stream == request.stream
-        })?;
-        let later = &self.entries()[to..];
-        let goes_back = |entry: &TraceEntry| {
-            entry.action == Action::SegmentFree && entry.address == segment.address
-        };
-        (segment.expandable || !later.iter().any(goes_back)).then_some(segment.pool)
+        let segments = &self.context.segments;
+        let below = segments.partition_point(|segment| segment.address <= request.address);
+        let segment = &segments[below.checked_sub(1)?];
+        let inside = request.address.distance_from(segment.address) < segment.total_size;
+        let goes_back =
+            !segment.expandable && self.context.timeline.is_released_after(segment.address, to);
+        (inside && segment.stream == request.stream && !goes_back).then_some(segment.pool)
     }
 
     /// Whether what the engine did since `from` is what was recorded, and something at all.

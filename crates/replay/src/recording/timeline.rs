@@ -20,6 +20,8 @@ pub(crate) struct Timeline {
     orphans: FxHashMap<usize, Option<usize>>,
     /// The last `free_requested` of an address at which nothing was live.
     needless_frees: FxHashMap<Address, usize>,
+    /// The last `segment_free` of each address.
+    last_released: FxHashMap<Address, usize>,
     /// Most bytes that the driver had given at any time.
     pub(crate) granted_peak: u64,
     /// Whether entries speak of memory that no earlier entry obtained.
@@ -62,6 +64,7 @@ impl Timeline {
                 }
                 Action::SegmentFree => {
                     timeline.partial |= segments.remove(&entry.address).is_none();
+                    timeline.last_released.insert(entry.address, index);
                     granted = granted.saturating_sub(entry.size);
                 }
                 Action::SegmentMap => granted = granted.saturating_add(entry.size),
@@ -82,6 +85,11 @@ impl Timeline {
     /// Where the block that was allocated at `index` was freed.
     pub(crate) fn freed(&self, index: usize) -> Option<usize> {
         self.freed.get(&index).copied()
+    }
+
+    /// Whether a segment at this address is given back at or after `index`.
+    pub(crate) fn is_released_after(&self, address: Address, index: usize) -> bool {
+        self.last_released.get(&address).is_some_and(|&last| last >= index)
     }
 
     /// The free that completes at `index`.
