@@ -208,6 +208,8 @@ impl<D: Device> Engine<D> {
         let start = range.address_of(places.first);
         let unmapped = places.count as u64 * range.page_size;
         let before = start.distance_from(block.address);
+        // Read before a part in front of it takes it over.
+        let stack = stack.or(block.segment_stack);
         self.take(id);
         if before > 0 {
             let front = self.blocks.split_front(id, before);
@@ -219,7 +221,6 @@ impl<D: Device> Engine<D> {
         }
         let block = &mut self.blocks[id];
         block.mapped = false;
-        let stack = stack.or(block.segment_stack);
         let event = Event::SegmentUnmap(SegmentEvent {
             address: block.address,
             size: unmapped,

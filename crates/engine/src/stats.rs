@@ -145,8 +145,7 @@ pub struct Stats {
 
 impl Stats {
     pub(crate) fn new(max_split_size: Option<u64>) -> Self {
-        let max_split_size =
-            max_split_size.map_or(-1, |bytes| i64::try_from(bytes).unwrap_or(i64::MAX));
+        let max_split_size = max_split_size.map_or(-1, u64::cast_signed);
         Self { max_split_size, ..Self::default() }
     }
 

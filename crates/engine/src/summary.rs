@@ -48,7 +48,6 @@ impl Stats {
     pub fn memory_summary(&self, device: DeviceId, abbreviated: bool) -> String {
         let mut table = Table::default();
         table.rule('=');
-        // The id is a string first: numbers ignore the width in PyTorch's format no more than here.
         table.line(&format!("{:18}PyTorch CUDA memory summary, device ID {:<17} ", "", device.0));
         table.rule('-');
         table.line(&format!(

@@ -160,7 +160,11 @@ impl Player {
             return self.empty_cache(from);
         };
         let pool = self.pool_of(&request, from, to, others);
-        if !gives_back && request.action == Action::Alloc {
+        // A request to a private pool finds no free complete: someone emptied the cache before it.
+        let completes =
+            self.entries()[from..to].iter().any(|it| it.action == Action::FreeCompleted);
+        let emptied = completes && !pool.is_default();
+        if !gives_back && !emptied && request.action == Action::Alloc {
             // Nothing to choose between: no need to keep the state before.
             self.play_request(&request, Reading { pool, believes_refusals: false });
             return self.request_agreed(from, to);
@@ -269,7 +273,8 @@ impl Player {
     /// `empty_cache()`, or that of the one pool that the memory belongs to.
     fn attempt_empty_cache(&self, from: usize) -> Result<Player, Parting> {
         let all = self.attempt_empty_cache_of(PoolId::DEFAULT, from);
-        let first = self.entries()[from..].iter().find(|entry| gives_back(entry.action));
+        let mut run = self.entries()[from..].iter().take_while(|it| belongs_to_a_call(it.action));
+        let first = run.find(|entry| gives_back(entry.action));
         let pool = first.and_then(|entry| self.engine.device().owner(entry.address));
         match (all, pool.filter(|pool| !pool.is_default())) {
             (Err(parting), Some(pool)) => {
@@ -305,6 +310,7 @@ impl Player {
         let Reading { pool, believes_refusals } = reading;
         let device = self.engine.device_mut();
         device.believes_refusals = believes_refusals;
+        device.request_size = request.size;
         device.pool = pool;
         let diverted = !pool.is_default() && self.divert_to(pool);
         let result = self.engine.allocate(request.size, request.stream);
@@ -368,7 +374,7 @@ impl Player {
             // What lies at the address now may be given back before a new segment takes its place.
             let new = self.entries()[from..to].iter().any(|it| it.action == Action::SegmentAlloc);
             let owner = self.engine.device().owner(request.address).filter(|_| !new);
-            if let Some(pool) = owner.or_else(|| self.pool_at_end(request, to)) {
+            if let Some(pool) = owner.or_else(|| self.pool_at_end(request, from, to)) {
                 return pool;
             }
         }
@@ -382,14 +388,18 @@ impl Player {
     }
 
     /// The pool of a segment that is still there at the end.
-    fn pool_at_end(&self, request: &TraceEntry, to: usize) -> Option<PoolId> {
+    fn pool_at_end(&self, request: &TraceEntry, from: usize, to: usize) -> Option<PoolId> {
         let segments = &self.context.segments;
         let below = segments.partition_point(|segment| segment.address <= request.address);
         let segment = &segments[below.checked_sub(1)?];
         let inside = request.address.distance_from(segment.address) < segment.total_size;
-        let goes_back =
-            !segment.expandable && self.context.timeline.is_released_after(segment.address, to);
-        (inside && segment.stream == request.stream && !goes_back).then_some(segment.pool)
+        // Another segment may have lain there before: this one must be obtained now, and kept.
+        let obtained =
+            |it: &TraceEntry| it.action == Action::SegmentAlloc && it.address == segment.address;
+        let is_it = segment.expandable
+            || (self.entries()[from..to].iter().any(obtained)
+                && !self.context.timeline.is_released_after(segment.address, to));
+        (inside && segment.stream == request.stream && is_it).then_some(segment.pool)
     }
 
     /// Whether what the engine did since `from` is what was recorded, and something at all.

@@ -58,6 +58,8 @@ pub(crate) struct Script {
     /// Whether memory given back in a request is read as the driver's refusal.
     pub(crate) believes_refusals: bool,
     pub(crate) refusals: Vec<Refusal>,
+    /// Bytes of the request being served: refused as a whole, though asked for page by page.
+    pub(crate) request_size: u64,
     /// The pool that new segments belong to.
     pub(crate) pool: PoolId,
     /// Segments and ranges: where each begins, its end, its pool.
@@ -77,6 +79,7 @@ impl Script {
             granted: 0,
             believes_refusals: true,
             refusals: Vec::new(),
+            request_size: 0,
             pool: PoolId::DEFAULT,
             owners: BTreeMap::new(),
             events: BTreeMap::new(),
@@ -138,6 +141,7 @@ impl Script {
                 )
             );
         if refused {
+            let asked = asked.max(self.request_size);
             self.refusals.push(Refusal { granted: self.granted, asked });
         }
         refused

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use tonnage_device::{Device, Dry};
-use tonnage_engine::{AllocError, Allocation, CacheError, Config, Engine, Release, StreamFilter};
+use tonnage_engine::{AllocError, Allocation, Config, Engine, Release, StreamFilter};
 use tonnage_events::{Address, PoolId, StreamId};
 
 use super::compare::{current_difference, end_difference, segments_difference};
@@ -106,10 +106,7 @@ impl<'a, D: Device> Player<'a, D> {
             }
             Command::EmptyCache { pool } => {
                 let pool = pool.map_or(PoolId::DEFAULT, |(first, second)| PoolId(first, second));
-                match self.engine.empty_cache_of(pool) {
-                    Err(error @ CacheError::Diverting(_)) => refused(Err(error)),
-                    other => refused(other),
-                }
+                refused(self.engine.empty_cache_of(pool))
             }
             &Command::PoolBegin { pool: (first, second) } => refused(
                 self.engine.begin_allocate_to_pool(PoolId(first, second), StreamFilter::Any),
