@@ -356,7 +356,11 @@ fn release_of(file: &SnapshotFile, inferred: &mut Vec<String>) -> Release {
     } else {
         Release::V2_9
     };
-    let sure = if file.keys.forward_frames { "" } else { ", as far as its keys tell" };
+    let sure = match release {
+        _ if file.keys.forward_frames => "",
+        Release::V2_11 => ", as far as its keys tell; 2.10 looks the same (--pytorch 2.10)",
+        _ => ", as far as its keys tell",
+    };
     inferred.push(format!("release: {release}{sure}"));
     release
 }
