@@ -18,6 +18,8 @@ mod limit;
 
 mod player;
 
+mod reading;
+
 mod replay;
 
 mod script;
@@ -27,4 +29,5 @@ mod timeline;
 mod witness;
 
 pub use calls::{Call, calls_of};
-pub use replay::{RecordingError, RecordingOptions, replay_recording};
+pub use reading::Reading;
+pub use replay::{RecordingError, RecordingOptions, read_recording, replay_recording};

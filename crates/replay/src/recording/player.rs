@@ -14,6 +14,7 @@ use std::sync::Arc;
 use tonnage_engine::{AllocError, Engine, StreamFilter};
 use tonnage_events::{Action, PoolId, SnapshotSegment, TraceEntry};
 
+use super::reading::Reading;
 use super::script::{Refusal, Script};
 use super::timeline::Timeline;
 use crate::outcome::Difference;
@@ -66,9 +67,9 @@ pub(super) struct Notes {
     pub(super) pools_chosen: usize,
 }
 
-/// A way to read a request.
+/// A way to play a request.
 #[derive(Clone, Copy, Debug)]
-struct Reading {
+struct Play {
     /// The pool it went to.
     pool: PoolId,
     /// Whether memory given back inside it, and its failure, are the driver's refusal.
@@ -81,6 +82,8 @@ pub(super) struct Player {
     pub(super) engine: Engine<Script>,
     context: Arc<Context>,
     pub(super) notes: Notes,
+    /// What was concluded, for another allocator to be asked for the same.
+    pub(super) reading: Reading,
     /// Pools that were used and not released.
     used: BTreeSet<PoolId>,
     /// The pool for the request at this cursor: another try.
@@ -89,8 +92,9 @@ pub(super) struct Player {
 
 impl Player {
     pub(super) fn new(engine: Engine<Script>, context: Arc<Context>) -> Self {
-        let (notes, used, forced) = (Notes::default(), BTreeSet::new(), None);
-        Self { engine, context, notes, used, forced }
+        let (notes, reading) = (Notes::default(), Reading::default());
+        let (used, forced) = (BTreeSet::new(), None);
+        Self { engine, context, notes, reading, used, forced }
     }
 
     pub(super) fn cursor(&self) -> usize {
@@ -166,7 +170,7 @@ impl Player {
         let emptied = completes && !pool.is_default();
         if !gives_back && !emptied && request.action == Action::Alloc {
             // Nothing to choose between: no need to keep the state before.
-            self.play_request(&request, Reading { pool, believes_refusals: false });
+            self.play_request(&request, Play { pool, believes_refusals: false });
             return self.request_agreed(from, to);
         }
         self.choose_reading(&request, pool, from, to)
@@ -182,7 +186,7 @@ impl Player {
     ) -> Result<(), Parting> {
         let limit_known = self.context.limit_known;
         let by_request = |believes_refusals| {
-            self.attempt_request(request, Reading { pool, believes_refusals }, from, to)
+            self.attempt_request(request, Play { pool, believes_refusals }, from, to)
         };
         let inside = by_request(!limit_known);
         let explained = inside.as_ref().is_ok_and(|player| player.refusals_since(self).is_empty());
@@ -235,7 +239,7 @@ impl Player {
         let mut player = self.attempt_empty_cache(from)?;
         let at = player.cursor();
         let believes_refusals = !self.context.limit_known;
-        player.attempt_request(request, Reading { pool, believes_refusals }, at, to)?;
+        player.attempt_request(request, Play { pool, believes_refusals }, at, to)?;
         player.forced = Some((at, pool));
         player.notes.emptied += 1;
         Ok(player)
@@ -247,6 +251,7 @@ impl Player {
             // Nothing to choose between: no need to keep the state before.
             let _ = self.engine.empty_cache();
             self.notes.emptied += 1;
+            self.reading.emptied.push((from, PoolId::DEFAULT));
             return self.agreed(from).map_err(|parting| self.without_late_free(from, parting));
         }
         let mut player = self
@@ -288,6 +293,7 @@ impl Player {
         let mut player = self.clone();
         // A scripted device does not fail.
         let _ = player.engine.empty_cache_of(pool);
+        player.reading.emptied.push((from, pool));
         player.agreed(from)?;
         Ok(player)
     }
@@ -296,22 +302,26 @@ impl Player {
     fn attempt_request(
         &self,
         request: &TraceEntry,
-        reading: Reading,
+        play: Play,
         from: usize,
         to: usize,
     ) -> Result<Player, Parting> {
         let mut player = self.clone();
-        player.play_request(request, reading);
+        player.play_request(request, play);
         player.request_agreed(from, to)?;
         Ok(player)
     }
 
-    fn play_request(&mut self, request: &TraceEntry, reading: Reading) {
-        let Reading { pool, believes_refusals } = reading;
+    fn play_request(&mut self, request: &TraceEntry, play: Play) {
+        let Play { pool, believes_refusals } = play;
         let device = self.engine.device_mut();
         device.believes_refusals = believes_refusals;
         device.request_size = request.size;
         device.pool = pool;
+        let from = self.cursor();
+        if !pool.is_default() {
+            self.reading.pools.push((from, pool));
+        }
         let diverted = !pool.is_default() && self.divert_to(pool);
         let result = self.engine.allocate(request.size, request.stream);
         if diverted {
@@ -350,6 +360,7 @@ impl Player {
                 && self.engine.release_pool(pool).is_ok()
             {
                 self.used.remove(&pool);
+                self.reading.released.push((from, pool));
             }
         }
     }

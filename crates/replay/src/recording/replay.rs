@@ -10,6 +10,7 @@ use tonnage_snapshot::{AllocatorSettings, SnapshotFile};
 
 use super::limit::find_limits;
 use super::player::{Context, Notes, Parting, Player, belongs_to_a_call};
+use super::reading::Reading;
 use super::script::Script;
 use super::timeline::Timeline;
 use super::witness::first_contradicted;
@@ -67,6 +68,19 @@ pub fn replay_recording(
     file: &SnapshotFile,
     options: &RecordingOptions,
 ) -> Result<Outcome, RecordingError> {
+    read_recording(file, options).map(|(outcome, _)| outcome)
+}
+
+/// Replays one device's history as [`replay_recording`] does, and says how it was read: up to the
+/// difference, if there is one.
+///
+/// # Errors
+///
+/// If the file has no history of the device.
+pub fn read_recording(
+    file: &SnapshotFile,
+    options: &RecordingOptions,
+) -> Result<(Outcome, Reading), RecordingError> {
     let ordinal = choose_device(file, options.ordinal)?;
     let recording = Recording::new(file, ordinal, options);
     Ok(recording.outcome())
@@ -142,7 +156,7 @@ impl Recording {
         Self { ordinal, entries, timeline, segments, config, conf, limit, total, inferred }
     }
 
-    fn outcome(self) -> Outcome {
+    fn outcome(self) -> (Outcome, Reading) {
         let contradicted = first_contradicted(&self.entries, &self.timeline, &self.segments);
         let attempt = self.replay(self.limit, &[]);
         let mut inferred = self.inferred.clone();
@@ -164,7 +178,7 @@ impl Recording {
             (None, blamed) => blamed,
             (found, _) => found,
         };
-        Outcome {
+        let outcome = Outcome {
             device: u32::try_from(self.ordinal).unwrap_or(u32::MAX),
             release: self.config.release(),
             events: self.entries.len(),
@@ -173,7 +187,8 @@ impl Recording {
             difference,
             inferred,
             stats: attempt.player.engine.stats().clone(),
-        }
+        };
+        (outcome, attempt.player.reading)
     }
 
     /// Whether an entry that others contradict explains what was found. The engine goes on with a wrong
