@@ -4,17 +4,24 @@
 //! segment without gap or overlap, and share one pool and one stream. This file keeps the links
 //! right; which set a block is in is its pool's business.
 
-use slotmap::{SlotMap, new_key_type};
+use std::num::NonZeroU32;
+
 use tonnage_device::EventId;
 use tonnage_events::{Address, BlockState, StackId, StreamId};
 
 use crate::pool::PoolRef;
 use crate::segment::RangeId;
 
-new_key_type! {
-    /// Names a block. A key that outlives its block finds nothing, even if the place was taken
-    /// again.
-    pub(crate) struct BlockId;
+/// Names a block for as long as it exists; the place of one that is gone is taken again. Handles that
+/// leave the allocator carry the block's serial number too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct BlockId(NonZeroU32);
+
+impl BlockId {
+    #[inline]
+    fn index(self) -> usize {
+        self.0.get() as usize - 1
+    }
 }
 
 /// A piece of a segment.
@@ -36,7 +43,9 @@ pub(crate) struct Block {
     pub(crate) stream: StreamId,
     pub(crate) pool: PoolRef,
     pub(crate) allocated: bool,
-    /// How often it was handed out, to tell its owners apart.
+    /// False for a place that a block was in.
+    exists: bool,
+    /// How often what is in its place was handed out, to tell owners apart.
     pub(crate) serial: u32,
     /// False only for the part of an expandable segment that has no pages.
     pub(crate) mapped: bool,
@@ -71,6 +80,7 @@ static NO_FOREIGN_USE: ForeignUse =
 
 impl Block {
     /// A free, mapped block that nobody has used yet.
+    #[inline]
     pub(crate) fn new(address: Address, size: u64, stream: StreamId, pool: PoolRef) -> Self {
         Self {
             address,
@@ -79,6 +89,7 @@ impl Block {
             stream,
             pool,
             allocated: false,
+            exists: true,
             serial: 0,
             mapped: true,
             prev: None,
@@ -143,9 +154,13 @@ impl Block {
 }
 
 /// Every block of a device.
+///
+/// Places are never moved and never given back, so that splitting and merging, which happen all the
+/// time, neither allocate nor copy.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Blocks {
-    all: SlotMap<BlockId, Block>,
+    places: Vec<Block>,
+    vacant: Vec<BlockId>,
 }
 
 impl std::ops::Index<BlockId> for Blocks {
@@ -153,37 +168,60 @@ impl std::ops::Index<BlockId> for Blocks {
 
     #[inline]
     fn index(&self, id: BlockId) -> &Block {
-        &self.all[id]
+        let block = &self.places[id.index()];
+        debug_assert!(block.exists, "{id:?} names a block");
+        block
     }
 }
 
 impl std::ops::IndexMut<BlockId> for Blocks {
     #[inline]
     fn index_mut(&mut self, id: BlockId) -> &mut Block {
-        &mut self.all[id]
+        let block = &mut self.places[id.index()];
+        debug_assert!(block.exists, "{id:?} names a block");
+        block
     }
 }
 
 impl Blocks {
+    /// Inlined, so that a block is made where it will be.
+    #[inline(always)]
     pub(crate) fn insert(&mut self, block: Block) -> BlockId {
-        self.all.insert(block)
+        let Some(id) = self.vacant.pop() else { return self.push(block) };
+        let place = &mut self.places[id.index()];
+        *place = Block { serial: place.serial, ..block };
+        id
     }
 
+    #[cold]
+    fn push(&mut self, block: Block) -> BlockId {
+        self.places.push(block);
+        let number = u32::try_from(self.places.len()).ok().and_then(NonZeroU32::new);
+        BlockId(number.expect("four thousand million blocks do not fit in memory"))
+    }
+
+    #[inline]
     pub(crate) fn remove(&mut self, id: BlockId) {
-        self.all.remove(id);
+        let gone = &mut self[id];
+        gone.exists = false;
+        gone.allocated = false;
+        gone.foreign = None;
+        self.vacant.push(id);
     }
 
+    #[inline]
     pub(crate) fn get(&self, id: BlockId) -> Option<&Block> {
-        self.all.get(id)
+        self.places.get(id.index()).filter(|block| block.exists)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (BlockId, &Block)> {
-        self.all.iter()
+        let ids = (1..=u32::MAX).filter_map(NonZeroU32::new).map(BlockId);
+        ids.zip(&self.places).filter(|(_, block)| block.exists)
     }
 
     /// Forgets who asked for the blocks and their segments.
     pub(crate) fn forget_stacks(&mut self) {
-        for block in self.all.values_mut() {
+        for block in &mut self.places {
             block.stack = None;
             block.segment_stack = None;
         }
@@ -192,8 +230,9 @@ impl Blocks {
     /// Cuts the first `size` bytes off `id`, as a new block before it. The old block keeps its
     /// identity and becomes the rest: PyTorch's choice, which decides whose stale requested size
     /// survives. It must not be in a set of its pool, since its address changes.
+    #[inline]
     pub(crate) fn split_front(&mut self, id: BlockId, size: u64) -> BlockId {
-        let rest = &mut self.all[id];
+        let rest = &mut self[id];
         debug_assert!(0 < size && size < rest.size, "both parts have bytes");
         let mut front = Block::new(rest.address, size, rest.stream, rest.pool);
         front.mapped = rest.mapped;
@@ -204,17 +243,17 @@ impl Blocks {
         rest.address = rest.address.offset(size);
         rest.size -= size;
         let before = front.prev;
-        let front = self.all.insert(front);
-        self.all[id].prev = Some(front);
+        let front = self.insert(front);
+        self[id].prev = Some(front);
         if let Some(before) = before {
-            self.all[before].next = Some(front);
+            self[before].next = Some(front);
         }
         front
     }
 
     /// Cuts off all but the first `size` bytes of `id`, as a new block behind it.
     pub(crate) fn split_back(&mut self, id: BlockId, size: u64) -> BlockId {
-        let front = &mut self.all[id];
+        let front = &mut self[id];
         debug_assert!(0 < size && size < front.size, "both parts have bytes");
         let mut back =
             Block::new(front.address.offset(size), front.size - size, front.stream, front.pool);
@@ -224,34 +263,36 @@ impl Blocks {
         back.next = front.next;
         front.size = size;
         let behind = back.next;
-        let back = self.all.insert(back);
-        self.all[id].next = Some(back);
+        let back = self.insert(back);
+        self[id].next = Some(back);
         if let Some(behind) = behind {
-            self.all[behind].prev = Some(back);
+            self[behind].prev = Some(back);
         }
         back
     }
 
     /// Makes `neighbour`, which must lie directly before or behind `id`, part of it. Neither may
     /// be in a set of its pool.
+    #[inline]
     pub(crate) fn absorb(&mut self, id: BlockId, neighbour: BlockId) {
-        let gone = self.all.remove(neighbour).expect("a neighbour exists");
-        let block = &mut self.all[id];
-        block.size += gone.size;
+        let &Block { address, size, prev, next, segment_stack, .. } = &self[neighbour];
+        let block = &mut self[id];
+        block.size += size;
         if block.prev == Some(neighbour) {
-            block.address = gone.address;
-            block.prev = gone.prev;
-            block.segment_stack = gone.segment_stack;
-            if let Some(before) = gone.prev {
-                self.all[before].next = Some(id);
+            block.address = address;
+            block.prev = prev;
+            block.segment_stack = segment_stack;
+            if let Some(before) = prev {
+                self[before].next = Some(id);
             }
         } else {
             debug_assert_eq!(block.next, Some(neighbour), "only neighbours merge");
-            block.next = gone.next;
-            if let Some(behind) = gone.next {
-                self.all[behind].prev = Some(id);
+            block.next = next;
+            if let Some(behind) = next {
+                self[behind].prev = Some(id);
             }
         }
+        self.remove(neighbour);
     }
 }
 

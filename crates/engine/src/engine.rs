@@ -156,10 +156,10 @@ impl<D: Device> Engine<D> {
             self.poll()?;
         }
         let request = self.plan(bytes, stream);
-        let (found, request) = match self.find_cached(&request) {
-            Some(id) => (Found::Cached(id), request),
-            None => self.acquire_or_reclaim(request, stack)?,
-        };
+        if let Some(id) = self.find_cached(&request) {
+            return Ok(self.hand_out(Found::Cached(id), &request, stack));
+        }
+        let (found, request) = self.acquire_or_reclaim(request, stack)?;
         Ok(self.hand_out(found, &request, stack))
     }
 
@@ -188,6 +188,7 @@ impl<D: Device> Engine<D> {
     }
 
     /// The ladder below the cache: each rung costs more than the one before.
+    #[cold]
     fn acquire_or_reclaim(
         &mut self,
         request: Request,

@@ -5,26 +5,28 @@
 use tonnage_events::{Address, StreamId};
 
 use crate::block::{Block, BlockId};
+use crate::request::MIN_BLOCK;
 
 /// An ordered set of free blocks.
 ///
-/// One list for each stream: a block never serves another stream, so every search stays in one of
-/// them. There are few streams, hence a sorted list of lists.
+/// One set for each stream: a block never serves another stream, so every search stays in one of
+/// them. There are few streams, hence a sorted list of sets.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FreeBlocks {
-    streams: Vec<(StreamId, BySize)>,
+    streams: Vec<(StreamId, Bins)>,
 }
 
 impl FreeBlocks {
+    #[inline]
     pub(crate) fn insert(&mut self, id: BlockId, block: &Block) {
         let at = match self.find(block.stream) {
             Ok(at) => at,
             Err(at) => {
-                self.streams.insert(at, (block.stream, BySize::default()));
+                self.streams.insert(at, (block.stream, Bins::default()));
                 at
             }
         };
-        self.streams[at].1.insert(Entry { size: block.size, address: block.address, id });
+        self.streams[at].1.insert(Entry::of(id, block));
     }
 
     /// Puts a block in the place of another of the same stream that lay at `old`, given by size and
@@ -32,22 +34,20 @@ impl FreeBlocks {
     #[inline]
     pub(crate) fn replace(&mut self, old: (u64, Address), id: BlockId, block: &Block) {
         let Ok(at) = self.find(block.stream) else { return };
-        let entry = Entry { size: block.size, address: block.address, id };
-        self.streams[at].1.replace(old, entry);
+        self.streams[at].1.replace(key(old.0, old.1), Entry::of(id, block));
     }
 
     /// Whether it was there.
+    #[inline]
     pub(crate) fn remove(&mut self, block: &Block) -> bool {
         let Ok(at) = self.find(block.stream) else { return false };
-        self.streams[at].1.remove(block.size, block.address)
+        self.streams[at].1.remove(key(block.size, block.address))
     }
 
     /// The smallest block of `stream` with at least `size` bytes, at the lowest address.
     #[inline]
     pub(crate) fn best(&self, stream: StreamId, size: u64) -> Option<BlockId> {
-        let blocks = self.of(stream)?;
-        let (at, place) = blocks.place((size, Address(0)));
-        blocks.runs.get(at)?.get(place).map(|entry| entry.id)
+        self.of(stream)?.first_from(size)
     }
 
     /// Blocks of `stream` with at least `size` bytes, in order.
@@ -66,11 +66,11 @@ impl FreeBlocks {
     }
 
     pub(crate) fn len(&self) -> usize {
-        let lengths = self.streams.iter().flat_map(|(_, blocks)| blocks.runs.iter().map(Vec::len));
-        lengths.sum()
+        self.streams.iter().map(|(_, blocks)| blocks.len()).sum()
     }
 
-    fn of(&self, stream: StreamId) -> Option<&BySize> {
+    #[inline]
+    fn of(&self, stream: StreamId) -> Option<&Bins> {
         self.find(stream).ok().map(|at| &self.streams[at].1)
     }
 
@@ -84,111 +84,262 @@ impl FreeBlocks {
     }
 }
 
-/// Most entries of a run. Moving half of one, 384 bytes, costs less than following a pointer of a
-/// tree; a set of a hundred thousand blocks has few enough runs to search.
-const RUN: usize = 32;
+/// Size, then address, as one number: comparing it takes no branch.
+type Key = u128;
+
+#[inline]
+fn key(size: u64, address: Address) -> Key {
+    (Key::from(size) << 64) | Key::from(address.0)
+}
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    size: u64,
-    address: Address,
+    key: Key,
     id: BlockId,
 }
 
 impl Entry {
-    fn key(&self) -> (u64, Address) {
-        (self.size, self.address)
-    }
-}
-
-/// Blocks of one stream by size, then address: a B-tree of two levels.
-///
-/// *Runs, one after the other, are in ascending order; none is empty, unless it is the only one.*
-#[derive(Clone, Debug, Default)]
-struct BySize {
-    runs: Vec<Vec<Entry>>,
-}
-
-impl BySize {
-    /// The run and the place in it of the first entry that is not below the key.
     #[inline]
-    fn place(&self, key: (u64, Address)) -> (usize, usize) {
-        let ends_below = |run: &Vec<Entry>| run.last().is_some_and(|last| last.key() < key);
-        let run = match self.runs.len() {
-            0 | 1 => 0,
-            runs => self.runs.partition_point(ends_below).min(runs - 1),
-        };
-        let place = self.runs.get(run).map_or(0, |run| run.partition_point(|it| it.key() < key));
-        (run, place)
+    fn of(id: BlockId, block: &Block) -> Self {
+        Self { key: key(block.size, block.address), id }
     }
+}
 
+/// Bins of a doubling of sizes: 8.
+const BINS_LOG2: u32 = 3;
+
+/// Sizes of this many doublings have bins of their own, up to 256 GiB; larger ones share the last.
+const BINS: usize = 256;
+
+/// The bin of a size. A larger size never has a smaller bin. Round sizes, those of whole segments, are
+/// the largest of theirs: what remains when a little is cut off stays in the bin.
+#[inline]
+fn bin_of(size: u64) -> usize {
+    let units = size.saturating_sub(1) / MIN_BLOCK;
+    if units < 1 << BINS_LOG2 {
+        return units as usize;
+    }
+    let doublings = units.ilog2() - BINS_LOG2;
+    let bin = (u64::from(doublings) << BINS_LOG2) + (units >> doublings);
+    (bin as usize).min(BINS - 1)
+}
+
+/// Blocks of one stream by size, then address, in bins of similar sizes.
+///
+/// Most bins have few blocks, and a bit for each bin finds the next that has any, so that a search
+/// costs the same whether there are ten blocks or ten thousand.
+#[derive(Clone, Debug)]
+struct Bins {
+    bins: Vec<Ordered>,
+    /// A bit for each bin: whether it has blocks.
+    filled: [u64; BINS / 64],
+}
+
+impl Default for Bins {
+    fn default() -> Self {
+        Self { bins: vec![Ordered::default(); BINS], filled: [0; BINS / 64] }
+    }
+}
+
+impl Bins {
     #[inline]
     fn insert(&mut self, entry: Entry) {
-        if self.runs.is_empty() {
-            self.runs.push(Vec::with_capacity(RUN));
-        }
-        let (at, place) = self.place(entry.key());
-        let run = &mut self.runs[at];
-        run.insert(place, entry);
-        if run.len() == RUN {
-            let mut upper = Vec::with_capacity(RUN);
-            upper.extend(run.drain(RUN / 2..));
-            self.runs.insert(at + 1, upper);
-        }
+        let bin = bin_of((entry.key >> 64) as u64);
+        self.bins[bin].insert(entry);
+        self.filled[bin / 64] |= 1 << (bin % 64);
     }
 
     #[inline]
-    fn remove(&mut self, size: u64, address: Address) -> bool {
-        let (at, place) = self.place((size, address));
-        let Some(run) = self.runs.get_mut(at) else { return false };
-        if run.get(place).is_none_or(|entry| entry.key() != (size, address)) {
-            return false;
+    fn remove(&mut self, key: Key) -> bool {
+        let bin = bin_of((key >> 64) as u64);
+        let found = self.bins[bin].remove(key);
+        if self.bins[bin].is_empty() {
+            self.filled[bin / 64] &= !(1 << (bin % 64));
         }
-        run.remove(place);
-        if run.is_empty() && self.runs.len() > 1 {
-            self.runs.remove(at);
-        }
-        true
+        found
     }
 
-    /// Where the order stays as it is, nothing has to move.
     #[inline]
-    fn replace(&mut self, old: (u64, Address), new: Entry) {
-        let (at, place) = self.place(old);
-        let Some(run) = self.runs.get(at) else { return };
-        debug_assert!(run.get(place).is_some_and(|it| it.key() == old), "the old block is there");
-        let before = match place.checked_sub(1) {
-            Some(before) => run.get(before),
-            None => at.checked_sub(1).and_then(|before| self.runs[before].last()),
-        };
-        let behind =
-            run.get(place + 1).or_else(|| self.runs.get(at + 1).and_then(|next| next.first()));
-        let in_order = before.is_none_or(|it| it.key() < new.key())
-            && behind.is_none_or(|it| new.key() < it.key());
-        if in_order {
-            self.runs[at][place] = new;
-        } else {
-            self.remove(old.0, old.1);
+    fn replace(&mut self, old: Key, new: Entry) {
+        let bin = bin_of((old >> 64) as u64);
+        if bin != bin_of((new.key >> 64) as u64) || !self.bins[bin].replace(old, new) {
+            self.remove(old);
             self.insert(new);
         }
     }
 
     #[inline]
+    fn first_from(&self, size: u64) -> Option<BlockId> {
+        let bin = bin_of(size);
+        self.bins[bin].first_from(key(size, Address(0))).or_else(|| {
+            let next = self.filled_from(bin + 1)?;
+            self.bins[next].first_from(0)
+        })
+    }
+
+    /// The first bin from `bin` on that has blocks.
+    #[inline]
+    fn filled_from(&self, bin: usize) -> Option<usize> {
+        let mut word = bin / 64;
+        let mut bits = self.filled.get(word)? & (u64::MAX << (bin % 64));
+        while bits == 0 {
+            word += 1;
+            bits = *self.filled.get(word)?;
+        }
+        Some(word * 64 + bits.trailing_zeros() as usize)
+    }
+
     fn from(&self, size: u64) -> impl Iterator<Item = BlockId> {
-        let (at, place) = self.place((size, Address(0)));
-        let first = self.runs.get(at).map_or(&[][..], |run| &run[place..]);
-        let rest = self.runs.get(at + 1..).unwrap_or_default();
-        first.iter().chain(rest.iter().flatten()).map(|entry| entry.id)
+        self.bins[bin_of(size)..].iter().flat_map(move |bin| bin.from(key(size, Address(0))))
     }
 
     fn below(&self, size: u64) -> impl Iterator<Item = BlockId> {
-        let (at, place) = self.place((size, Address(0)));
-        let last = self.runs.get(at).map_or(&[][..], |run| &run[..place]);
-        let before = &self.runs[..at.min(self.runs.len())];
-        let descending =
-            last.iter().rev().chain(before.iter().rev().flat_map(|it| it.iter().rev()));
-        descending.map(|entry| entry.id)
+        let bins = self.bins[..=bin_of(size)].iter().rev();
+        bins.flat_map(move |bin| bin.below(key(size, Address(0))))
     }
+
+    fn len(&self) -> usize {
+        self.bins.iter().map(Ordered::len).sum()
+    }
+}
+
+/// Most entries of a run. Moving half of one costs less than following a pointer of a tree; a bin of a
+/// hundred thousand blocks has few enough runs to search.
+const RUN: usize = 32;
+
+/// Entries by key: a B-tree of two levels.
+///
+/// *The runs, one after the other, are in ascending order; none but the first is empty, and that only
+/// if there are no others.*
+#[derive(Clone, Debug, Default)]
+struct Ordered {
+    first: Vec<Entry>,
+    /// Nearly always none.
+    others: Vec<Vec<Entry>>,
+}
+
+impl Ordered {
+    #[inline]
+    fn is_empty(&self) -> bool {
+        self.first.is_empty()
+    }
+
+    fn len(&self) -> usize {
+        self.first.len() + self.others.iter().map(Vec::len).sum::<usize>()
+    }
+
+    /// The run that the key belongs to: the first that does not end below it, or else the last. The
+    /// first of all is number 0, the others follow.
+    #[inline]
+    fn run_of(&self, key: Key) -> usize {
+        let ends_below = |run: &Vec<Entry>| run.last().is_some_and(|last| last.key < key);
+        if self.others.is_empty() || !ends_below(&self.first) {
+            return 0;
+        }
+        (1 + self.others.partition_point(ends_below)).min(self.others.len())
+    }
+
+    #[inline]
+    fn run(&self, number: usize) -> &[Entry] {
+        if number == 0 { &self.first } else { &self.others[number - 1] }
+    }
+
+    #[inline]
+    fn run_mut(&mut self, number: usize) -> &mut Vec<Entry> {
+        if number == 0 { &mut self.first } else { &mut self.others[number - 1] }
+    }
+
+    #[inline]
+    fn insert(&mut self, entry: Entry) {
+        let number = self.run_of(entry.key);
+        let run = self.run_mut(number);
+        run.insert(place(run, entry.key), entry);
+        if run.len() == RUN {
+            let mut upper = Vec::with_capacity(RUN);
+            upper.extend(run.drain(RUN / 2..));
+            self.others.insert(number, upper);
+        }
+    }
+
+    #[inline]
+    fn remove(&mut self, key: Key) -> bool {
+        let number = self.run_of(key);
+        let run = self.run_mut(number);
+        let place = place(run, key);
+        if run.get(place).is_none_or(|entry| entry.key != key) {
+            return false;
+        }
+        run.remove(place);
+        if run.is_empty() && !self.others.is_empty() {
+            self.forget_run(number);
+        }
+        true
+    }
+
+    /// Takes away a run that has become empty.
+    #[cold]
+    fn forget_run(&mut self, number: usize) {
+        if number == 0 {
+            self.first = self.others.remove(0);
+        } else {
+            self.others.remove(number - 1);
+        }
+    }
+
+    /// Puts an entry in the place of another, if it belongs there.
+    #[inline]
+    fn replace(&mut self, old: Key, new: Entry) -> bool {
+        let number = self.run_of(old);
+        let run = self.run(number);
+        let place = place(run, old);
+        debug_assert!(run.get(place).is_some_and(|it| it.key == old), "the old block is there");
+        let fits = if 0 < place && place + 1 < run.len() {
+            run[place - 1].key < new.key && new.key < run[place + 1].key
+        } else {
+            self.fits_at_edge(number, place, new.key)
+        };
+        if fits {
+            self.run_mut(number)[place] = new;
+        }
+        fits
+    }
+
+    /// Whether the key keeps the order at the first or last place of a run, where its neighbours may
+    /// be in other runs.
+    #[inline]
+    fn fits_at_edge(&self, number: usize, place: usize, key: Key) -> bool {
+        let run = self.run(number);
+        let before = match place.checked_sub(1) {
+            Some(before) => run.get(before),
+            None => number.checked_sub(1).and_then(|before| self.run(before).last()),
+        };
+        let behind = run.get(place + 1).or_else(|| self.others.get(number)?.first());
+        before.is_none_or(|it| it.key < key) && behind.is_none_or(|it| key < it.key)
+    }
+
+    #[inline]
+    fn first_from(&self, key: Key) -> Option<BlockId> {
+        let run = self.run(self.run_of(key));
+        run.get(place(run, key)).map(|entry| entry.id)
+    }
+
+    fn from(&self, key: Key) -> impl Iterator<Item = BlockId> {
+        let runs = (self.run_of(key)..=self.others.len()).map(|number| self.run(number));
+        let entries = runs.flatten();
+        entries.skip_while(move |entry| entry.key < key).map(|entry| entry.id)
+    }
+
+    fn below(&self, key: Key) -> impl Iterator<Item = BlockId> {
+        let runs = (0..=self.run_of(key)).rev().map(|number| self.run(number));
+        let entries = runs.flat_map(|run| run.iter().rev());
+        entries.skip_while(move |entry| entry.key >= key).map(|entry| entry.id)
+    }
+}
+
+/// The place in a run of the first entry that is not below the key.
+#[inline]
+fn place(run: &[Entry], key: Key) -> usize {
+    run.partition_point(|entry| entry.key < key)
 }
 
 #[cfg(test)]
@@ -196,16 +347,16 @@ mod tests {
     use std::collections::BTreeMap;
     use std::collections::btree_map::Entry;
 
-    use slotmap::SlotMap;
     use tonnage_events::PoolKind;
 
-    use super::{Address, Block, BlockId, FreeBlocks, StreamId};
+    use super::{Address, Block, FreeBlocks, StreamId};
+    use crate::block::Blocks;
     use crate::pool::{PoolRef, PoolSet};
 
     #[test]
     fn the_set_does_what_a_map_does_through_many_runs() {
         let pool = PoolRef { set: PoolSet::Default, kind: PoolKind::Large };
-        let mut keys = SlotMap::<BlockId, ()>::with_key();
+        let mut keys = Blocks::default();
         let mut free = FreeBlocks::default();
         let mut model = BTreeMap::new();
         let mut seed = 1_u64;
@@ -223,7 +374,7 @@ mod tests {
             let key = (block.stream, block.size, block.address);
             if random(10) < if grows { 7 } else { 3 } {
                 model.entry(key).or_insert_with(|| {
-                    let id = keys.insert(());
+                    let id = keys.insert(block.clone());
                     free.insert(id, &block);
                     id
                 });
