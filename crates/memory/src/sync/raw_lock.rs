@@ -34,8 +34,6 @@ pub(crate) struct RawLock {
 // at most one thread holds it. Acquire there and Release here order what is done inside.
 #[expect(unsafe_code, reason = "the trait is unsafe to implement; the argument is above")]
 unsafe impl lock_api::RawMutex for RawLock {
-    // A constant is how the trait makes new ones; each use is a lock of its own, as it should be.
-    #[expect(clippy::declare_interior_mutable_const, reason = "each use is meant to be its own")]
     const INIT: Self = Self {
         held: AtomicBool::new(false),
         sleepers: AtomicU32::new(0),
