@@ -130,14 +130,14 @@ fn bin_of(size: u64) -> usize {
 /// costs the same whether there are ten blocks or ten thousand.
 #[derive(Clone, Debug)]
 struct Bins {
-    bins: Vec<Ordered>,
+    bins: Box<[Ordered; BINS]>,
     /// A bit for each bin: whether it has blocks.
     filled: [u64; BINS / 64],
 }
 
 impl Default for Bins {
     fn default() -> Self {
-        Self { bins: vec![Ordered::default(); BINS], filled: [0; BINS / 64] }
+        Self { bins: Box::new(std::array::from_fn(|_| Ordered::default())), filled: [0; BINS / 64] }
     }
 }
 
