@@ -63,3 +63,70 @@ fn the_last_free_byte_goes_to_exactly_one_thread() {
         SCHEDULES,
     );
 }
+
+#[test]
+fn pinned_blocks_of_several_threads_never_share_memory_and_the_figures_add_up() {
+    check_random(
+        || {
+            let device = Device::dry("64 MiB").unwrap();
+            let threads: Vec<_> = (0..3_u8)
+                .map(|number| {
+                    let pinned = device.pinned();
+                    thread::spawn(move || {
+                        let mut first = pinned.allocate(100).unwrap();
+                        first.fill(number);
+                        // Goes back while the others ask for the same class.
+                        drop(pinned.allocate(100).unwrap());
+                        if number == 1 {
+                            pinned.empty_cache().unwrap();
+                        }
+                        let second = pinned.allocate(128).unwrap();
+                        assert_ne!(first.as_ptr(), second.as_ptr());
+                        assert!(first.iter().all(|&byte| byte == number), "{first:?}");
+                        second
+                    })
+                })
+                .collect();
+            let blocks: Vec<_> = threads.into_iter().map(|it| it.join().unwrap()).collect();
+            let mut places: Vec<_> = blocks.iter().map(|block| block.as_ptr()).collect();
+            places.sort_unstable();
+            places.dedup();
+            assert_eq!(places.len(), 3);
+            let pinned = device.pinned();
+            let stats = pinned.stats();
+            assert_eq!((stats.allocations, stats.in_use.current, stats.pending), (9, 3 * 128, 0));
+            assert!(stats.reserved.current >= stats.in_use.current);
+            drop(blocks);
+            pinned.empty_cache().unwrap();
+            assert_eq!(pinned.stats().reserved.current, 0);
+        },
+        SCHEDULES,
+    );
+}
+
+#[test]
+fn a_pinned_block_that_a_stream_uses_waits_for_it_whoever_asks_first() {
+    check_random(
+        || {
+            let device = Device::dry("64 MiB").unwrap();
+            let side = device.create_stream().unwrap();
+            let pinned = device.pinned();
+            let block = pinned.allocate(100).unwrap();
+            block.record_stream(side.id());
+            let dropper = thread::spawn(move || drop(block));
+            let askers: Vec<_> = (0..2)
+                .map(|_| {
+                    let pinned = device.pinned();
+                    thread::spawn(move || pinned.allocate(100).unwrap())
+                })
+                .collect();
+            dropper.join().unwrap();
+            let blocks: Vec<_> = askers.into_iter().map(|it| it.join().unwrap()).collect();
+            assert_ne!(blocks[0].as_ptr(), blocks[1].as_ptr());
+            let stats = pinned.stats();
+            assert_eq!(stats.in_use.current, 2 * 128);
+            assert_eq!(stats.cached() + stats.pending + 2 * 128, stats.reserved.current);
+        },
+        SCHEDULES,
+    );
+}

@@ -13,6 +13,10 @@ mod shadowed;
 #[path = "devices/real.rs"]
 mod real;
 
+// Memory that queued work uses.
+#[path = "devices/queued_work.rs"]
+mod queued_work;
+
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::BufReader;

@@ -12,10 +12,10 @@ use std::time::Duration;
 /// Pauses between two tries at first, and at most. Whoever holds the lock has the allocator's books in
 /// its cache; handing them to another core costs ten times an allocation. Waiters therefore look
 /// seldom, and the holder serves several of its own requests before the books move on.
-const PAUSES: std::ops::RangeInclusive<u32> = 4..=256;
+const PAUSES: std::ops::RangeInclusive<u32> = 64..=1024;
 
-/// Tries before a thread lies down to sleep: about half a millisecond, which only a driver call takes.
-const TRIES: u32 = 64;
+/// Tries before a thread lies down to sleep: some hundred microseconds, which only a driver call takes.
+const TRIES: u32 = 16;
 
 /// How long a sleeper waits to be woken before it looks by itself.
 const SLEEP: Duration = Duration::from_millis(1);

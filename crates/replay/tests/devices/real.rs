@@ -19,6 +19,15 @@ pub(crate) trait Real: Device {
     /// Whether the bytes at `address` are still those of `mark`.
     fn has(&mut self, address: Address, mark: Mark) -> Result<bool, DeviceError>;
 
+    /// Queues the filling of memory with a byte on a stream.
+    fn queue_fill(
+        &mut self,
+        at: Address,
+        size: u64,
+        byte: u8,
+        on: StreamId,
+    ) -> Result<(), DeviceError>;
+
     /// Whether everything was given back.
     fn holds_nothing(&self) -> bool;
 }
@@ -39,6 +48,16 @@ impl Real for Dry {
 
     fn has(&mut self, _address: Address, _mark: Mark) -> Result<bool, DeviceError> {
         Ok(true)
+    }
+
+    fn queue_fill(
+        &mut self,
+        _at: Address,
+        _size: u64,
+        _byte: u8,
+        _on: StreamId,
+    ) -> Result<(), DeviceError> {
+        Ok(())
     }
 
     fn holds_nothing(&self) -> bool {
@@ -65,6 +84,23 @@ impl Real for Host {
         Ok(bytes == mark)
     }
 
+    fn queue_fill(
+        &mut self,
+        at: Address,
+        size: u64,
+        byte: u8,
+        on: StreamId,
+    ) -> Result<(), DeviceError> {
+        let memory = self.pointer(at, size)?.expose_provenance();
+        self.streams().launch(on, move || {
+            // SAFETY: the memory was mapped when this was queued, and goes back to the system only after
+            // what is queued is done. That nobody else uses it meanwhile is what the test shows.
+            unsafe {
+                std::ptr::with_exposed_provenance_mut::<u8>(memory).write_bytes(byte, size as usize)
+            };
+        })
+    }
+
     fn holds_nothing(&self) -> bool {
         (self.used(), self.handles()) == (0, 0)
     }
@@ -87,6 +123,16 @@ impl Real for Cuda {
         let mut bytes = Mark::default();
         self.read(address, &mut bytes)?;
         Ok(bytes == mark)
+    }
+
+    fn queue_fill(
+        &mut self,
+        at: Address,
+        size: u64,
+        byte: u8,
+        on: StreamId,
+    ) -> Result<(), DeviceError> {
+        self.fill(at, byte, size, on)
     }
 
     fn holds_nothing(&self) -> bool {
