@@ -52,6 +52,15 @@ pub(crate) fn round(bytes: u64, config: &Config) -> u64 {
     bytes.next_multiple_of(MIN_BLOCK)
 }
 
+impl Config {
+    /// The size that pools look for when a caller asks for `bytes`; none for absurd requests, which
+    /// are refused.
+    #[must_use]
+    pub fn rounded_size(&self, bytes: u64) -> Option<u64> {
+        (bytes < ABSURD_SIZE).then(|| round(bytes, self))
+    }
+}
+
 /// Rounds up to the next of `divisions` equal steps between two powers of two.
 fn round_to_division(bytes: u64, divisions: u64) -> u64 {
     if bytes.is_power_of_two() {

@@ -1,0 +1,157 @@
+//! Stage 4: the line of the user's program that asked for memory.
+//!
+//! In:  a call stack, innermost call first.
+//! Out: `file:line function` of the innermost frame outside installed packages, the standard library
+//!      and compiled code; none if there is no such frame.
+
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+use tonnage_events::{Frame, StackId, Stacks};
+
+/// Longest part of a file's or function's name that is shown; longer ones are cut. No one's source
+/// has such names, but a file from a stranger can.
+const LONGEST_NAME: usize = 300;
+
+/// Endings of compiled sources and libraries, which C++ stacks name.
+const COMPILED: [&str; 10] =
+    [".c", ".cc", ".cpp", ".cu", ".cuh", ".cxx", ".h", ".hpp", ".pyx", ".so"];
+
+/// The innermost frame of the user's program, if there is one.
+#[must_use]
+pub fn call_site(frames: &[Frame]) -> Option<&Frame> {
+    frames.iter().find(|frame| is_users(&frame.filename))
+}
+
+fn is_users(filename: &str) -> bool {
+    // Programs run from a shell or a notebook have names like `<stdin>`.
+    if filename.is_empty() || filename == "??" || filename.starts_with("<frozen ") {
+        return false;
+    }
+    if COMPILED.iter().any(|ending| filename.ends_with(ending)) || filename.contains(".so.") {
+        return false;
+    }
+    let mut before = "";
+    for part in filename.split(['/', '\\']) {
+        let is_python = |part: &str| {
+            part.get(..6).is_some_and(|start| start.eq_ignore_ascii_case("python"))
+                && part[6..].starts_with(|c: char| c.is_ascii_digit())
+        };
+        // `lib/python3.12/` on Unix, `Python312\Lib\` on Windows.
+        let library =
+            (before.starts_with("lib") && is_python(part)) || (is_python(before) && part == "Lib");
+        if matches!(part, "site-packages" | "dist-packages") || library {
+            return false;
+        }
+        before = part;
+    }
+    true
+}
+
+/// A frame as `file:line function`.
+pub(crate) fn show(frame: &Frame) -> String {
+    format!("{}:{} {}", cut(&frame.filename), frame.line, cut(&frame.name))
+}
+
+fn cut(name: &str) -> &str {
+    name.char_indices().nth(LONGEST_NAME).map_or(name, |(end, _)| &name[..end])
+}
+
+/// The call sites and stacks of a file as text, each call site made once.
+#[derive(Debug)]
+pub struct CallSites<'a> {
+    stacks: &'a Stacks,
+    known: FxHashMap<StackId, Option<Arc<str>>>,
+}
+
+impl<'a> CallSites<'a> {
+    /// Those of these stacks.
+    #[must_use]
+    pub fn new(stacks: &'a Stacks) -> Self {
+        Self { stacks, known: FxHashMap::default() }
+    }
+
+    /// The call site of a stack as `file:line function`.
+    pub fn get(&mut self, stack: Option<StackId>) -> Option<Arc<str>> {
+        let stack = stack?;
+        let known = self.known.entry(stack);
+        let site = known.or_insert_with(|| {
+            call_site(self.stacks.frames(stack)).map(|frame| show(frame).into())
+        });
+        site.clone()
+    }
+
+    /// A whole stack, one frame a line, innermost call first, up to about `most` bytes; none if it
+    /// has no frames.
+    #[must_use]
+    pub fn stack(&self, stack: StackId, most: usize) -> Option<String> {
+        let frames = self.stacks.frames(stack);
+        let mut text = String::new();
+        for (place, frame) in frames.iter().enumerate() {
+            if text.len() > most {
+                text += &format!("\n({} more)", frames.len() - place);
+                break;
+            }
+            if place > 0 {
+                text.push('\n');
+            }
+            text += &show(frame);
+        }
+        (!text.is_empty()).then_some(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_users_own_files_are_call_sites() {
+        for (filename, users) in [
+            ("/home/me/train.py", true),
+            ("train.py", true),
+            ("<stdin>", true),
+            ("C:\\work\\train.py", true),
+            ("/home/me/lib/model.py", true),
+            ("/home/me/python3/model.py", true),
+            ("src/main.rs", true),
+            ("/usr/lib/python3.12/threading.py", false),
+            ("/opt/conda/lib/python3.11/site-packages/torch/nn/modules/linear.py", false),
+            ("/usr/lib/python3/dist-packages/numpy/core.py", false),
+            ("C:\\Python312\\Lib\\threading.py", false),
+            ("C:\\venv\\Lib\\site-packages\\torch\\_tensor.py", false),
+            ("<frozen importlib._bootstrap>", false),
+            ("??", false),
+            ("", false),
+            ("/pytorch/c10/core/StorageImpl.cpp", false),
+            ("/lib/x86_64-linux-gnu/libc.so.6", false),
+        ] {
+            assert_eq!(is_users(filename), users, "{filename}");
+        }
+    }
+
+    #[test]
+    fn the_innermost_frame_of_the_program_is_the_call_site() {
+        let frame =
+            |filename: &str, line| Frame { name: "f".into(), filename: filename.into(), line };
+        let mut stacks = Stacks::default();
+        let stack = stacks.intern(vec![
+            frame("/v/lib/python3.12/site-packages/torch/functional.py", 1),
+            frame("model.py", 2),
+            frame("train.py", 3),
+        ]);
+        let torch_only = stacks.intern(vec![frame("/x/site-packages/torch/a.py", 1)]);
+        let mut sites = CallSites::new(&stacks);
+        assert_eq!(sites.get(Some(stack)).as_deref(), Some("model.py:2 f"));
+        assert_eq!(sites.get(Some(torch_only)), None);
+        assert_eq!(sites.get(None), None);
+        assert_eq!(sites.stack(stack, 1 << 10).unwrap().lines().count(), 3);
+        assert!(sites.stack(stack, 10).unwrap().ends_with("(2 more)"));
+    }
+
+    #[test]
+    fn absurd_names_are_cut() {
+        let frame = Frame { name: "é".repeat(1 << 20).into(), filename: "a.py".into(), line: 1 };
+        assert!(show(&frame).len() < 1000);
+    }
+}
