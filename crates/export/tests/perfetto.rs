@@ -233,7 +233,8 @@ fn every_rule_holds_and_every_allocation_and_level_is_there() {
         let (trace, slices) = export(&file);
         let shown = check(&trace);
         assert_eq!(shown.slices, slices, "{name}");
-        assert_eq!(shown.slices, lifetimes.len() as u64, "{name}");
+        let scopes = file.annotations.iter().filter(|it| it.stage == Stage::Start).count();
+        assert_eq!(shown.slices, (lifetimes.len() + scopes) as u64, "{name}");
         assert_eq!(shown.deepest, 1, "{name}: a lane holds one slice at a time");
         let peak = levels.peak(|level| level.allocated).unwrap().bytes.cast_signed();
         let end = levels.after().last().unwrap();
