@@ -4,15 +4,29 @@
 
 #![forbid(unsafe_code)]
 
-mod bench;
+// What verbs share.
+mod input;
 
 mod output;
+
+mod progress;
+
+// The verbs.
+mod bench;
+
+mod diff;
+
+mod export;
+
+mod inspect;
+
+mod manual;
 
 mod replay;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 /// How much can your GPU carry? GPU memory management for deep learning.
 #[derive(Parser)]
@@ -24,8 +38,13 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Verb {
+    Inspect(inspect::Arguments),
     Replay(replay::Arguments),
+    Diff(diff::Arguments),
+    Export(export::Arguments),
     Bench(bench::Arguments),
+    Completions(manual::CompletionsArguments),
+    Man(manual::ManArguments),
 }
 
 /// What the shell is told.
@@ -37,8 +56,13 @@ enum Answer {
 fn main() -> ExitCode {
     let Arguments { verb } = Arguments::parse();
     let answer = match verb {
+        Verb::Inspect(arguments) => inspect::run(&arguments),
         Verb::Replay(arguments) => replay::run(&arguments),
+        Verb::Diff(arguments) => diff::run(&arguments),
+        Verb::Export(arguments) => export::run(&arguments),
         Verb::Bench(arguments) => bench::run(&arguments),
+        Verb::Completions(arguments) => manual::completions(&arguments, Arguments::command()),
+        Verb::Man(arguments) => manual::man(&arguments, Arguments::command()),
     };
     match answer {
         Ok(Answer::Yes) => ExitCode::SUCCESS,

@@ -31,10 +31,52 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! # What held the memory
+//!
+//! ```
+//! use tonnage::analysis::{CallSites, Comparison, Inspection, Levels, Lifetimes, devices};
+//!
+//! # let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/traces");
+//! # let open = |name: &str| tonnage::snapshot::open(format!("{folder}/{name}.pickle.zst").as_ref());
+//! let file = open("mlp_seed.default.stacks")?;
+//! let device = &Inspection::of(&file).devices[0];
+//! println!("{:?} bytes at event {:?}", device.allocated_peak, device.allocated_peak_event);
+//!
+//! // Who held the most when most was allocated?
+//! let device = &devices(&file)[0];
+//! let lifetimes = Lifetimes::of(device);
+//! let peak = Levels::of(device, &lifetimes).peak(|level| level.allocated).ok_or("no history")?;
+//! let live = lifetimes.iter().filter(|it| it.is_live_after(peak.event));
+//! let largest = live.max_by_key(|it| it.size).ok_or("nothing was allocated")?;
+//! let site = CallSites::new(&file.stacks).get(largest.stack).ok_or("no stack")?;
+//! assert!(site.contains(".py:"));
+//!
+//! // What changed since?
+//! let newer = open("mlp_seed.expandable")?;
+//! let comparison = Comparison::of(&file, &newer);
+//! assert!(comparison.settings.iter().any(|it| it.setting == "expandable_segments"));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # For other tools
+//!
+//! ```
+//! use tonnage::export::{Table, write_csv, write_perfetto};
+//!
+//! # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/traces/mlp_seed.default.pickle.zst");
+//! let file = tonnage::snapshot::open(path.as_ref())?;
+//! let mut trace = Vec::new();
+//! write_perfetto(&file, &mut trace)?; // opens at https://ui.perfetto.dev
+//! let mut table = Vec::new();
+//! assert_eq!(write_csv(&file, Table::Events, &mut table)?, 459);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! Each layer is a crate of its own, re-exported here under its name.
 
 #![forbid(unsafe_code)]
 
+pub use tonnage_analysis as analysis;
 pub use tonnage_device as device;
 pub use tonnage_device::{DeviceError, Dry};
 pub use tonnage_engine as engine;
@@ -44,6 +86,7 @@ pub use tonnage_engine::{
 };
 pub use tonnage_events as events;
 pub use tonnage_events::{Address, Bytes, DeviceId, PoolId, StreamId};
+pub use tonnage_export as export;
 pub use tonnage_memory as memory;
 pub use tonnage_replay as replay;
 pub use tonnage_snapshot as snapshot;
@@ -52,3 +95,8 @@ pub use tonnage_snapshot as snapshot;
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+/// The guide's too.
+#[cfg(doctest)]
+#[doc = include_str!("../../../GUIDE.md")]
+struct Guide;

@@ -1,0 +1,127 @@
+//! `tonnage inspect`: what is in a file, in ten lines.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use owo_colors::OwoColorize;
+use tonnage::Bytes;
+use tonnage::analysis::{DeviceInspection, HistoryKind, Inspection};
+use tonnage::events::Action;
+
+use crate::Answer;
+use crate::input::read_snapshot;
+use crate::output::{grouped, plain, print, print_json};
+
+/// Show what is in a PyTorch memory snapshot
+///
+/// For each device what it held when the snapshot was taken, how far back its history goes, and the
+/// peak of allocated bytes within it. Every file that can be read can be inspected, with a history
+/// or without.
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// A snapshot (`.pickle`, also compressed); `-` reads standard input
+    file: PathBuf,
+
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
+    let input = read_snapshot(&arguments.file)?;
+    let inspection = Inspection::of(&input.file);
+    if arguments.json {
+        print_json(&inspection.to_json(&input.name))?;
+    } else {
+        print(&describe(&input.name, &inspection))?;
+    }
+    Ok(Answer::Yes)
+}
+
+fn describe(name: &str, inspection: &Inspection) -> String {
+    let mut text = String::new();
+    let counted = |number: usize, one: &str| match number {
+        1 => format!("1 {one}"),
+        _ => format!("{} {one}s", grouped(number)),
+    };
+    // Writing to a string cannot fail.
+    let _ = writeln!(
+        text,
+        "{}: {}, {}, {}",
+        plain(name).bold(),
+        counted(inspection.devices.len(), "device"),
+        counted(inspection.stacks, "distinct stack"),
+        counted(inspection.annotations, "annotation"),
+    );
+    let settings = match inspection.conf.as_deref() {
+        Some("") => "defaults".into(),
+        Some(conf) => plain(conf),
+        None => "not in the file".into(),
+    };
+    let _ = writeln!(text, "settings: {settings}");
+    if inspection.skipped_events > 0 {
+        let _ = writeln!(
+            text,
+            "left out: {} whose action is not known",
+            counted(inspection.skipped_events, "event")
+        );
+    }
+    if inspection.devices.is_empty() {
+        text += "nothing was allocated and nothing was recorded\n";
+    }
+    for device in &inspection.devices {
+        describe_device(&mut text, device);
+    }
+    text
+}
+
+fn describe_device(text: &mut String, device: &DeviceInspection) {
+    let name = format!("device {}", device.device);
+    let history = match device.history {
+        HistoryKind::None => {
+            "no history: call torch.cuda.memory._record_memory_history() before the work".to_owned()
+        }
+        kind => {
+            format!("{} history, {} events{}", kind.name(), grouped(device.events), span(device))
+        }
+    };
+    let _ = writeln!(text, "{}: {history}", name.bold());
+    let failed = match device.count(Action::Oom) {
+        0 => None,
+        1 => Some("1 request failed: out of memory".to_owned()),
+        number => Some(format!("{} requests failed: out of memory", grouped(number))),
+    };
+    if let Some(failed) = failed {
+        let _ = writeln!(text, "  {}", failed.red());
+    }
+    let expandable = match device.expandable_segments {
+        0 => String::new(),
+        number => format!(", {} expandable", grouped(number)),
+    };
+    let _ = writeln!(text, "  segments   {:>13}{expandable}", grouped(device.segments));
+    let _ = writeln!(text, "             {:>13}  {:>13}", "at the end", "peak");
+    let event = device.allocated_peak_event.map(|event| format!("  at event {}", grouped(event)));
+    for (word, bytes, peak, more) in [
+        ("requested", device.requested, device.requested_peak, None),
+        ("allocated", device.allocated, device.allocated_peak, event),
+        ("active", device.active, None, None),
+        ("cached", device.cached, None, None),
+        ("reserved", device.reserved, device.reserved_peak, None),
+    ] {
+        let bytes = Bytes(bytes).to_string();
+        let peak = peak.map(|peak| Bytes(peak).to_string()).unwrap_or_default();
+        let line = format!("  {word:<11}{bytes:>13}  {peak:>13}{}", more.unwrap_or_default());
+        let _ = writeln!(text, "{}", line.trim_end());
+    }
+}
+
+/// How long the history is, if its entries have times.
+fn span(device: &DeviceInspection) -> String {
+    let (Some(first), Some(last)) = (device.first_time_us, device.last_time_us) else {
+        return String::new();
+    };
+    let seconds = Duration::from_micros(last.saturating_sub(first)).as_secs_f64();
+    format!(" over {seconds:.1} s")
+}

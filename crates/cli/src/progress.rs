@@ -1,0 +1,83 @@
+//! Progress of long work: a line on standard error, if that is a terminal, and gone at the end.
+
+use std::io::{Read, Write};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::output::plain;
+
+/// Work that takes no longer than this shows nothing.
+const PATIENCE: Duration = Duration::from_millis(300);
+
+/// How far work has come.
+pub(crate) struct Progress {
+    bar: ProgressBar,
+    started: Instant,
+}
+
+impl Progress {
+    /// Work that is measured in bytes; without a total only what is done is shown.
+    pub(crate) fn bytes(what: impl AsRef<str>, total: Option<u64>) -> Self {
+        let template = match total {
+            Some(_) => "{msg} {wide_bar} {bytes}/{total_bytes} {eta}",
+            None => "{spinner} {msg} {bytes}",
+        };
+        let bar = ProgressBar::with_draw_target(total, ProgressDrawTarget::hidden());
+        let style = ProgressStyle::with_template(template);
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        bar.set_message(plain(what.as_ref()).into_owned());
+        Self { bar, started: Instant::now() }
+    }
+
+    /// So many bytes more are done.
+    fn advance(&self, bytes: usize) {
+        if self.bar.is_hidden() && self.started.elapsed() > PATIENCE {
+            // Stays hidden where it is no terminal.
+            self.bar.set_draw_target(ProgressDrawTarget::stderr());
+        }
+        self.bar.inc(bytes as u64);
+    }
+
+    /// Counts what is read through it.
+    pub(crate) fn reader<R: Read>(&self, inner: R) -> Counted<'_, R> {
+        Counted { inner, progress: self }
+    }
+
+    /// Counts what is written through it.
+    pub(crate) fn writer<W: Write>(&self, inner: W) -> Counted<'_, W> {
+        Counted { inner, progress: self }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// Counts what passes through.
+pub(crate) struct Counted<'a, T> {
+    inner: T,
+    progress: &'a Progress,
+}
+
+impl<R: Read> Read for Counted<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let bytes = self.inner.read(buffer)?;
+        self.progress.advance(bytes);
+        Ok(bytes)
+    }
+}
+
+impl<W: Write> Write for Counted<'_, W> {
+    fn write(&mut self, buffer: &[u8]) -> std::io::Result<usize> {
+        let bytes = self.inner.write(buffer)?;
+        self.progress.advance(bytes);
+        Ok(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.inner.flush()
+    }
+}
