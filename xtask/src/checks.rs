@@ -14,10 +14,28 @@ pub(crate) fn test() -> anyhow::Result<()> {
         run("apt-get update -qq")?;
         run("apt-get install -y -qq python3-minimal").context("installing python3")?;
     }
+    install_python_packages()?;
     run("cargo test --workspace --locked")?;
     // Threads under a scheduler that tries many interleavings; its locks replace the real ones.
     run("cargo test --package tonnage-memory --features shuttle --test shuttle --locked")
 }
+
+/// Installs what tests need from PyPI into a Python of their own, if it is not there yet.
+fn install_python_packages() -> anyhow::Result<()> {
+    const PYTHON: &str = "target/test-python/bin/python";
+    const REQUIREMENTS: &str = "crates/cli/tests/requirements.txt";
+    if !present(&format!("{PYTHON} -m pip --version")) && run(VENV).is_err() {
+        // Debian's python3 comes without.
+        run("apt-get install -y -qq python3-venv").context("installing python3-venv")?;
+        run(VENV)?;
+    }
+    run(&format!(
+        "{PYTHON} -m pip install --quiet --disable-pip-version-check --requirement {REQUIREMENTS}"
+    ))
+}
+
+/// Makes the tests' own Python.
+const VENV: &str = "python3 -m venv --clear target/test-python";
 
 /// What CI does.
 pub(crate) fn ci() -> anyhow::Result<()> {

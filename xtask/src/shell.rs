@@ -36,5 +36,6 @@ pub(crate) fn run(line: &str) -> anyhow::Result<()> {
 pub(crate) fn present(line: &str) -> bool {
     let mut words = line.split_whitespace();
     let Some(program) = words.next() else { return false };
-    Command::new(program).args(words).output().is_ok_and(|output| output.status.success())
+    let output = Command::new(program).args(words).current_dir(root()).output();
+    output.is_ok_and(|output| output.status.success())
 }
