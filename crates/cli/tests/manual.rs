@@ -122,7 +122,7 @@ fn the_guides_queries_run_and_find_something() {
     }
     // Who holds the peak holds all of it.
     let sum = "import duckdb\nprint(duckdb.sql(\"SELECT sum(size) FROM 'allocations.parquet' WHERE \
-               live_at_peak\").fetchone()[0])";
+               live_at_peak\").fetchall()[0][0])";
     let output =
         Command::new(&python).args(["-c", sum]).current_dir(folder.path()).output().unwrap();
     assert_eq!(text(&output.stdout).trim(), "7145677824", "{}", text(&output.stderr));
