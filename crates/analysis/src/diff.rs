@@ -16,6 +16,7 @@ use tonnage_snapshot::{AllocatorSettings, SnapshotFile};
 use crate::call_site::CallSites;
 use crate::device_view::{DeviceView, devices};
 use crate::inspect::{DeviceInspection, HistoryKind};
+use crate::levels::Levels;
 use crate::lifetimes::{Lifetime, Lifetimes};
 
 /// What changed between two files.
@@ -186,8 +187,9 @@ struct Side {
 
 impl Side {
     fn of(device: &DeviceView<'_>, by_call_site: bool) -> Self {
-        let inspection = DeviceInspection::of(device);
         let lifetimes = Lifetimes::of(device);
+        let levels = Levels::of(device, &lifetimes);
+        let inspection = DeviceInspection::with(device, &lifetimes, &levels);
         let mut sites = CallSites::new(&device.file.stacks);
         let mut groups = |is_in: &dyn Fn(&Lifetime) -> bool| {
             let mut groups = Groups::new();
@@ -203,8 +205,8 @@ impl Side {
             }
             groups
         };
-        let peak = inspection.allocated_peak_event;
-        let at_peak = groups(&|it| peak.is_some_and(|event| it.is_live_after(event)));
+        let peak = levels.peak(|level| level.allocated);
+        let at_peak = groups(&|it| peak.is_some_and(|peak| it.is_live_after(peak.moment)));
         let live = groups(&Lifetime::is_live_at_end);
         let mut segment_sizes = BTreeMap::new();
         for segment in &device.segments {

@@ -132,7 +132,11 @@ impl DeviceInspection {
     #[must_use]
     pub fn of(device: &DeviceView<'_>) -> Self {
         let lifetimes = Lifetimes::of(device);
-        let levels = Levels::of(device, &lifetimes);
+        Self::with(device, &lifetimes, &Levels::of(device, &lifetimes))
+    }
+
+    /// Looks at one device whose lifetimes and levels are known.
+    pub(crate) fn with(device: &DeviceView<'_>, lifetimes: &Lifetimes, levels: &Levels) -> Self {
         let sum = |of: fn(&SnapshotSegment) -> u64| {
             device.segments.iter().fold(0_u64, |sum, segment| sum.saturating_add(of(segment)))
         };
@@ -146,7 +150,7 @@ impl DeviceInspection {
         Self {
             device: device.device.0,
             events: device.entries.len(),
-            history: history_of(device, &lifetimes, &levels.start),
+            history: history_of(device, lifetimes, &levels.start),
             actions,
             first_time_us: times().next(),
             last_time_us: times().next_back(),
@@ -158,7 +162,7 @@ impl DeviceInspection {
             cached: reserved.saturating_sub(active),
             requested: sum(|it| it.requested_size),
             allocated_peak: peak.map(|peak| peak.bytes),
-            allocated_peak_event: peak.map(|peak| peak.event),
+            allocated_peak_event: peak.map(|peak| peak.moment.event().unwrap_or(0)),
             reserved_peak: levels.peak(|level| level.reserved).map(|peak| peak.bytes),
             requested_peak: levels.peak(|level| level.requested).map(|peak| peak.bytes),
         }

@@ -26,8 +26,8 @@ pub struct Level {
 pub struct Peak {
     /// The value.
     pub bytes: u64,
-    /// The entry after which it was first reached; 0 if the history begins with it.
-    pub event: usize,
+    /// When it was first reached: before the first entry, if the history begins with it.
+    pub moment: Moment,
 }
 
 /// The levels of a history.
@@ -92,10 +92,10 @@ impl Levels {
         if self.after.is_empty() {
             return None;
         }
-        let mut peak = Peak { bytes: of(&self.start), event: 0 };
+        let mut peak = Peak { bytes: of(&self.start), moment: Moment::Before };
         for (event, level) in self.after.iter().enumerate() {
             if of(level) > peak.bytes {
-                peak = Peak { bytes: of(level), event };
+                peak = Peak { bytes: of(level), moment: Moment::Event(event) };
             }
         }
         Some(peak)

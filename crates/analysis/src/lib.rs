@@ -30,7 +30,7 @@
 //! let device = &devices(&file)[0];
 //! let lifetimes = Lifetimes::of(device);
 //! let peak = Levels::of(device, &lifetimes).peak(|level| level.allocated).unwrap();
-//! let live: u64 = lifetimes.iter().filter(|it| it.is_live_after(peak.event)).map(|it| it.size).sum();
+//! let live: u64 = lifetimes.iter().filter(|it| it.is_live_after(peak.moment)).map(|it| it.size).sum();
 //! assert_eq!(live, peak.bytes);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

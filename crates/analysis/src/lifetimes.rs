@@ -57,11 +57,10 @@ pub struct Lifetime {
 }
 
 impl Lifetime {
-    /// Whether it is handed out once `event` has happened.
+    /// Whether it is handed out once what happens at `moment` has happened.
     #[must_use]
-    pub fn is_live_after(&self, event: usize) -> bool {
-        let now = Moment::Event(event);
-        self.allocated <= now && now < self.free_requested
+    pub fn is_live_after(&self, moment: Moment) -> bool {
+        self.allocated <= moment && moment < self.free_requested
     }
 
     /// Whether it is handed out where the history ends.
@@ -319,8 +318,8 @@ mod tests {
             [(Event(0), Event(1), Event(2)), (Event(3), After, After)]
         );
         assert_eq!(found.iter().map(|it| it.size).collect::<Vec<_>>(), [512, 512]);
-        assert!(found[0].is_live_after(0) && !found[0].is_live_after(1));
-        assert!(found[1].is_live_after(3) && !found[1].is_live_after(2));
+        assert!(found[0].is_live_after(Event(0)) && !found[0].is_live_after(Event(1)));
+        assert!(found[1].is_live_after(Event(3)) && !found[1].is_live_after(Event(2)));
     }
 
     #[test]

@@ -30,6 +30,9 @@ fn recordings() -> impl Iterator<Item = (String, SnapshotFile, Value)> {
     })
 }
 
+/// One of the levels.
+type Of = fn(&Level) -> u64;
+
 fn levels(file: &SnapshotFile) -> Levels {
     let device = &devices(file)[0];
     Levels::of(device, &Lifetimes::of(device))
@@ -43,7 +46,7 @@ fn every_peak_and_every_final_level_is_pytorchs() {
         let inspection = &Inspection::of(&file).devices[0];
         assert_eq!(inspection.history, HistoryKind::Whole, "{name}");
         assert_eq!(inspection.events, figures["events"], "{name}");
-        let cases: [(&str, fn(&Level) -> u64, u64); 4] = [
+        let cases: [(&str, Of, u64); 4] = [
             ("requested_bytes", |it| it.requested, inspection.requested),
             ("allocated_bytes", |it| it.allocated, inspection.allocated),
             ("active_bytes", |it| it.active, inspection.active),
@@ -74,6 +77,11 @@ fn a_history_that_lost_its_beginning_has_the_same_levels_from_there_on() {
             let peak = rest.iter().map(|it| it.allocated).max().max(Some(before.allocated));
             assert_eq!(inspection.allocated_peak, peak, "{name} from {cut}");
             let partial = levels(&file);
+            let device = &devices(&file)[0];
+            let moment = partial.peak(|it| it.allocated).unwrap().moment;
+            let live = Lifetimes::of(device);
+            let live = live.iter().filter(|it| it.is_live_after(moment)).map(|it| it.size);
+            assert_eq!(Some(live.sum()), peak, "{name} from {cut}");
             assert_eq!(partial.after().len(), rest.len());
             for (got, expected) in partial.after().iter().zip(rest) {
                 let known = |it: &Level| (it.requested, it.reserved);

@@ -111,7 +111,7 @@ where
             for moment in [it.allocated, it.free_requested, it.free_completed] {
                 self.moment(moment, device.entries);
             }
-            self.flag(peak.is_some_and(|peak| it.is_live_after(peak.event)));
+            self.flag(peak.is_some_and(|peak| it.is_live_after(peak.moment)));
             self.flag(it.is_live_at_end());
             self.stack(it.stack);
             self.end_row()?;

@@ -5,7 +5,8 @@ use std::path::Path;
 
 use prost::Message;
 use tonnage_analysis::{Levels, Lifetimes, devices};
-use tonnage_export::write_perfetto;
+use tonnage_events::{Action, Address, StreamId, TraceEntry};
+use tonnage_export::{Table, write_csv, write_perfetto};
 use tonnage_snapshot::{Annotation, SnapshotFile, Stage};
 
 /// The part of Perfetto's protocol that a trace uses, as its documentation has it.
@@ -290,6 +291,40 @@ fn scopes_are_slices_and_those_without_an_end_end_with_the_history() {
     let shown = check(&export(&file).0);
     let named = |name: &str| shown.names.iter().filter(|it| *it == name).count();
     assert_eq!((named("step"), named("inner"), named("lost")), (2, 1, 0));
+}
+
+/// Numbers that look random and are the same everywhere.
+struct Random(u64);
+
+impl Random {
+    fn of<T: Copy>(&mut self, values: &[T]) -> T {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        values[(self.0 % values.len() as u64) as usize]
+    }
+}
+
+#[test]
+fn histories_that_contradict_themselves_make_valid_traces() {
+    for seed in 1..=300 {
+        let mut random = Random(seed);
+        let entries = (0..120).map(|_| TraceEntry {
+            action: random.of(&Action::ALL),
+            address: Address(random.of(&[0, 1, 512, 1 << 20, 3 << 20, u64::MAX - 1, u64::MAX])),
+            size: random.of(&[0, 1, 2 << 20, 64 << 20, 1 << 60, u64::MAX]),
+            stream: StreamId(random.of(&[0, 7])),
+            time_us: random.of(&[0, 1, 2, u64::MAX]),
+            stack: None,
+        });
+        let traces = vec![entries.collect(), Vec::new()];
+        let file = SnapshotFile { traces, ..SnapshotFile::default() };
+        let (trace, slices) = export(&file);
+        assert_eq!(check(&trace).slices, slices, "seed {seed}");
+        for table in Table::ALL {
+            write_csv(&file, table, std::io::sink()).unwrap();
+        }
+    }
 }
 
 #[test]

@@ -46,7 +46,7 @@
 //! let device = &devices(&file)[0];
 //! let lifetimes = Lifetimes::of(device);
 //! let peak = Levels::of(device, &lifetimes).peak(|level| level.allocated).ok_or("no history")?;
-//! let live = lifetimes.iter().filter(|it| it.is_live_after(peak.event));
+//! let live = lifetimes.iter().filter(|it| it.is_live_after(peak.moment));
 //! let largest = live.max_by_key(|it| it.size).ok_or("nothing was allocated")?;
 //! let site = CallSites::new(&file.stacks).get(largest.stack).ok_or("no stack")?;
 //! assert!(site.contains(".py:"));
