@@ -46,9 +46,11 @@
 //! let device = &devices(&file)[0];
 //! let lifetimes = Lifetimes::of(device);
 //! let peak = Levels::of(device, &lifetimes).peak(|level| level.allocated).ok_or("no history")?;
+//! let mut sites = CallSites::new(&file.stacks);
 //! let live = lifetimes.iter().filter(|it| it.is_live_after(peak.moment));
-//! let largest = live.max_by_key(|it| it.size).ok_or("nothing was allocated")?;
-//! let site = CallSites::new(&file.stacks).get(largest.stack).ok_or("no stack")?;
+//! let (size, site) =
+//!     live.filter_map(|it| Some((it.size, sites.get(it.stack)?))).max().ok_or("no stacks")?;
+//! println!("{size} bytes were asked for at {site}");
 //! assert!(site.contains(".py:"));
 //!
 //! // What changed since?
