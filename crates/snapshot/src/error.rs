@@ -63,7 +63,7 @@ pub enum SnapshotError {
          file again"
     )]
     Damaged {
-        /// `zstd` or `gzip`.
+        /// `zstd`, `gzip` or `xz`.
         compression: &'static str,
         /// How much of the pickle had come out.
         offset: u64,

@@ -54,6 +54,8 @@ pub(crate) struct Outcome {
     pub(crate) rows: Rows,
     /// Where the program ends.
     pub(crate) offset: u64,
+    /// Bytes after that.
+    pub(crate) trailing: u64,
 }
 
 /// The value at the top of a file.
@@ -80,7 +82,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Follows the program to its end. What comes after it in the file is not looked at.
+    /// Follows the program to its end. What comes after it in the file is counted, not looked at.
     pub(crate) fn run(mut self) -> Result<Outcome> {
         if let Some(error) = not_a_pickle(self.source.first()?) {
             return Err(error);
@@ -303,7 +305,9 @@ impl Machine<'_> {
             }
             other => Root::Other(other),
         };
-        Ok(Outcome { root, rows: self.rows, offset: self.source.offset() })
+        let offset = self.source.offset();
+        let trailing = self.source.drain()?;
+        Ok(Outcome { root, rows: self.rows, offset, trailing })
     }
 
     #[inline]

@@ -169,7 +169,8 @@ impl Memo {
         self.paged += full;
     }
 
-    /// Puts a text where MEMOIZE does. Only after [`Memo::hold`], which says whether that is the end.
+    /// Puts a text where MEMOIZE does. Only after [`Memo::next_in_order`], which says whether that is
+    /// the end.
     #[inline]
     pub(crate) fn add_text(&mut self, text: StrId) {
         self.dense.push(Packed::new(STR, text.0));
@@ -183,19 +184,23 @@ impl Memo {
         }
     }
 
+    /// The place that the next MEMOIZE fills; `None` if the places were not filled in order.
+    #[inline]
+    pub(crate) fn next_in_order(&self) -> Option<u32> {
+        self.sparse.is_empty().then(|| self.next())
+    }
+
     /// Leaves room where MEMOIZE puts the next value, and returns the place; `None` if the places
     /// were not filled in order. Nothing of use lies there until a value is put.
     #[inline]
     pub(crate) fn hold(&mut self) -> Option<u32> {
-        if !self.sparse.is_empty() {
-            return None;
-        }
-        let place = self.next();
+        let place = self.next_in_order()?;
         self.dense.push(Packed::new(BOXED, NUMBERS - 1));
         Some(place)
     }
 
-    /// Forgets what lies at `place`, which [`Memo::hold`] gave out, and behind.
+    /// Forgets what lies at `place`, which [`Memo::next_in_order`] told since the last pages were
+    /// turned, and behind.
     #[cold]
     pub(crate) fn truncate(&mut self, place: u32) {
         self.dense.truncate(place as usize - self.paged);
@@ -328,8 +333,7 @@ mod tests {
             memo.put(place, Value::Int(u64::from(place)));
         }
         for place in 0..count {
-            let value =
-                if place % 5 == 0 { Value::Int(u64::from(place)) } else { values(place) };
+            let value = if place % 5 == 0 { Value::Int(u64::from(place)) } else { values(place) };
             assert_eq!(memo.get(place), Some(value));
         }
         assert_eq!((memo.get(count), memo.get(u32::MAX)), (None, None));
