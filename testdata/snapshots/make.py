@@ -23,7 +23,7 @@ def frame(name, line):
 
 STACK = [frame("inner", 3), frame("outer", 40)]
 # As C++ symbolises it, with the frames of Python below.
-NATIVE = [frame("c10::Allocator::allocate", 0), {"name": "at::empty_cuda", "filename": "??", "line": 2**32 - 1}, STACK[0]]
+NATIVE = [frame("c10::Allocator::allocate", 0), {"name": "at::empty_cuda", "filename": "??", "line": 2**64 - 1}, STACK[0]]
 
 
 def before_2_0():

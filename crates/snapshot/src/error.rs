@@ -71,6 +71,18 @@ pub enum SnapshotError {
         source: io::Error,
     },
 
+    /// The compression looks back further than is allowed. Unpack the file first.
+    #[error(
+        "unpacking the {compression} data takes more than {allowed} bytes of memory; unpack it with \
+         the tool that packed it, and pass the result"
+    )]
+    Window {
+        /// `zstd` or `xz`.
+        compression: &'static str,
+        /// Bytes that unpacking may take.
+        allowed: u64,
+    },
+
     /// The bytes break the rules of pickles. Nothing but a fresh copy will help.
     #[error("malformed pickle at byte {offset}: {what}")]
     Malformed {

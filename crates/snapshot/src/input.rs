@@ -29,6 +29,9 @@ enum Compression {
 /// what the highest levels of the usual tools write.
 const WINDOW: u32 = 128 << 20;
 
+/// What zstd says to a file that asks for more; its error has no kind of its own.
+const ZSTD_WINDOW: &str = "Frame requires too much memory for decoding";
+
 impl Compression {
     fn of(magic: &[u8]) -> Self {
         match magic {
@@ -303,6 +306,11 @@ impl<'a> Source<'a> {
             (Compression::None, _) => SnapshotError::Io(source),
             _ if by_system => SnapshotError::Io(source),
             (_, io::ErrorKind::UnexpectedEof) => SnapshotError::Truncated { offset },
+            (compression, kind)
+                if kind == io::ErrorKind::OutOfMemory || source.to_string() == ZSTD_WINDOW =>
+            {
+                SnapshotError::Window { compression: compression.name(), allowed: WINDOW.into() }
+            }
             (compression, _) => {
                 SnapshotError::Damaged { compression: compression.name(), offset, source }
             }
