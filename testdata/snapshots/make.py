@@ -160,12 +160,23 @@ def later():
     }
 
 
+def profile():
+    """What `_memory_viz` makes of a profile to plot it: one segment for each device, categories."""
+    entry = {"action": "alloc", "addr": BASE, "size": 4 * MIB, "stream": 0, "frames": STACK, "category": "gradient"}
+    blocks = [
+        {"size": 4 * MIB, "state": "active_allocated", "requested_size": 4 * MIB, "frames": STACK},
+        {"size": MIB, "state": "inactive"},
+    ]
+    made_up = {"device": 1, "address": BASE, "total_size": 5 * MIB, "stream": 0, "blocks": blocks}
+    return {"device_traces": [[], [entry]], "segments": [made_up]}
+
+
 def write(name, data):
     with open(os.path.join(HERE, name), "wb") as file:
         file.write(data)
 
 
-FORMS = [before_2_0, release_2_0, release_2_1, release_2_6, state_only, later]
+FORMS = [before_2_0, release_2_0, release_2_1, release_2_6, state_only, later, profile]
 for form in FORMS:
     for protocol in range(2, 6):
         write(f"{form.__name__}.p{protocol}.pickle", pickle.dumps(form(), protocol))

@@ -6,7 +6,7 @@ use crate::shell::root;
 
 /// The crates, lowest first. A crate may use those before it, never those after.
 const LAYERS: [&str; 9] =
-    ["fake-cuda", "events", "device", "engine", "memory", "snapshot", "replay", "tonnage", "cli"];
+    ["fake-cuda", "events", "snapshot", "device", "engine", "memory", "replay", "tonnage", "cli"];
 
 fn package(layer: &str) -> String {
     if layer == "tonnage" { "tonnage".to_owned() } else { format!("tonnage-{layer}") }

@@ -19,6 +19,9 @@ use crate::rows::{AnnotationRow, PastRow, Rows, SegmentRow, SettingsRow, Sums, U
 use crate::strings::known;
 use crate::value::{Run, StrId, Table, Value};
 
+/// Bytes of a segment of the small pool.
+const SMALL_SEGMENT: u64 = 2 << 20;
+
 /// What a dictionary is.
 #[derive(Clone, Copy)]
 enum Shape {
@@ -281,15 +284,21 @@ impl Rows {
             }
         }
         let blocks = required(known::BLOCKS, blocks)?;
+        let total = required(known::TOTAL_SIZE, total)?;
         let segment = SnapshotSegment {
             device,
             address: Address(required(known::ADDRESS, address)?),
-            total_size: required(known::TOTAL_SIZE, total)?,
+            total_size: total,
             allocated_size: allocated.unwrap_or(0),
             active_size: active.unwrap_or(0),
             requested_size: requested.unwrap_or(0),
             stream,
-            kind: required(known::SEGMENT_TYPE, kind)?,
+            // Segments that PyTorch makes up from a profile have none.
+            kind: kind.unwrap_or(if total > SMALL_SEGMENT {
+                PoolKind::Large
+            } else {
+                PoolKind::Small
+            }),
             pool,
             expandable,
             stack,

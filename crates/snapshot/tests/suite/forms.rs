@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::support::python;
-use tonnage_events::{Action, Address, BlockState, DeviceId, PoolId, StreamId};
+use tonnage_events::{Action, Address, BlockState, DeviceId, PoolId, PoolKind, StreamId};
 use tonnage_snapshot::{SnapshotFile, Stage, open, parse};
 
 const BASE: u64 = 0x7f00_0000_0000;
@@ -105,6 +105,15 @@ fn a_snapshot_without_history_has_its_segments() {
 }
 
 #[test]
+fn segments_that_were_made_up_from_a_profile_get_what_they_lack() {
+    let file = form("profile");
+    let segment = &file.segments[0];
+    assert_eq!((segment.device, segment.kind), (DeviceId(1), PoolKind::Large));
+    assert_eq!((segment.allocated_size, segment.active_size), (4 * MIB, 4 * MIB));
+    assert_eq!(segment.blocks[1].address, Address(BASE + 4 * MIB));
+}
+
+#[test]
 fn what_a_later_release_adds_does_not_disturb() {
     let file = form("later");
     assert_eq!(file.traces[0].len(), 2);
@@ -156,5 +165,5 @@ runpy.run_path(os.path.join(sys.argv[2], 'make.py'))";
             files += 1;
         }
     }
-    assert_eq!(files, 24);
+    assert_eq!(files, 28);
 }
