@@ -5,6 +5,7 @@
 
 use tonnage_events::TraceEntry;
 
+use crate::rows::taken;
 use crate::value::Run;
 
 /// Trace entries in the order they were read, in pieces.
@@ -16,6 +17,8 @@ pub(crate) struct Entries {
     pieces: Vec<Piece>,
     /// The last piece, and its first number.
     latest: Piece,
+    /// Bytes of the pieces before the last.
+    taken: usize,
 }
 
 #[derive(Default)]
@@ -31,6 +34,11 @@ const MOVED: usize = 1024;
 impl Entries {
     pub(crate) fn len(&self) -> usize {
         self.latest.first as usize + self.latest.entries.len()
+    }
+
+    /// Bytes held.
+    pub(crate) fn memory(&self) -> u64 {
+        (self.taken + taken(&self.pieces) + taken(&self.latest.entries)) as u64
     }
 
     /// Adds an entry and returns its number.
@@ -52,6 +60,7 @@ impl Entries {
         let Some(at) = number.checked_sub(latest.first).map(|at| at as usize) else { return };
         if at > 0 && at < latest.entries.len() && latest.entries.len() - at <= MOVED {
             let entries = latest.entries.split_off(at);
+            self.taken += taken(&latest.entries);
             self.pieces.push(std::mem::replace(latest, Piece { first: number, entries }));
         }
     }

@@ -22,7 +22,7 @@ use crate::input::{Source, not_a_pickle};
 use crate::limits::Limits;
 use crate::memo::{Memo, NUMBERS};
 use crate::opcode::{plain, refuse};
-use crate::rows::Rows;
+use crate::rows::{Rows, taken};
 use crate::value::{Kind, Value};
 
 /// Room that numbers are kept below [`NUMBERS`]: far more than one buffer of input can make.
@@ -267,10 +267,12 @@ impl<'a> Machine<'a> {
     /// so much.
     #[cold]
     fn take_stock(&self) -> Result<()> {
-        let machine = self.stack.len() * size_of::<Value>()
-            + self.slots.len() * (size_of::<Slot>() + size_of::<u32>())
-            + self.held * size_of::<Value>()
-            + self.marks.len() * size_of::<usize>();
+        // Elements of containers: twice, since each grows on its own and to the double.
+        let machine = taken(&self.stack)
+            + taken(&self.slots)
+            + taken(&self.vacant)
+            + 2 * self.held * size_of::<Value>()
+            + taken(&self.marks);
         if machine as u64 + self.memo.memory() + self.rows.memory() > self.limits.memory {
             return Err(over_memory(&self.limits, self.source.offset()));
         }

@@ -12,6 +12,7 @@
 use std::collections::HashMap;
 
 use crate::memo_page::{MemoPage, PAGE};
+use crate::rows::taken;
 use crate::value::{StrId, Table, Value};
 
 /// A value in four bytes: the kind in the upper four bits, a number in the others.
@@ -226,11 +227,13 @@ impl Memo {
 
     /// Bytes held, about.
     pub(crate) fn memory(&self) -> u64 {
-        let map_entry = 2 * size_of::<(u32, Packed)>();
-        (self.dense.len() * size_of::<Packed>()
+        // A map has a byte beside each of its places, of which up to an eighth is kept free.
+        let map_place = (size_of::<(u32, Packed)>() + 1) * 8 / 7;
+        (taken(&self.dense)
+            + taken(&self.pages)
             + self.page_bytes
-            + self.sparse.len() * map_entry
-            + self.boxed.len() * size_of::<Value>()) as u64
+            + self.sparse.capacity() * map_place
+            + taken(&self.boxed)) as u64
     }
 
     /// `value` in four bytes. Numbers are below [`NUMBERS`], or the row, text or slot would not

@@ -83,12 +83,12 @@ impl MemoPage {
         spread[at] = value;
     }
 
-    /// Bytes held, about.
+    /// Bytes held beside itself.
     pub(crate) fn memory(&self) -> usize {
         let others = match &self.others {
             Others::Same(_) => 0,
             Others::Each(places) => size_of_val(&**places),
         };
-        size_of::<Self>() + size_of_val(&*self.in_order) + others
+        size_of_val(&*self.in_order) + others
     }
 }

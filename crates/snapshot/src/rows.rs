@@ -10,7 +10,7 @@
 
 use std::borrow::Cow;
 
-use tonnage_events::{Address, DeviceId, SnapshotBlock, SnapshotSegment, StackId, TraceEntry};
+use tonnage_events::{Address, DeviceId, SnapshotBlock, SnapshotSegment, StackId};
 
 use crate::call_stacks::CallStacks;
 use crate::entries::Entries;
@@ -133,18 +133,18 @@ impl Rows {
     pub(crate) fn memory(&self) -> u64 {
         // Paths and findings are short; a quarter of a kilobyte covers them.
         const PROBLEM: usize = 256;
-        let rows = self.entries.len() * size_of::<TraceEntry>()
-            + self.segments.len() * size_of::<SegmentRow>()
-            + self.blocks.len() * size_of::<SnapshotBlock>()
-            + self.annotations.len() * size_of::<AnnotationRow>()
-            + self.pasts.len() * size_of::<PastRow>()
-            + self.settings.len() * size_of::<SettingsRow>()
-            + self.divisions.len() * size_of::<[u64; 16]>()
-            + self.pairs.len() * size_of::<(u64, u64)>()
-            + self.lists.len() * size_of::<Box<[Value]>>()
+        let rows = taken(&self.segments)
+            + taken(&self.blocks)
+            + taken(&self.annotations)
+            + taken(&self.pasts)
+            + taken(&self.settings)
+            + taken(&self.divisions)
+            + taken(&self.pairs)
+            + taken(&self.lists)
+            + taken(&self.scratch)
             + self.listed * size_of::<Value>()
             + self.problems.len() * PROBLEM;
-        self.strings.memory() + self.stacks.memory() + rows as u64
+        self.strings.memory() + self.stacks.memory() + self.entries.memory() + rows as u64
     }
 
     /// The most numerous of what has a number.
@@ -249,6 +249,11 @@ impl Rows {
         self.problems.push(Problem { path, expected, found, offset, steps: 1 });
         Value::Bad(self.problems.len() as u32 - 1)
     }
+}
+
+/// Bytes that a vector has taken, filled or not.
+pub(crate) fn taken<T>(vector: &Vec<T>) -> usize {
+    vector.capacity() * size_of::<T>()
 }
 
 /// The index in the list that the element at `place` begins at: runs hold several.

@@ -8,6 +8,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 
+use crate::rows::taken;
 use crate::value::StrId;
 
 /// Declares the texts of the format, in the order of their ids.
@@ -158,8 +159,7 @@ impl Strings {
 
     /// Bytes held, about.
     pub(crate) fn memory(&self) -> u64 {
-        let tables = self.ends.len() * size_of::<usize>() + self.table.len() * size_of::<u32>();
-        (self.texts.len() + tables) as u64
+        (self.texts.capacity() + taken(&self.ends) + taken(&self.table)) as u64
     }
 
     /// The id of a text.
