@@ -21,6 +21,11 @@ for device in dry host cuda:0; do
   echo "# $device"
   ./tonnage bench --device "$device" --json || failed=1
 done
+echo "## PyTorch's tools on snapshots that were dumped here"
+for device in dry host cuda:0; do
+  snapshot="snapshot.${device%%:*}.pickle"
+  ./dump_snapshot "$device" "$snapshot" > /dev/null && python3 memory_viz.py "$snapshot" || failed=1
+done
 echo "## PyTorch's allocator and the driver's own, same sizes and threads"
 python3 micro.py || failed=1
 exit "$failed"

@@ -23,8 +23,12 @@ pub(crate) fn bundle() -> anyhow::Result<()> {
     for (suite, package) in SUITES {
         copy(&executable(suite, package)?, suite)?;
     }
+    run("cargo build --release --locked --package tonnage-memory --example dump_snapshot")?;
+    copy("target/release/examples/dump_snapshot", "dump_snapshot")?;
     copy("benches/gpu.sh", "gpu.sh")?;
-    copy("benches/pytorch/micro.py", "micro.py")?;
+    for script in ["micro.py", "memory_viz.py"] {
+        copy(&format!("benches/pytorch/{script}"), script)?;
+    }
     std::fs::create_dir_all(folder.join("streams")).context("gpu-bundle/streams")?;
     for number in 0..40 {
         let file = format!("streams/{number:02}.jsonl");

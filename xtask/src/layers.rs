@@ -8,10 +8,10 @@ use crate::shell::root;
 const LAYERS: [&str; 11] = [
     "fake-cuda",
     "events",
+    "snapshot",
     "device",
     "engine",
     "memory",
-    "snapshot",
     "replay",
     "analysis",
     "export",

@@ -35,6 +35,8 @@ mod stream;
 
 mod view;
 
+mod dump;
+
 #[allow(unsafe_code, reason = "host memory that a device reaches is raw memory")]
 mod pinned;
 
@@ -44,9 +46,12 @@ pub use any_device::AnyDevice;
 pub use block::Block;
 pub use current::{current_device, current_stream, set_current_device, with_stream};
 pub use device::{Device, DeviceOptions, OpenError, ToBytes};
+pub use dump::{SaveError, snapshot_file};
 pub use pinned::{Level, PinnedAllocator, PinnedBlock, PinnedError, PinnedStats};
 pub use stream::Stream;
 pub use tonnage_device::{DeviceError, MemoryInfo};
-pub use tonnage_engine::{AllocError, CacheError, Config, OutOfMemory, Release, Stats};
+pub use tonnage_engine::{
+    AllocError, CacheError, Config, OutOfMemory, RecordOptions, Release, Snapshot, Stats,
+};
 pub use tonnage_events::{Address, Bytes, DeviceId, StreamId};
 pub use view::Memory;

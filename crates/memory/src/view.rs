@@ -10,7 +10,7 @@ use crate::sync::lock;
 /// What `torch.cuda.memory_*` tells and does, for one device.
 #[derive(Clone, Copy, Debug)]
 pub struct Memory<'a> {
-    device: &'a Device,
+    pub(crate) device: &'a Device,
 }
 
 impl<'a> Memory<'a> {

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use tonnage_events::{Frame, Stacks};
 
+use crate::rows::taken;
 use crate::strings::Strings;
 use crate::value::StrId;
 
@@ -105,10 +106,15 @@ impl CallStacks {
 
     /// Bytes held, about.
     pub(crate) fn memory(&self) -> u64 {
-        let call = size_of::<Call>() + 2 * size_of::<(Call, u32)>();
-        let stack = size_of::<usize>() + 2 * size_of::<(Box<[u32]>, u32)>();
-        let stacked = 2 * size_of::<u32>();
-        (self.calls.len() * call + self.ends.len() * stack + self.stacked.len() * stacked) as u64
+        // A map has a byte beside each of its places, of which up to an eighth is kept free.
+        let map_place = |bytes: usize| (bytes + 1) * 8 / 7;
+        let calls = self.known_calls.capacity() * map_place(size_of::<(Call, u32)>());
+        let stacks = self.known_stacks.capacity() * map_place(size_of::<(Box<[u32]>, u32)>());
+        // The calls of a stack are there twice: in their own list, and in the map, behind the
+        // words that whoever gives out memory needs for itself.
+        let keys = self.stacked.len() * size_of::<u32>() + self.ends.len() * 16;
+        let rows = taken(&self.calls) + taken(&self.stacked) + taken(&self.ends);
+        (calls + stacks + keys + rows) as u64
     }
 
     /// Bytes that [`CallStacks::finish`] will take, about.

@@ -15,9 +15,12 @@ use crate::fields::{
     Checked, Fault, boolean, device_of, fault, fraction, pairs, quoted, required, signed, stack_of,
     text, unsigned,
 };
-use crate::rows::{AnnotationRow, Rows, SegmentRow, SettingsRow};
+use crate::rows::{AnnotationRow, PastRow, Rows, SegmentRow, SettingsRow, Sums, UNPLACED};
 use crate::strings::known;
 use crate::value::{Run, StrId, Table, Value};
+
+/// Bytes of a segment of the small pool.
+const SMALL_SEGMENT: u64 = 2 << 20;
 
 /// What a dictionary is.
 #[derive(Clone, Copy)]
@@ -25,6 +28,7 @@ enum Shape {
     Entry,
     Frame,
     Block,
+    Past,
     Segment,
     Settings,
     Divisions,
@@ -44,6 +48,7 @@ impl Shape {
         const DIVISION: u16 = 1 << 6;
         const TIME: u16 = 1 << 7;
         const SIZE: u16 = 1 << 8;
+        const REAL_SIZE: u16 = 1 << 9;
         /// The mark of each known text, by its id.
         const MARKS: [u16; known::ALL.len()] = {
             let mut marks = [0; known::ALL.len()];
@@ -56,6 +61,7 @@ impl Shape {
             marks[known::TIME_US.0 as usize] = TIME;
             marks[known::SIZE.0 as usize] = SIZE;
             marks[known::ADDR.0 as usize] = SIZE;
+            marks[known::REAL_SIZE.0 as usize] = REAL_SIZE;
             let mut id = known::PYTORCH_CUDA_ALLOC_CONF.0 as usize;
             while id <= known::ROUNDUP_POWER2_DIVISIONS.0 as usize {
                 marks[id] = SETTING;
@@ -83,6 +89,8 @@ impl Shape {
             Some(Self::Segment)
         } else if has(STATE | SIZE) {
             Some(Self::Block)
+        } else if has(REAL_SIZE) {
+            Some(Self::Past)
         } else if has(SETTING) {
             Some(Self::Settings)
         } else if has(TIME) {
@@ -108,6 +116,7 @@ impl Rows {
             },
             Shape::Frame => self.frame(items).map(Value::Frame),
             Shape::Block => self.block(items).map(|row| Value::Row(Table::Blocks, row)),
+            Shape::Past => self.past(items).map(Value::Past),
             Shape::Segment => self.segment(items).map(|row| Value::Row(Table::Segments, row)),
             Shape::Settings => self.settings(items).map(Value::Settings),
             Shape::Divisions => self.divisions(items).map(Value::Divisions),
@@ -122,11 +131,12 @@ impl Rows {
     #[inline]
     fn entry(&mut self, items: &[Value]) -> Checked<Result<u32, StrId>> {
         let (mut action, mut address, mut size, mut stream) = (None, None, None, None);
-        let (mut time_us, mut stack) = (0, None);
+        let (mut device_free, mut time_us, mut stack) = (None, 0, None);
         for (key, value) in pairs(items) {
             match key {
                 known::ACTION => action = Some(text(key, value)?),
-                known::ADDR | known::DEVICE_FREE => address = Some(unsigned(key, value)?),
+                known::ADDR => address = Some(unsigned(key, value)?),
+                known::DEVICE_FREE => device_free = Some(unsigned(key, value)?),
                 known::SIZE => size = Some(unsigned(key, value)?),
                 known::STREAM => stream = Some(unsigned(key, value)?),
                 known::TIME_US => time_us = unsigned(key, value)?,
@@ -140,6 +150,11 @@ impl Rows {
         let action = required(known::ACTION, action)?;
         let Some(&action) = Action::ALL.get(action.0 as usize) else {
             return Ok(Err(action));
+        };
+        // An entry has one of the two; should it have both, the action says which is meant.
+        let address = match action {
+            Action::Oom => device_free.or(address),
+            _ => address.or(device_free),
         };
         let entry = TraceEntry {
             action,
@@ -174,9 +189,11 @@ impl Rows {
         Ok(self.stacks.call(Call { name, filename, line }))
     }
 
+    /// A block. Until PyTorch 2.0 it had no address, and told what was requested, and where, in a
+    /// list of the allocations that it ever served, the latest first.
     fn block(&mut self, items: &[Value]) -> Checked<u32> {
         let (mut address, mut size, mut requested, mut state) = (None, None, None, None);
-        let mut stack = None;
+        let (mut stack, mut past) = (None, None);
         for (key, value) in pairs(items) {
             match key {
                 known::ADDRESS => address = Some(unsigned(key, value)?),
@@ -188,33 +205,58 @@ impl Rows {
                     state = Some(known.ok_or_else(|| fault(key, value, "a state of a block"))?);
                 }
                 known::FRAMES => stack = stack_of(key, value)?,
+                known::HISTORY => {
+                    past = match value {
+                        Value::PastList(latest) => Some(self.pasts[latest as usize]),
+                        Value::EmptyList | Value::None => None,
+                        _ => return Err(fault(key, value, "a list of allocations")),
+                    }
+                }
                 _ => {}
             }
         }
+        let size = required(known::SIZE, size)?;
+        let state = required(known::STATE, state)?;
+        // Nobody knows what was requested, so it counts as all used.
+        let whole = if state == BlockState::Inactive { 0 } else { size };
         self.blocks.push(SnapshotBlock {
-            address: Address(required(known::ADDRESS, address)?),
-            size: required(known::SIZE, size)?,
-            requested_size: required(known::REQUESTED_SIZE, requested)?,
-            state: required(known::STATE, state)?,
-            stack,
+            address: address.map_or(UNPLACED, Address),
+            size,
+            requested_size: requested.or(past.map(|past| past.requested)).unwrap_or(whole),
+            state,
+            stack: stack.or(past.and_then(|past| past.stack)),
         });
         Ok(self.blocks.len() as u32 - 1)
     }
 
+    fn past(&mut self, items: &[Value]) -> Checked<u32> {
+        let (mut requested, mut stack) = (None, None);
+        for (key, value) in pairs(items) {
+            match key {
+                known::REAL_SIZE => requested = Some(unsigned(key, value)?),
+                known::FRAMES => stack = stack_of(key, value)?,
+                _ => {}
+            }
+        }
+        self.pasts.push(PastRow { requested: required(known::REAL_SIZE, requested)?, stack });
+        Ok(self.pasts.len() as u32 - 1)
+    }
+
     fn segment(&mut self, items: &[Value]) -> Checked<u32> {
-        let (mut device, mut address, mut total, mut stream) = (None, None, None, None);
+        let (mut device, mut address, mut total) = (DeviceId::default(), None, None);
+        let mut stream = StreamId::DEFAULT;
         let (mut allocated, mut active, mut requested) = (None, None, None);
         let (mut kind, mut blocks) = (None, None);
         let (mut pool, mut expandable, mut stack) = (PoolId::DEFAULT, false, None);
         for (key, value) in pairs(items) {
             match key {
-                known::DEVICE => device = Some(device_of(key, value)?),
+                known::DEVICE => device = device_of(key, value)?,
                 known::ADDRESS => address = Some(unsigned(key, value)?),
                 known::TOTAL_SIZE => total = Some(unsigned(key, value)?),
                 known::ALLOCATED_SIZE => allocated = Some(unsigned(key, value)?),
                 known::ACTIVE_SIZE => active = Some(unsigned(key, value)?),
                 known::REQUESTED_SIZE => requested = Some(unsigned(key, value)?),
-                known::STREAM => stream = Some(unsigned(key, value)?),
+                known::STREAM => stream = StreamId(unsigned(key, value)?),
                 known::SEGMENT_TYPE => {
                     kind = Some(match text(key, value)? {
                         known::SMALL => PoolKind::Small,
@@ -242,21 +284,32 @@ impl Rows {
             }
         }
         let blocks = required(known::BLOCKS, blocks)?;
+        let total = required(known::TOTAL_SIZE, total)?;
         let segment = SnapshotSegment {
-            device: required(known::DEVICE, device)?,
+            device,
             address: Address(required(known::ADDRESS, address)?),
-            total_size: required(known::TOTAL_SIZE, total)?,
-            allocated_size: required(known::ALLOCATED_SIZE, allocated)?,
-            active_size: required(known::ACTIVE_SIZE, active)?,
-            requested_size: required(known::REQUESTED_SIZE, requested)?,
-            stream: StreamId(required(known::STREAM, stream)?),
-            kind: required(known::SEGMENT_TYPE, kind)?,
+            total_size: total,
+            allocated_size: allocated.unwrap_or(0),
+            active_size: active.unwrap_or(0),
+            requested_size: requested.unwrap_or(0),
+            stream,
+            // Segments that PyTorch makes up from a profile have none.
+            kind: kind.unwrap_or(if total > SMALL_SEGMENT {
+                PoolKind::Large
+            } else {
+                PoolKind::Small
+            }),
             pool,
             expandable,
             stack,
             blocks: Vec::new(),
         };
-        self.segments.push(SegmentRow { segment, blocks });
+        let sums = Sums {
+            allocated: allocated.is_none(),
+            active: active.is_none(),
+            requested: requested.is_none(),
+        };
+        self.segments.push(SegmentRow { segment, blocks, sums });
         Ok(self.segments.len() as u32 - 1)
     }
 
@@ -283,7 +336,9 @@ impl Rows {
                 continue;
             }
             match key {
-                known::PYTORCH_CUDA_ALLOC_CONF => row.conf = Some(text(key, value)?),
+                known::PYTORCH_CUDA_ALLOC_CONF | known::PYTORCH_ALLOC_CONF => {
+                    row.conf = Some(text(key, value)?)
+                }
                 known::MAX_SPLIT_SIZE => row.max_split_size = Some(signed(key, value)?),
                 known::GARBAGE_COLLECTION_THRESHOLD => {
                     row.garbage_collection_threshold = Some(fraction(key, value)?);

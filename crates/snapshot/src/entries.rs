@@ -5,6 +5,7 @@
 
 use tonnage_events::TraceEntry;
 
+use crate::rows::taken;
 use crate::value::Run;
 
 /// Trace entries in the order they were read, in pieces.
@@ -16,6 +17,8 @@ pub(crate) struct Entries {
     pieces: Vec<Piece>,
     /// The last piece, and its first number.
     latest: Piece,
+    /// Bytes of the pieces before the last.
+    taken: usize,
 }
 
 #[derive(Default)]
@@ -33,11 +36,21 @@ impl Entries {
         self.latest.first as usize + self.latest.entries.len()
     }
 
+    /// Bytes held.
+    pub(crate) fn memory(&self) -> u64 {
+        (self.taken + taken(&self.pieces) + taken(&self.latest.entries)) as u64
+    }
+
     /// Adds an entry and returns its number.
     #[inline]
     pub(crate) fn push(&mut self, entry: TraceEntry) -> u32 {
         let number = self.len() as u32;
-        self.latest.entries.push(entry);
+        let entries = &mut self.latest.entries;
+        if entries.len() == entries.capacity() {
+            // By a quarter, not to the double: most of what a file costs is in here.
+            entries.reserve_exact((entries.len() / 4).max(MOVED));
+        }
+        entries.push(entry);
         number
     }
 
@@ -47,6 +60,7 @@ impl Entries {
         let Some(at) = number.checked_sub(latest.first).map(|at| at as usize) else { return };
         if at > 0 && at < latest.entries.len() && latest.entries.len() - at <= MOVED {
             let entries = latest.entries.split_off(at);
+            self.taken += taken(&latest.entries);
             self.pieces.push(std::mem::replace(latest, Piece { first: number, entries }));
         }
     }

@@ -44,20 +44,30 @@ pub(crate) fn read_entries(
 /// Reads the entry at the beginning of `bytes`: its row, and how many bytes it takes.
 #[inline(always)]
 fn read_entry(bytes: &[u8], memo: &mut Memo, rows: &mut Rows) -> Option<(u32, usize)> {
-    let &[plain::MEMOIZE, plain::MARK, ref rest @ ..] = bytes else { return None };
+    // Python memoises it whether it is needed again or not; `write` does not.
+    let (memoised, rest) = match bytes {
+        [plain::MEMOIZE, plain::MARK, rest @ ..] => (true, rest),
+        [plain::MARK, rest @ ..] => (false, rest),
+        _ => return None,
+    };
     let mut cursor = Cursor { rest, memo, rows };
     // Python keeps the order in which PyTorch sets the keys. Other dictionaries end here.
     if cursor.text_from_memo()? != known::ACTION {
         return None;
     }
-    let place = cursor.memo.hold()?;
+    let place = cursor.memo.next_in_order()?;
+    if memoised {
+        cursor.memo.hold()?;
+    }
     let Some(entry) = cursor.entry() else {
         memo.truncate(place);
         return None;
     };
     let len = bytes.len() - cursor.rest.len();
     let row = rows.entries.push(entry);
-    memo.fill_with_entry(place, row);
+    if memoised {
+        memo.fill_with_entry(place, row);
+    }
     Some((row, len))
 }
 
@@ -78,7 +88,10 @@ impl Cursor<'_, '_> {
         let (mut time_us, mut stack) = (0, None);
         while !self.accept(plain::SETITEMS) {
             match self.text_from_memo()? {
-                known::ADDR | known::DEVICE_FREE => address = Some(self.unsigned()?),
+                // Which of the two is meant, should both be there, is not decided here.
+                known::ADDR | known::DEVICE_FREE if address.is_none() => {
+                    address = Some(self.unsigned()?);
+                }
                 known::SIZE => size = Some(self.unsigned()?),
                 known::STREAM => stream = Some(self.unsigned()?),
                 known::TIME_US => time_us = self.unsigned()?,

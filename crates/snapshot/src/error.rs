@@ -63,12 +63,24 @@ pub enum SnapshotError {
          file again"
     )]
     Damaged {
-        /// `zstd` or `gzip`.
+        /// `zstd`, `gzip` or `xz`.
         compression: &'static str,
         /// How much of the pickle had come out.
         offset: u64,
         /// What the decompressor said.
         source: io::Error,
+    },
+
+    /// The compression looks back further than is allowed. Unpack the file first.
+    #[error(
+        "unpacking the {compression} data takes more than {allowed} bytes of memory; unpack it with \
+         the tool that packed it, and pass the result"
+    )]
+    Window {
+        /// `zstd` or `xz`.
+        compression: &'static str,
+        /// Bytes that unpacking may take.
+        allowed: u64,
     },
 
     /// The bytes break the rules of pickles. Nothing but a fresh copy will help.

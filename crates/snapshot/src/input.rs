@@ -22,13 +22,22 @@ enum Compression {
     None,
     Zstd,
     Gzip,
+    Xz,
 }
+
+/// Bytes that unpacking zstd or xz may take: their formats let a file ask for gigabytes. Enough for
+/// what the highest levels of the usual tools write.
+const WINDOW: u32 = 128 << 20;
+
+/// What zstd says to a file that asks for more; its error has no kind of its own.
+const ZSTD_WINDOW: &str = "Frame requires too much memory for decoding";
 
 impl Compression {
     fn of(magic: &[u8]) -> Self {
         match magic {
             [0x28, 0xb5, 0x2f, 0xfd, ..] => Self::Zstd,
             [0x1f, 0x8b, ..] => Self::Gzip,
+            [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => Self::Xz,
             _ => Self::None,
         }
     }
@@ -38,6 +47,7 @@ impl Compression {
             Self::None => "uncompressed",
             Self::Zstd => "zstd",
             Self::Gzip => "gzip",
+            Self::Xz => "xz",
         }
     }
 }
@@ -107,8 +117,9 @@ impl Ahead {
 impl<'a> Source<'a> {
     /// Looks at the first bytes and sets up what unpacks the rest.
     pub(crate) fn new(mut input: impl Read + 'a, allowed: u64) -> Result<Self> {
-        let mut magic = Vec::with_capacity(4);
-        input.by_ref().take(4).read_to_end(&mut magic).map_err(SnapshotError::Io)?;
+        // As many bytes as the longest sign takes, which is that of xz.
+        let mut magic = Vec::with_capacity(6);
+        input.by_ref().take(6).read_to_end(&mut magic).map_err(SnapshotError::Io)?;
         let compression = Compression::of(&magic);
         let input = Cursor::new(magic).chain(input);
         let reader: Box<dyn Read + 'a> = match compression {
@@ -117,7 +128,14 @@ impl<'a> Source<'a> {
                 Box::new(flate2::bufread::MultiGzDecoder::new(BufReader::new(input)))
             }
             Compression::Zstd => {
-                Box::new(zstd::stream::read::Decoder::new(input).map_err(SnapshotError::Io)?)
+                let mut decoder =
+                    zstd::stream::read::Decoder::new(input).map_err(SnapshotError::Io)?;
+                decoder.window_log_max(WINDOW.ilog2()).map_err(SnapshotError::Io)?;
+                Box::new(decoder)
+            }
+            Compression::Xz => {
+                let input = BufReader::new(input);
+                Box::new(lzma_rust2::XzReader::new_mem_limit(input, true, WINDOW >> 10))
             }
         };
         Ok(Self {
@@ -262,6 +280,18 @@ impl<'a> Source<'a> {
         Ok(())
     }
 
+    /// Reads what is left to the end, which also lets the decompressor check its sums, and returns
+    /// how many bytes that was.
+    pub(crate) fn drain(&mut self) -> Result<u64> {
+        let from = self.offset();
+        while self.ended.is_none() {
+            self.start = self.filled;
+            self.fill()?;
+        }
+        let end = self.base + self.ended.unwrap_or(self.filled) as u64;
+        Ok(end.saturating_sub(from))
+    }
+
     /// The error for wanting more than there is.
     #[cold]
     pub(crate) fn truncated(&self) -> SnapshotError {
@@ -276,6 +306,11 @@ impl<'a> Source<'a> {
             (Compression::None, _) => SnapshotError::Io(source),
             _ if by_system => SnapshotError::Io(source),
             (_, io::ErrorKind::UnexpectedEof) => SnapshotError::Truncated { offset },
+            (compression, kind)
+                if kind == io::ErrorKind::OutOfMemory || source.to_string() == ZSTD_WINDOW =>
+            {
+                SnapshotError::Window { compression: compression.name(), allowed: WINDOW.into() }
+            }
             (compression, _) => {
                 SnapshotError::Damaged { compression: compression.name(), offset, source }
             }
@@ -286,7 +321,7 @@ impl<'a> Source<'a> {
 /// What a file that does not begin like a pickle looks like instead. `None` for one that does.
 pub(crate) fn not_a_pickle(first: &[u8]) -> Option<SnapshotError> {
     const DUMP: &str = "Pass the file that torch.cuda.memory._dump_snapshot wrote";
-    const UNPACK: &str = "Unpack it, or pack it with zstd or gzip";
+    const UNPACK: &str = "Unpack it, or pack it with zstd, gzip or xz";
     const RESAVE: &str = "If you trust it, write it again with pickle.dump(..., protocol=4)";
     const FIND: &str = "Download the raw file";
     let text = first.trim_ascii_start();
@@ -295,10 +330,9 @@ pub(crate) fn not_a_pickle(first: &[u8]) -> Option<SnapshotError> {
         [] => ("an empty file", "Was the program stopped while it dumped the snapshot?"),
         [b'P', b'K', 3 | 5, ..] => ("a zip archive, perhaps a checkpoint of torch.save", DUMP),
         [b'B', b'Z', b'h', ..] => ("bzip2 data", UNPACK),
-        [0xfd, b'7', b'z', b'X', b'Z', ..] => ("xz data", UNPACK),
         [0x7f, b'E', b'L', b'F', ..] => ("a program", DUMP),
         [0x93, b'N', b'U', b'M', ..] => ("a NumPy array", DUMP),
-        [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x1f, 0x8b, ..] => {
+        _ if Compression::of(first) != Compression::None => {
             ("data compressed twice", "Unpack it once")
         }
         _ if text.starts_with(b"<") => ("a web page or other XML", FIND),

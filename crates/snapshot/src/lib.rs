@@ -1,7 +1,7 @@
 //! Reads the memory snapshots that PyTorch writes (`torch.cuda.memory._dump_snapshot`), without
-//! executing anything.
+//! executing anything, and writes them.
 //!
-//! In:  the bytes of a pickle (protocols 2 to 5), plain or compressed with zstd or gzip.
+//! In:  the bytes of a pickle (protocols 2 to 5), plain or compressed with zstd, gzip or xz.
 //! Out: a [`SnapshotFile`]: segments, traces, settings, annotations and stacks as plain data.
 //!
 //! A pickle is a program for a small stack machine, and Python's reader lets that program import
@@ -17,9 +17,11 @@
 //! | --- | --- | --- |
 //! | 1 input | compressed bytes → plain bytes with offsets | `input.rs` |
 //! | 2 opcodes | byte → what it is called, and whether it is plain data | `opcode.rs` |
-//! | 3 machine | opcodes → values | `machine/`, `memo.rs`, `value.rs`, `entry_path.rs` |
+//! | 3 machine | opcodes → values | `machine/`, `memo.rs`, `memo_page.rs`, `value.rs`, `entry_path.rs` |
 //! | 4 rows | complete dictionaries and lists → rows | `rows.rs`, `dicts.rs`, `strings.rs`, ... |
-//! | 5 file | rows → [`SnapshotFile`] | `snapshot_file.rs` |
+//! | 5 file | rows → [`SnapshotFile`] | `finish.rs`, `snapshot_file.rs` |
+//! Writing goes the other way: [`SnapshotFile`] → opcodes → bytes, in `write.rs`, `pickle_out.rs` and
+//! `save.rs`. What was read and written again reads the same.
 //!
 //! ```
 //! // What `pickle.dumps([], protocol=4)` gives: the snapshot of an allocator without segments.
@@ -47,6 +49,8 @@ mod entry_path;
 
 mod memo;
 
+mod memo_page;
+
 mod value;
 
 // 4. Complete things, as rows.
@@ -63,10 +67,23 @@ mod call_stacks;
 mod strings;
 
 // 5. What a file holds.
+mod finish;
+
 mod snapshot_file;
+
+// The ways in.
+mod read;
+
+// And out.
+mod pickle_out;
+
+mod write;
+
+mod save;
 
 pub use error::SnapshotError;
 pub use limits::Limits;
-pub use snapshot_file::{
-    AllocatorSettings, Annotation, Keys, SnapshotFile, Stage, fuzz_pickle, open, parse, read,
-};
+pub use read::{fuzz_pickle, open, parse, read};
+pub use save::{SaveError, save};
+pub use snapshot_file::{AllocatorSettings, Annotation, Keys, SnapshotFile, Stage};
+pub use write::write;

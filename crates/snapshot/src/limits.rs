@@ -10,9 +10,9 @@
 pub struct Limits {
     /// Bytes of pickle, after decompression. Bounds the time as well.
     pub pickle_bytes: u64,
-    /// Bytes that the reader may hold at once, by its own count of what it stores. Taken stock of
-    /// once per buffer of input, so it can be passed by a few megabytes. What the decompressor
-    /// needs comes on top, at most 128 MiB.
+    /// Bytes that the reader may hold at once, by its own count of what it has taken, filled or not.
+    /// Taken stock of once per buffer of input, so a table that grows can pass it before it is
+    /// noticed. What the decompressor needs comes on top, at most 128 MiB.
     pub memory: u64,
     /// Containers inside containers. PyTorch nests six deep.
     pub depth: usize,

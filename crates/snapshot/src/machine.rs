@@ -22,7 +22,7 @@ use crate::input::{Source, not_a_pickle};
 use crate::limits::Limits;
 use crate::memo::{Memo, NUMBERS};
 use crate::opcode::{plain, refuse};
-use crate::rows::Rows;
+use crate::rows::{Rows, taken};
 use crate::value::{Kind, Value};
 
 /// Room that numbers are kept below [`NUMBERS`]: far more than one buffer of input can make.
@@ -54,6 +54,8 @@ pub(crate) struct Outcome {
     pub(crate) rows: Rows,
     /// Where the program ends.
     pub(crate) offset: u64,
+    /// Bytes after that.
+    pub(crate) trailing: u64,
 }
 
 /// The value at the top of a file.
@@ -80,7 +82,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Follows the program to its end. What comes after it in the file is not looked at.
+    /// Follows the program to its end. What comes after it in the file is counted, not looked at.
     pub(crate) fn run(mut self) -> Result<Outcome> {
         if let Some(error) = not_a_pickle(self.source.first()?) {
             return Err(error);
@@ -98,6 +100,7 @@ impl<'a> Machine<'a> {
         loop {
             if !self.source.has_next() {
                 self.source.fill()?;
+                self.memo.turn_pages();
                 self.take_stock()?;
             }
             self.at = self.source.offset();
@@ -264,10 +267,12 @@ impl<'a> Machine<'a> {
     /// so much.
     #[cold]
     fn take_stock(&self) -> Result<()> {
-        let machine = self.stack.len() * size_of::<Value>()
-            + self.slots.len() * (size_of::<Slot>() + size_of::<u32>())
-            + self.held * size_of::<Value>()
-            + self.marks.len() * size_of::<usize>();
+        // Elements of containers: twice, since each grows on its own and to the double.
+        let machine = taken(&self.stack)
+            + taken(&self.slots)
+            + taken(&self.vacant)
+            + 2 * self.held * size_of::<Value>()
+            + taken(&self.marks);
         if machine as u64 + self.memo.memory() + self.rows.memory() > self.limits.memory {
             return Err(over_memory(&self.limits, self.source.offset()));
         }
@@ -302,7 +307,9 @@ impl Machine<'_> {
             }
             other => Root::Other(other),
         };
-        Ok(Outcome { root, rows: self.rows, offset: self.source.offset() })
+        let offset = self.source.offset();
+        let trailing = self.source.drain()?;
+        Ok(Outcome { root, rows: self.rows, offset, trailing })
     }
 
     #[inline]

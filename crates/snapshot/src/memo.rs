@@ -5,20 +5,36 @@
 //!
 //! Python memoises every dictionary, list and text, needed again or not: two of them for each
 //! trace entry. So a place costs four bytes: a kind, and the number that the value already has in
-//! the table it lives in. The few values that have no such number get one in `boxed`.
+//! the table it lives in. The few values that have no such number get one in `boxed`. And places
+//! that have not been asked for in a while go into pages, in which a trace entry costs a bit
+//! (`memo_page.rs`): of a million entries, the memo would otherwise be a sixth of all memory.
 
 use std::collections::HashMap;
 
+use crate::memo_page::{MemoPage, PAGE};
+use crate::rows::taken;
 use crate::value::{StrId, Table, Value};
 
 /// A value in four bytes: the kind in the upper four bits, a number in the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Packed(u32);
+pub(crate) struct Packed(u32);
 
 impl Packed {
     #[inline]
     fn new(kind: u32, number: u32) -> Self {
         Self(kind << NUMBER_BITS | number & (NUMBERS - 1))
+    }
+
+    /// A trace entry.
+    #[inline]
+    pub(crate) fn entry(row: u32) -> Self {
+        Self::new(ENTRY, row)
+    }
+
+    /// The row of a trace entry; `None` for anything else.
+    #[inline]
+    pub(crate) fn as_entry(self) -> Option<u32> {
+        (self.0 >> NUMBER_BITS == ENTRY).then_some(self.0 & (NUMBERS - 1))
     }
 }
 
@@ -36,58 +52,126 @@ const SEGMENT: u32 = 6;
 const BLOCK: u32 = 7;
 const PAIR: u32 = 8;
 
+/// The first places stay out of pages: keys are among them, and are asked for with every entry.
+/// Chosen: the keys of a snapshot with ten thousand blocks are.
+const FRONT: usize = 1 << 15;
+
 /// The memo.
+///
+/// The places from 0 on, as Python numbers them, are in three parts. The first [`FRONT`] are the
+/// beginning of `dense`; then come those in `pages`; then the latest, which are the rest of `dense`.
 #[derive(Default)]
 pub(crate) struct Memo {
-    /// The places from 0 on, as Python numbers them.
     dense: Vec<Packed>,
+    pages: Vec<MemoPage>,
+    /// Places in pages.
+    paged: usize,
+    /// Bytes of the pages: counted along, since they are asked for with every buffer of input.
+    page_bytes: usize,
     /// Places beyond, for pickles that number them otherwise.
     sparse: HashMap<u32, Packed>,
     boxed: Vec<Value>,
+}
+
+/// Where a place is kept.
+enum Spot {
+    Dense(usize),
+    Page { page: usize, at: usize },
 }
 
 impl Memo {
     /// The place that the next MEMOIZE fills.
     #[inline]
     pub(crate) fn next(&self) -> u32 {
-        (self.dense.len() + self.sparse.len()) as u32
+        (self.dense.len() + self.paged + self.sparse.len()) as u32
+    }
+
+    /// Where a place is kept, or would be.
+    #[inline]
+    fn spot(&self, place: u32) -> Spot {
+        let place = place as usize;
+        if place < FRONT {
+            return Spot::Dense(place);
+        }
+        match place.checked_sub(self.paged) {
+            Some(index) if index >= FRONT => Spot::Dense(index),
+            _ => Spot::Page { page: (place - FRONT) / PAGE, at: (place - FRONT) % PAGE },
+        }
+    }
+
+    #[inline]
+    fn packed(&self, place: u32) -> Option<Packed> {
+        let dense = match self.spot(place) {
+            Spot::Dense(index) => self.dense.get(index).copied(),
+            Spot::Page { page, at } => self.pages.get(page).map(|page| page.get(at)),
+        };
+        dense.or_else(|| self.sparse.get(&place).copied())
     }
 
     /// What lies at a place, if anything was put there.
     #[inline]
     pub(crate) fn get(&self, place: u32) -> Option<Value> {
-        let packed = match self.dense.get(place as usize) {
-            Some(&packed) => packed,
-            None => *self.sparse.get(&place)?,
-        };
-        Some(self.unpack(packed))
+        self.packed(place).map(|packed| self.unpack(packed))
     }
 
     /// The text at a place, if that is what lies there.
     #[inline]
     pub(crate) fn get_text(&self, place: u32) -> Option<StrId> {
-        let packed = self.dense.get(place as usize)?.0;
+        let front = self.dense.get(place as usize).filter(|_| (place as usize) < FRONT);
+        let packed = match front {
+            Some(packed) => packed.0,
+            None => self.get_far(place)?.0,
+        };
         (packed >> NUMBER_BITS == STR).then_some(StrId(packed & (NUMBERS - 1)))
+    }
+
+    #[inline(never)]
+    fn get_far(&self, place: u32) -> Option<Packed> {
+        self.packed(place)
     }
 
     /// Puts `value` at `place`.
     #[inline]
     pub(crate) fn put(&mut self, place: u32, value: Value) {
         let packed = self.pack(value);
-        let index = place as usize;
-        if index == self.dense.len() {
-            self.dense.push(packed);
-            if !self.sparse.is_empty() {
-                self.sparse.remove(&place);
+        match self.spot(place) {
+            Spot::Dense(index) if index == self.dense.len() => {
+                self.dense.push(packed);
+                if !self.sparse.is_empty() {
+                    self.sparse.remove(&place);
+                }
             }
-        } else if let Some(old) = self.dense.get_mut(index) {
-            *old = packed;
-        } else {
-            self.sparse.insert(place, packed);
+            Spot::Dense(index) => match self.dense.get_mut(index) {
+                Some(old) => *old = packed,
+                None => drop(self.sparse.insert(place, packed)),
+            },
+            Spot::Page { page, at } => {
+                let page = &mut self.pages[page];
+                self.page_bytes -= page.memory();
+                page.set(at, packed);
+                self.page_bytes += page.memory();
+            }
         }
     }
 
-    /// Puts a text where MEMOIZE does. Only after [`Memo::hold`], which says whether that is the end.
+    /// Moves all but the first places into pages. Called once per buffer of input, when no place is
+    /// [held](Memo::hold).
+    pub(crate) fn turn_pages(&mut self) {
+        let full = self.dense.len().saturating_sub(FRONT) / PAGE * PAGE;
+        if full == 0 {
+            return;
+        }
+        for places in self.dense[FRONT..FRONT + full].chunks_exact(PAGE) {
+            let page = MemoPage::new(places);
+            self.page_bytes += page.memory();
+            self.pages.push(page);
+        }
+        self.dense.drain(FRONT..FRONT + full);
+        self.paged += full;
+    }
+
+    /// Puts a text where MEMOIZE does. Only after [`Memo::next_in_order`], which says whether that is
+    /// the end.
     #[inline]
     pub(crate) fn add_text(&mut self, text: StrId) {
         self.dense.push(Packed::new(STR, text.0));
@@ -96,27 +180,31 @@ impl Memo {
     /// Puts an entry at a place that [`Memo::hold`] gave out.
     #[inline]
     pub(crate) fn fill_with_entry(&mut self, place: u32, row: u32) {
-        if let Some(held) = self.dense.get_mut(place as usize) {
-            *held = Packed::new(ENTRY, row);
+        if let Some(held) = self.dense.get_mut(place as usize - self.paged) {
+            *held = Packed::entry(row);
         }
+    }
+
+    /// The place that the next MEMOIZE fills; `None` if the places were not filled in order.
+    #[inline]
+    pub(crate) fn next_in_order(&self) -> Option<u32> {
+        self.sparse.is_empty().then(|| self.next())
     }
 
     /// Leaves room where MEMOIZE puts the next value, and returns the place; `None` if the places
     /// were not filled in order. Nothing of use lies there until a value is put.
     #[inline]
     pub(crate) fn hold(&mut self) -> Option<u32> {
-        if !self.sparse.is_empty() {
-            return None;
-        }
-        let place = self.next();
+        let place = self.next_in_order()?;
         self.dense.push(Packed::new(BOXED, NUMBERS - 1));
         Some(place)
     }
 
-    /// Forgets what lies at `place`, which [`Memo::hold`] gave out, and behind.
+    /// Forgets what lies at `place`, which [`Memo::next_in_order`] told since the last pages were
+    /// turned, and behind.
     #[cold]
     pub(crate) fn truncate(&mut self, place: u32) {
-        self.dense.truncate(place as usize);
+        self.dense.truncate(place as usize - self.paged);
     }
 
     /// Puts `new` at `place` if `old` is there.
@@ -129,7 +217,7 @@ impl Memo {
 
     /// Whether the places run out. There are 2³² of them.
     pub(crate) fn is_nearly_full(&self) -> bool {
-        self.dense.len() + self.sparse.len() > (u32::MAX - NUMBERS) as usize
+        self.dense.len() + self.paged + self.sparse.len() > (u32::MAX - NUMBERS) as usize
     }
 
     /// How many values have a number in the memo only.
@@ -139,10 +227,13 @@ impl Memo {
 
     /// Bytes held, about.
     pub(crate) fn memory(&self) -> u64 {
-        let map_entry = 2 * size_of::<(u32, Packed)>();
-        (self.dense.len() * size_of::<Packed>()
-            + self.sparse.len() * map_entry
-            + self.boxed.len() * size_of::<Value>()) as u64
+        // A map has a byte beside each of its places, of which up to an eighth is kept free.
+        let map_place = (size_of::<(u32, Packed)>() + 1) * 8 / 7;
+        (taken(&self.dense)
+            + taken(&self.pages)
+            + self.page_bytes
+            + self.sparse.capacity() * map_place
+            + taken(&self.boxed)) as u64
     }
 
     /// `value` in four bytes. Numbers are below [`NUMBERS`], or the row, text or slot would not
@@ -218,6 +309,50 @@ mod tests {
             assert_eq!(memo.get(place as u32), Some(value));
         }
         assert_eq!(memo.get(values.len() as u32), None);
+    }
+
+    #[test]
+    fn places_in_pages_are_found_and_can_be_filled_again() {
+        let values = |place: u32| match place % 3 {
+            0 => Value::Row(Table::Entries, place / 3),
+            1 => Value::Str(StrId(7)),
+            _ => Value::Stack(place % 100),
+        };
+        let count = 3 * FRONT as u32 + 100;
+        let mut memo = Memo::default();
+        for place in 0..count {
+            memo.put(place, values(place));
+            // As often as buffers end: anywhere.
+            if place % 997 == 0 {
+                memo.turn_pages();
+            }
+        }
+        assert!(memo.paged > FRONT, "{}", memo.paged);
+        assert_eq!(memo.next(), count);
+        for place in 0..count {
+            assert_eq!(memo.get(place), Some(values(place)));
+        }
+        for place in (0..count).step_by(5) {
+            memo.put(place, Value::Int(u64::from(place)));
+        }
+        for place in 0..count {
+            let value = if place % 5 == 0 { Value::Int(u64::from(place)) } else { values(place) };
+            assert_eq!(memo.get(place), Some(value));
+        }
+        assert_eq!((memo.get(count), memo.get(u32::MAX)), (None, None));
+    }
+
+    #[test]
+    fn an_entry_and_its_usual_text_cost_less_than_a_byte() {
+        let mut memo = Memo::default();
+        for row in 0..1_000_000 {
+            memo.put(memo.next(), Value::Row(Table::Entries, row));
+            memo.put(memo.next(), Value::Str(StrId(80)));
+            if row % 1000 == 0 {
+                memo.turn_pages();
+            }
+        }
+        assert!(memo.memory() < 1_000_000, "{}", memo.memory());
     }
 
     #[test]

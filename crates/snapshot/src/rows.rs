@@ -10,7 +10,7 @@
 
 use std::borrow::Cow;
 
-use tonnage_events::{DeviceId, SnapshotBlock, SnapshotSegment, TraceEntry};
+use tonnage_events::{Address, DeviceId, SnapshotBlock, SnapshotSegment, StackId};
 
 use crate::call_stacks::CallStacks;
 use crate::entries::Entries;
@@ -49,6 +49,18 @@ pub(crate) struct SettingsRow {
     pub(crate) roundup_power2_divisions: Option<[u64; 16]>,
 }
 
+/// What an old file says of an allocation in a block.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PastRow {
+    /// What the caller asked for.
+    pub(crate) requested: u64,
+    pub(crate) stack: Option<StackId>,
+}
+
+/// The address of a block whose file does not give one: it follows from the blocks before it. None
+/// has this one, where no byte would fit.
+pub(crate) const UNPLACED: Address = Address(u64::MAX);
+
 /// An annotation, still with ids.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AnnotationRow {
@@ -64,6 +76,15 @@ pub(crate) struct AnnotationRow {
 pub(crate) struct SegmentRow {
     pub(crate) segment: SnapshotSegment,
     pub(crate) blocks: Run,
+    pub(crate) sums: Sums,
+}
+
+/// Sums that a segment does not give, so that its blocks must.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sums {
+    pub(crate) allocated: bool,
+    pub(crate) active: bool,
+    pub(crate) requested: bool,
 }
 
 /// Everything that was read so far.
@@ -74,6 +95,7 @@ pub(crate) struct Rows {
     pub(crate) segments: Vec<SegmentRow>,
     pub(crate) blocks: Vec<SnapshotBlock>,
     pub(crate) annotations: Vec<AnnotationRow>,
+    pub(crate) pasts: Vec<PastRow>,
     pub(crate) settings: Vec<SettingsRow>,
     pub(crate) divisions: Vec<[u64; 16]>,
     pub(crate) pairs: Vec<(u64, u64)>,
@@ -95,6 +117,7 @@ impl Rows {
             segments: Vec::new(),
             blocks: Vec::new(),
             annotations: Vec::new(),
+            pasts: Vec::new(),
             settings: Vec::new(),
             divisions: Vec::new(),
             pairs: Vec::new(),
@@ -110,17 +133,18 @@ impl Rows {
     pub(crate) fn memory(&self) -> u64 {
         // Paths and findings are short; a quarter of a kilobyte covers them.
         const PROBLEM: usize = 256;
-        let rows = self.entries.len() * size_of::<TraceEntry>()
-            + self.segments.len() * size_of::<SegmentRow>()
-            + self.blocks.len() * size_of::<SnapshotBlock>()
-            + self.annotations.len() * size_of::<AnnotationRow>()
-            + self.settings.len() * size_of::<SettingsRow>()
-            + self.divisions.len() * size_of::<[u64; 16]>()
-            + self.pairs.len() * size_of::<(u64, u64)>()
-            + self.lists.len() * size_of::<Box<[Value]>>()
+        let rows = taken(&self.segments)
+            + taken(&self.blocks)
+            + taken(&self.annotations)
+            + taken(&self.pasts)
+            + taken(&self.settings)
+            + taken(&self.divisions)
+            + taken(&self.pairs)
+            + taken(&self.lists)
+            + taken(&self.scratch)
             + self.listed * size_of::<Value>()
             + self.problems.len() * PROBLEM;
-        self.strings.memory() + self.stacks.memory() + rows as u64
+        self.strings.memory() + self.stacks.memory() + self.entries.memory() + rows as u64
     }
 
     /// The most numerous of what has a number.
@@ -131,6 +155,7 @@ impl Rows {
             self.segments.len(),
             self.blocks.len(),
             self.pairs.len(),
+            self.pasts.len(),
         ]
         .into_iter()
         .max()
@@ -142,6 +167,11 @@ impl Rows {
         match *items {
             [] => return Value::EmptyList,
             [Value::Rows(run)] => return Value::RowList(run),
+            [Value::Past(first), ref rest @ ..]
+                if rest.iter().all(|item| matches!(item, Value::Past(_))) =>
+            {
+                return Value::PastList(first);
+            }
             _ => {}
         }
         self.scratch.clear();
@@ -219,6 +249,11 @@ impl Rows {
         self.problems.push(Problem { path, expected, found, offset, steps: 1 });
         Value::Bad(self.problems.len() as u32 - 1)
     }
+}
+
+/// Bytes that a vector has taken, filled or not.
+pub(crate) fn taken<T>(vector: &Vec<T>) -> usize {
+    vector.capacity() * size_of::<T>()
 }
 
 /// The index in the list that the element at `place` begins at: runs hold several.

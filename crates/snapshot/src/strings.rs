@@ -8,6 +8,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 
+use crate::rows::taken;
 use crate::value::StrId;
 
 /// Declares the texts of the format, in the order of their ids.
@@ -64,6 +65,8 @@ pub(crate) mod known {
         TIME_US = "time_us",
         COMPILE_CONTEXT = "compile_context",
         USER_METADATA = "user_metadata",
+        NOT_APPLICABLE = "N/A",
+        EMPTY = "",
         FRAMES = "frames",
         FORWARD_FRAMES = "forward_frames",
         // Keys of a frame.
@@ -82,8 +85,14 @@ pub(crate) mod known {
         IS_EXPANDABLE = "is_expandable",
         BLOCKS = "blocks",
         STATE = "state",
+        ACTIVE_ALLOCATED = "active_allocated",
+        ACTIVE_PENDING_FREE = "active_pending_free",
+        INACTIVE = "inactive",
         SMALL = "small",
         LARGE = "large",
+        // Keys of a block in files of PyTorch 2.0 and before.
+        HISTORY = "history",
+        REAL_SIZE = "real_size",
         // Keys of an annotation.
         STAGE = "stage",
         START = "START",
@@ -95,6 +104,7 @@ pub(crate) mod known {
         EXTERNAL_ANNOTATIONS = "external_annotations",
         // Keys of the settings.
         PYTORCH_CUDA_ALLOC_CONF = "PYTORCH_CUDA_ALLOC_CONF",
+        PYTORCH_ALLOC_CONF = "PYTORCH_ALLOC_CONF",
         MAX_SPLIT_SIZE = "max_split_size",
         GARBAGE_COLLECTION_THRESHOLD = "garbage_collection_threshold",
         EXPANDABLE_SEGMENTS = "expandable_segments",
@@ -149,8 +159,7 @@ impl Strings {
 
     /// Bytes held, about.
     pub(crate) fn memory(&self) -> u64 {
-        let tables = self.ends.len() * size_of::<usize>() + self.table.len() * size_of::<u32>();
-        (self.texts.len() + tables) as u64
+        (self.texts.capacity() + taken(&self.ends) + taken(&self.table)) as u64
     }
 
     /// The id of a text.

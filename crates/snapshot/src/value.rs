@@ -65,6 +65,10 @@ pub(crate) enum Value {
     Frame(u32),
     /// A list of calls, by its number among the distinct ones.
     Stack(u32),
+    /// What an old file says of an allocation in a block, by its number.
+    Past(u32),
+    /// A list of these, by the number of the first: the latest, and the only one of use.
+    PastList(u32),
     /// The allocator's settings, by their number.
     Settings(u32),
     /// The roundup divisions among those, by their number.
@@ -121,6 +125,8 @@ impl Value {
             },
             Self::Frame(_) => "a stack frame",
             Self::Stack(_) => "a list of stack frames",
+            Self::Past(_) => "an allocation of a block's history",
+            Self::PastList(_) => "the history of a block",
             Self::Settings(_) => "a dictionary of settings",
             Self::Divisions(_) => "a dictionary of divisions",
             Self::EmptyList => "an empty list",
@@ -145,8 +151,10 @@ impl Value {
             | Self::Float(_)
             | Self::Str(_) => Some(Kind::Scalar),
             Self::Pair(_) => Some(Kind::Tuple),
-            Self::Frame(_) | Self::Settings(_) | Self::Divisions(_) => Some(Kind::Dict),
-            Self::Stack(_) => Some(Kind::List),
+            Self::Frame(_) | Self::Past(_) | Self::Settings(_) | Self::Divisions(_) => {
+                Some(Kind::Dict)
+            }
+            Self::Stack(_) | Self::PastList(_) => Some(Kind::List),
             Self::Opaque(kind) => Some(kind),
             Self::Open(_)
             | Self::Row(..)

@@ -5,6 +5,7 @@ none. Run from the repository's root:
 """
 
 import gzip
+import lzma
 import os
 import pickle
 import pickletools
@@ -91,6 +92,14 @@ write("contains-itself", pickle.dumps(recursive, 4))
 write("runs-code", pickle.dumps({"segments": os.system}, 4))
 write("gzip", gzip.compress(pickle.dumps(FULL, 4), mtime=0))
 write("zstd", subprocess.run(["zstd", "-q", "-c"], input=pickle.dumps(FULL, 4), capture_output=True, check=True).stdout)
+write("xz", lzma.compress(pickle.dumps(FULL, 4)))
+write("xz-cut", lzma.compress(pickle.dumps(FULL, 4))[:90])
+write("trailing", pickle.dumps(FULL, 4) + pickle.dumps(FULL, 2))
+OLD = {"size": 512, "state": "active_allocated", "history": [{"addr": 0, "real_size": 400, "frames": STACK}] * 2}
+write("history", pickle.dumps({"segments": [dict(segment(0, []), blocks=[OLD, OLD])], "device_traces": []}, 2))
+write("bare-blocks", pickle.dumps([dict(segment(0, []), blocks=[{"size": 512, "state": "inactive"}] * 3)], 4))
+write("oom-both", pickle.dumps({"segments": [], "device_traces": [[dict(OOM, addr=9), dict(OOM, addr=9)]]}, 4))
+write("not-memoised", pickletools.optimize(pickle.dumps({"device_traces": [[entry(i) for i in range(9)]]}, 4)))
 write("gzip-cut", gzip.compress(pickle.dumps(FULL, 4), mtime=0)[:60])
 write("cut", pickle.dumps(FULL, 4)[:700])
 write("single-items", b"\x80\x02}X\x08\x00\x00\x00segments]s.")

@@ -18,11 +18,10 @@ pub(crate) fn traces() -> PathBuf {
 ///
 /// If it fails, or there is no `python3`: these tests need one.
 pub(crate) fn python(program: &str, arguments: &[&Path]) -> Vec<u8> {
-    let output = Command::new("python3")
-        .args(["-c", program])
-        .args(arguments)
-        .output()
-        .expect("python3 can be started");
+    let output =
+        Command::new("python3").args(["-c", program]).args(arguments).output().expect(
+            "these tests need `python3`: install it (Debian: apt-get install python3-minimal)",
+        );
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{errors}\n{program}");
     output.stdout
