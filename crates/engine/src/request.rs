@@ -39,6 +39,14 @@ pub(crate) fn kind_of(size: u64) -> PoolKind {
     if size <= SMALL_SIZE { PoolKind::Small } else { PoolKind::Large }
 }
 
+impl Config {
+    /// The rounded size of a request: what the pools deal in.
+    #[must_use]
+    pub fn rounded(&self, bytes: u64) -> u64 {
+        round(bytes.min(ABSURD_SIZE), self)
+    }
+}
+
 /// Rounds `bytes`, which are fewer than [`ABSURD_SIZE`], up to what the pools deal in.
 pub(crate) fn round(bytes: u64, config: &Config) -> u64 {
     if bytes < MIN_BLOCK {
