@@ -149,6 +149,25 @@ impl Job {
         self.floor
     }
 
+    /// Requests that failed when the job was recorded, and after which it went on.
+    #[must_use]
+    pub fn survived_failures(&self) -> usize {
+        self.failures().filter(|&(_, fatal)| !fatal).count()
+    }
+
+    /// The entry of the failed request that ended the job, if one did.
+    #[must_use]
+    pub fn died_at(&self) -> Option<usize> {
+        self.failures().find_map(|(entry, fatal)| fatal.then_some(entry))
+    }
+
+    fn failures(&self) -> impl Iterator<Item = (usize, bool)> + '_ {
+        self.steps.iter().filter_map(|step| match step.call {
+            Call::FailedAllocate { fatal, .. } => Some((step.entry, fatal)),
+            _ => None,
+        })
+    }
+
     /// What the history does not say about the job.
     #[must_use]
     pub fn notes(&self) -> &[String] {

@@ -20,6 +20,7 @@ use tonnage_device::{Arenas, Dry, Placement};
 use tonnage_engine::{Config, Engine, Policy, Stats};
 use tonnage_events::{SnapshotSegment, StreamId};
 
+pub use report::{AtPeak, Report};
 pub use waste::{Waste, WasteKind, WastePart, waste_parts};
 
 use clock::Clock;
@@ -133,8 +134,8 @@ pub struct Prediction {
     pub limit: Option<u64>,
     /// The first request that fails.
     pub oom: Option<FirstOom>,
-    /// Whether the job stops there: what a program does after a failure that was not recorded is not
-    /// known, and an error that no one catches ends it.
+    /// Whether a failure ends the job: one at which the recorded job died, or one that was not recorded.
+    /// What a program does after such a one is not known; an error that no one catches ends it.
     pub stopped: bool,
     /// Requests that failed when the job was recorded and are served now.
     pub served_after_all: usize,

@@ -65,7 +65,10 @@ impl Run {
                     self.served_after_all += 1;
                     self.ownerless = (!fatal).then_some(block);
                 }
-                None => self.note_oom(step, &request, true),
+                None => {
+                    self.note_oom(step, &request, true);
+                    self.stopped |= fatal;
+                }
             },
             Call::RecordStream { block, stream } => {
                 let _ = self.engine.record_stream_of(&self.blocks[block], stream);

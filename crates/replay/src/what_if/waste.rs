@@ -91,16 +91,17 @@ pub fn waste_parts<'a>(
         let free = kind_of_free(segment, grew);
         segment.blocks.iter().flat_map(move |block| {
             let parts = match block.state {
-                BlockState::ActivePendingFree => [(WasteKind::Pending, block.size); 2].into_iter().take(1),
-                BlockState::Inactive => [(free, block.size); 2].into_iter().take(1),
+                BlockState::ActivePendingFree => [(WasteKind::Pending, block.size), (free, 0)],
+                BlockState::Inactive => [(free, block.size), (free, 0)],
                 BlockState::ActiveAllocated => {
-                    let rounded = config.rounded(block.requested_size).min(block.size);
-                    let unsplit = block.size - rounded;
+                    let rounded = config.rounded_size(block.requested_size);
+                    let rounded = rounded.map_or(block.size, |rounded| rounded.min(block.size));
                     let rounding = rounded.saturating_sub(block.requested_size);
-                    [(WasteKind::Unsplit, unsplit), (WasteKind::Rounding, rounding)].into_iter().take(2)
+                    [(WasteKind::Unsplit, block.size - rounded), (WasteKind::Rounding, rounding)]
                 }
             };
             parts
+                .into_iter()
                 .filter(|&(_, bytes)| bytes > 0)
                 .map(move |(kind, bytes)| WastePart { kind, bytes, segment, block })
         })
@@ -152,5 +153,69 @@ impl<'a> FromIterator<WastePart<'a>> for Waste {
             waste.0[part.kind as usize] += part.bytes;
         }
         waste
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tonnage_events::{Address, DeviceId, PoolId, PoolKind};
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn segment(stream: u64, pool: PoolId, blocks: &[(u64, u64, BlockState)]) -> SnapshotSegment {
+        let blocks = blocks.iter().map(|&(size, requested_size, state)| SnapshotBlock {
+            address: Address(0),
+            size,
+            requested_size,
+            state,
+            stack: None,
+        });
+        let blocks: Vec<_> = blocks.collect();
+        SnapshotSegment {
+            device: DeviceId(0),
+            address: Address(0),
+            total_size: blocks.iter().map(|block| block.size).sum(),
+            allocated_size: 0,
+            active_size: 0,
+            requested_size: 0,
+            stream: StreamId(stream),
+            kind: PoolKind::Large,
+            pool,
+            expandable: false,
+            stack: None,
+            blocks,
+        }
+    }
+
+    #[test]
+    fn every_byte_that_is_not_requested_has_one_reason() {
+        use BlockState::{ActiveAllocated as Live, ActivePendingFree as Pending, Inactive as Free};
+        let (default, private) = (PoolId::DEFAULT, PoolId(0, 1));
+        let segments = [
+            // Pending comes before everything, even in a private pool of another stream.
+            segment(7, private, &[(MIB, 1, Pending), (2 * MIB, 0, Free)]),
+            segment(7, default, &[(3 * MIB, 0, Free), (MIB, MIB, Live)]),
+            segment(0, default, &[(4 * MIB, 0, Free), (2 * MIB, MIB - 100, Live)]),
+            segment(0, default, &[(5 * MIB, 0, Free), (MIB, MIB, Live), (MIB, MIB, Live)]),
+            // No live block keeps these.
+            segment(0, default, &[(6 * MIB, 0, Free)]),
+            segment(0, default, &[(7 * MIB, 0, Free), (MIB, 1, Pending)]),
+        ];
+        let config = Config::default();
+        let waste: Waste = waste_parts(&segments, StreamId(0), &config).collect();
+        let expected = [
+            (WasteKind::Pending, 2 * MIB),
+            (WasteKind::PrivatePool, 2 * MIB),
+            (WasteKind::Stream, 3 * MIB),
+            (WasteKind::PinnedSegment, 4 * MIB),
+            (WasteKind::Fragmentation, 18 * MIB),
+            (WasteKind::Unsplit, MIB),
+            (WasteKind::Rounding, 100),
+        ];
+        assert_eq!(waste.iter().collect::<Vec<_>>(), expected);
+        let reserved: u64 = segments.iter().map(|segment| segment.total_size).sum();
+        assert_eq!(waste.total() + 4 * MIB - 100, reserved);
     }
 }
