@@ -8,7 +8,15 @@ mod bench;
 
 mod output;
 
+mod progress;
+
+mod recording;
+
 mod replay;
+
+mod tune;
+
+mod what_if;
 
 use std::process::ExitCode;
 
@@ -25,6 +33,7 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Verb {
     Replay(replay::Arguments),
+    Tune(tune::Arguments),
     Bench(bench::Arguments),
 }
 
@@ -38,6 +47,7 @@ fn main() -> ExitCode {
     let Arguments { verb } = Arguments::parse();
     let answer = match verb {
         Verb::Replay(arguments) => replay::run(&arguments),
+        Verb::Tune(arguments) => tune::run(&arguments),
         Verb::Bench(arguments) => bench::run(&arguments),
     };
     match answer {
