@@ -13,7 +13,7 @@ use crate::Answer;
 use crate::output::{grouped, print};
 use crate::progress::Bar;
 use crate::recording::{Recording, Source};
-use crate::what_if::changed;
+use crate::what_if::{changed, shown};
 
 /// How many settings are shown.
 const SHOWN: usize = 10;
@@ -97,10 +97,6 @@ fn describe(name: &str, recorded: &Outcome, tuning: &Tuning, inferred: &[String]
     text
 }
 
-fn shown(conf: &str) -> &str {
-    if conf.is_empty() { "defaults" } else { conf }
-}
-
 /// What to do, and why.
 fn advise(text: &mut String, tuning: &Tuning) {
     match tuning.best() {
@@ -141,9 +137,7 @@ fn advise_setting(text: &mut String, tuning: &Tuning, best: &Candidate) {
     let rescued = now.is_some_and(|now| !now.fits());
     let worthwhile = saving as f64 >= was as f64 * WORTHWHILE && saving > 0;
     if rescued || worthwhile {
-        let line = format!("export PYTORCH_CUDA_ALLOC_CONF={}", best.conf);
-        let line = if best.conf.is_empty() { "unset PYTORCH_CUDA_ALLOC_CONF".to_owned() } else { line };
-        let _ = writeln!(text, "{}\n", line.green().bold());
+        let _ = writeln!(text, "{}\n", to_set(&best.conf).green().bold());
     }
     if rescued {
         let _ = writeln!(text, "with it the job gets through, with the recorded settings it does not");
@@ -163,6 +157,10 @@ fn advise_setting(text: &mut String, tuning: &Tuning, best: &Candidate) {
             Bytes(was)
         );
     }
+    if let Some(simpler) = tuning.simpler().filter(|_| rescued || worthwhile) {
+        let peak = Bytes(simpler.reserved_peak());
+        let _ = writeln!(text, "simpler, and nearly the same ({peak}): {}", to_set(&simpler.conf));
+    }
     if let Some(limit) = tuning.limit {
         let fits = tuning.candidates.iter().filter(|it| it.fits()).count();
         let _ = writeln!(
@@ -173,6 +171,14 @@ fn advise_setting(text: &mut String, tuning: &Tuning, best: &Candidate) {
             Bytes(limit.saturating_sub(peak))
         );
     }
+}
+
+/// The line that sets it.
+fn to_set(conf: &str) -> String {
+    if conf.is_empty() {
+        return "unset PYTORCH_CUDA_ALLOC_CONF".to_owned();
+    }
+    format!("export PYTORCH_CUDA_ALLOC_CONF={conf}")
 }
 
 fn describe_candidates(text: &mut String, tuning: &Tuning) {

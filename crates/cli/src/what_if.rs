@@ -73,8 +73,12 @@ fn describe(name: &str, recorded: &Outcome, report: &Report) -> String {
         recorded.device,
         recorded.release
     );
-    let _ = writeln!(text, "recorded: {}", settings(&recorded.conf, recorded.limit));
-    let _ = writeln!(text, "what if:  {}\n", settings(&report.conf, report.prediction.limit));
+    let limit = report.prediction.limit.map_or_else(
+        || "no limit".to_owned(),
+        |limit| format!("limit {limit} bytes ({})", Bytes(limit)),
+    );
+    let _ = writeln!(text, "recorded: {}", shown(&recorded.conf));
+    let _ = writeln!(text, "what if:  {}; {limit}\n", shown(&report.conf));
     describe_oom(&mut text, report);
     describe_peaks(&mut text, recorded, &report.prediction);
     describe_waste(&mut text, &report.at_peak);
@@ -85,14 +89,9 @@ fn describe(name: &str, recorded: &Outcome, report: &Report) -> String {
     text
 }
 
-/// Settings and limit in a line.
-pub(crate) fn settings(conf: &str, limit: Option<u64>) -> String {
-    let conf = if conf.is_empty() { "defaults" } else { conf };
-    let limit = limit.map_or_else(
-        || "no limit".to_owned(),
-        |limit| format!("limit {limit} bytes ({})", Bytes(limit)),
-    );
-    format!("{conf}; {limit}")
+/// Settings as people read them.
+pub(crate) fn shown(conf: &str) -> &str {
+    if conf.is_empty() { "defaults" } else { conf }
 }
 
 fn describe_oom(text: &mut String, report: &Report) {

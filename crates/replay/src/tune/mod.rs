@@ -73,16 +73,20 @@ impl Candidate {
         self.prediction.stats.num_device_alloc + self.prediction.stats.num_device_free
     }
 
+    /// How many settings it names.
+    fn keys(&self) -> usize {
+        self.conf.split(',').filter(|pair| !pair.is_empty()).count()
+    }
+
     /// What it is ranked by: less is better.
     fn rank(&self) -> impl Ord + '_ {
         let stats = &self.prediction.stats;
-        let keys = self.conf.split(',').count();
         (
             (stats.num_ooms > 0, self.prediction.stopped),
             self.reserved_peak(),
             self.driver_calls(),
             stats.num_alloc_retries,
-            (!self.conf.is_empty(), keys, self.conf.len(), &self.conf),
+            (self.keys(), self.conf.len(), &self.conf),
         )
     }
 }
@@ -132,6 +136,17 @@ impl Tuning {
     #[must_use]
     pub fn best(&self) -> Option<&Candidate> {
         self.candidates.first().filter(|best| best.fits())
+    }
+
+    /// A setting with fewer keys than the best under which the job reserves hardly more.
+    #[must_use]
+    pub fn simpler(&self) -> Option<&Candidate> {
+        let best = self.best()?;
+        let hardly_more = best.reserved_peak() + best.reserved_peak() / 100;
+        self.candidates
+            .iter()
+            .filter(|it| it.fits() && it.reserved_peak() <= hardly_more && it.keys() < best.keys())
+            .min_by_key(|it| (it.keys(), it.reserved_peak()))
     }
 
     /// Bytes that the best reserves less at its peak than the recorded settings; 0 if the job does not

@@ -12,6 +12,9 @@ use crate::job::Job;
 /// Limits are told apart by this much: segments are whole multiples of it.
 const STEP: u64 = 2 << 20;
 
+/// How often a limit that is too low is raised by an eighth.
+const MOST_RAISES: usize = 8;
+
 /// The least memory in which a job was found to get through.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Need {
@@ -34,8 +37,16 @@ pub(super) fn least(
         let what_if = conditions.what_if(config.clone(), Policy::default()).with_limit(limit);
         !what_if.predict(job).stopped
     };
-    // A limit of all that is reserved without one refuses nothing.
     let (mut fails, mut fits) = (job.floor() / STEP, peak.div_ceil(STEP));
+    // A limit of all that is reserved without one may be too low: the growth of an expandable segment
+    // counts there as if it were a segment of its own.
+    for _ in 0..MOST_RAISES {
+        if gets_through(fits * STEP) {
+            break;
+        }
+        fails = fits;
+        fits += fits / 8 + 1;
+    }
     while fails + 1 < fits {
         let middle = fails + (fits - fails) / 2;
         if gets_through(middle * STEP) { fits = middle } else { fails = middle }

@@ -23,14 +23,16 @@ use tonnage_events::{SnapshotSegment, StreamId};
 pub use report::{AtPeak, Report};
 pub use waste::{Waste, WasteKind, WastePart, waste_parts};
 
+use crate::job::Job;
 use clock::Clock;
 use run::Run;
 
-use crate::job::Job;
-
-/// Bytes of the device if no one says: more than any has. It sizes expandable ranges and bounds
-/// damaged files, nothing else.
+/// Bytes of the device if no one says: more than any has. It sizes expandable ranges, and what a damaged
+/// file may ask for.
 const ASSUMED_TOTAL: u64 = 1 << 40;
+
+/// Most bytes that can be had, whatever is said: pages are kept one by one.
+const MOST_BYTES: u64 = 1 << 44;
 
 /// The conditions of a prediction.
 ///
@@ -106,7 +108,9 @@ impl WhatIf {
 
     fn engine(&self) -> Engine<Clock> {
         let total = self.total.unwrap_or(ASSUMED_TOTAL);
-        let dry = Dry::new(total).with_placement(Placement::Arenas(Arenas::default()));
+        let dry = Dry::new(total)
+            .with_capacity(total.min(MOST_BYTES))
+            .with_placement(Placement::Arenas(Arenas::default()));
         let mut engine = Engine::with_policy(Clock::new(dry), self.config.clone(), self.policy);
         let limit = self.limit.map(|limit| match self.total {
             Some(total) => in_force(limit, total),
