@@ -102,7 +102,8 @@ fn advise(text: &mut String, tuning: &Tuning) {
     match tuning.best() {
         Some(best) => advise_setting(text, tuning, best),
         None => {
-            let limit = tuning.limit.map_or_else(|| "the device".to_owned(), |it| Bytes(it).to_string());
+            let limit =
+                tuning.limit.map_or_else(|| "the device".to_owned(), |it| Bytes(it).to_string());
             let _ = writeln!(
                 text,
                 "{}: the job does not get through with {limit} under any setting that was tried",
@@ -140,7 +141,8 @@ fn advise_setting(text: &mut String, tuning: &Tuning, best: &Candidate) {
         let _ = writeln!(text, "{}\n", to_set(&best.conf).green().bold());
     }
     if rescued {
-        let _ = writeln!(text, "with it the job gets through, with the recorded settings it does not");
+        let _ =
+            writeln!(text, "with it the job gets through, with the recorded settings it does not");
     } else if worthwhile {
         let change = changed(-saving.cast_signed(), was.cast_signed());
         let _ = writeln!(

@@ -29,8 +29,7 @@ pub(crate) fn run(
     let config = Config::parse(conf, recorded.release)?;
     check(&config, arguments)?;
     let total = arguments.source.total.map(|total| total.0);
-    let what_if =
-        WhatIf { config, policy: arguments.policy.unwrap_or_default(), limit, total };
+    let what_if = WhatIf { config, policy: arguments.policy.unwrap_or_default(), limit, total };
     let report = Report::new(&recorded, &job, &what_if);
     let text = if arguments.json {
         report.to_json(&recorded, name) + "\n"

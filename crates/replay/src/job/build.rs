@@ -26,6 +26,8 @@ struct Builder<'a> {
     /// The last request, if it failed: its step, and the live bytes.
     failed: Option<(usize, u64)>,
     unknown_frees: usize,
+    /// Steps that come before the history.
+    start_steps: usize,
 }
 
 pub(super) fn build(entries: &[TraceEntry], reading: &Reading) -> Job {
@@ -39,6 +41,7 @@ pub(super) fn build(entries: &[TraceEntry], reading: &Reading) -> Job {
         open: FxHashMap::default(),
         failed: None,
         unknown_frees: 0,
+        start_steps: 0,
     };
     builder.start(&reading.start);
     for (index, entry) in entries.iter().enumerate() {
@@ -64,6 +67,7 @@ impl Builder<'_> {
                 }
             }
         }
+        self.start_steps = self.job.steps.len();
     }
 
     /// Calls that no entry shows by itself.
@@ -149,7 +153,7 @@ impl Builder<'_> {
             self.job.floor = self.job.floor.max(live.saturating_add(request.bytes));
         }
         self.job.notes = notes(reading, self.unknown_frees);
-        self.job.steps = with_streams(self.job.steps);
+        self.job.steps = with_streams(self.job.steps, self.start_steps);
         self.job
     }
 }
@@ -170,7 +174,8 @@ fn notes(reading: &Reading, unknown_frees: usize) -> Vec<String> {
          leave no trace, though under other settings they might release something"
     ));
     if unknown_frees > 0 {
-        notes.push(format!("frees of blocks that no entry allocated are left out: {unknown_frees}"));
+        notes
+            .push(format!("frees of blocks that no entry allocated are left out: {unknown_frees}"));
     }
     notes
 }

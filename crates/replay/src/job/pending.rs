@@ -15,13 +15,14 @@ const FIRST: u64 = 1 << 63;
 /// Programs have few streams. Beyond this many, a block may be found unused later than it was.
 const MOST_STREAMS: usize = 64;
 
-/// Puts the use of another stream before every free that did not complete at once.
-pub(super) fn with_streams(steps: Vec<Step>) -> Vec<Step> {
+/// Puts the use of another stream before every free that did not complete at once. The first `start`
+/// steps come before the history: what they free was pending where it begins.
+pub(super) fn with_streams(steps: Vec<Step>, start: usize) -> Vec<Step> {
     let mut streams = Streams::default();
     let mut with_uses = Vec::with_capacity(steps.len());
-    for step in steps {
+    for (at, step) in steps.into_iter().enumerate() {
         if let Call::Free { block, complete } = step.call
-            && complete != Some(step.entry + 1)
+            && (at < start || complete != Some(step.entry + 1))
         {
             let stream = streams.of(complete.unwrap_or(usize::MAX));
             with_uses.push(Step { call: Call::RecordStream { block, stream }, ..step });

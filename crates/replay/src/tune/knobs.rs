@@ -109,7 +109,8 @@ impl Knobs {
         let large_segments = sizes(self.large_segment_mb, 12);
         around.extend(large_segments.into_iter().map(|mb| Self { large_segment_mb: mb, ..self }));
         if let Some(percent) = self.threshold {
-            let thresholds = [None, Some(percent.saturating_sub(10)), Some(percent.saturating_add(5))];
+            let thresholds =
+                [None, Some(percent.saturating_sub(10)), Some(percent.saturating_add(5))];
             around.extend(thresholds.map(|threshold| Self { threshold, ..self }));
         }
         around

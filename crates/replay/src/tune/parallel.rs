@@ -22,7 +22,10 @@ pub(super) fn predict_all(
                     let index = next.fetch_add(1, Ordering::Relaxed);
                     let Some(what_if) = what_ifs.get(index) else { break };
                     let prediction = what_if.predict(job);
-                    predictions.lock().unwrap_or_else(|held| held.into_inner()).push((index, prediction));
+                    predictions
+                        .lock()
+                        .unwrap_or_else(|held| held.into_inner())
+                        .push((index, prediction));
                     progress(done.fetch_add(1, Ordering::Relaxed) + 1);
                 }
             });

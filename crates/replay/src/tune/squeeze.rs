@@ -26,11 +26,7 @@ pub struct Need {
 
 /// Closes in on the smallest limit under which the job gets through, under the setting that needs least
 /// without one. The limit that is returned was tried.
-pub(super) fn least(
-    job: &Job,
-    conditions: &Conditions,
-    candidates: &[Candidate],
-) -> Option<Need> {
+pub(super) fn least(job: &Job, conditions: &Conditions, candidates: &[Candidate]) -> Option<Need> {
     let (conf, peak) = frugal(job, conditions, candidates)?;
     let config = conditions.accepted(&conf)?;
     let gets_through = |limit| {
@@ -56,13 +52,10 @@ pub(super) fn least(
 }
 
 /// The setting under which least is reserved where nothing stops the job, and how much that is.
-fn frugal(
-    job: &Job,
-    conditions: &Conditions,
-    candidates: &[Candidate],
-) -> Option<(String, u64)> {
+fn frugal(job: &Job, conditions: &Conditions, candidates: &[Candidate]) -> Option<(String, u64)> {
     let best = candidates.first()?;
-    if best.prediction.limit.is_none() || (best.fits() && best.prediction.stats.num_alloc_retries == 0)
+    if best.prediction.limit.is_none()
+        || (best.fits() && best.prediction.stats.num_alloc_retries == 0)
     {
         return Some((best.conf.clone(), best.reserved_peak()));
     }

@@ -87,7 +87,8 @@ fn unknown(job: &Job, what_if: &WhatIf, prediction: &Prediction) -> Vec<String> 
     }
     if what_if.config.garbage_collection_threshold() > 0.0 && prediction.limit.is_none() {
         lines.push(
-            "garbage_collection_threshold does nothing without a limit: give one with --limit".to_owned(),
+            "garbage_collection_threshold does nothing without a limit: give one with --limit"
+                .to_owned(),
         );
     }
     lines

@@ -100,10 +100,12 @@ pub fn waste_parts<'a>(
                     [(WasteKind::Unsplit, block.size - rounded), (WasteKind::Rounding, rounding)]
                 }
             };
-            parts
-                .into_iter()
-                .filter(|&(_, bytes)| bytes > 0)
-                .map(move |(kind, bytes)| WastePart { kind, bytes, segment, block })
+            parts.into_iter().filter(|&(_, bytes)| bytes > 0).map(move |(kind, bytes)| WastePart {
+                kind,
+                bytes,
+                segment,
+                block,
+            })
         })
     })
 }
