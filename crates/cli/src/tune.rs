@@ -135,7 +135,7 @@ fn advise_setting(text: &mut String, tuning: &Tuning, best: &Candidate) {
     let now = tuning.recorded();
     let (saving, peak) = (tuning.saving(), best.reserved_peak());
     let was = now.map_or(0, Candidate::reserved_peak);
-    let rescued = now.is_some_and(|now| !now.fits());
+    let rescued = now.is_some_and(|now| !now.prediction.fits());
     let worthwhile = saving as f64 >= was as f64 * WORTHWHILE && saving > 0;
     if rescued || worthwhile {
         let _ = writeln!(text, "{}\n", to_set(&best.conf).green().bold());
@@ -164,7 +164,7 @@ fn advise_setting(text: &mut String, tuning: &Tuning, best: &Candidate) {
         let _ = writeln!(text, "simpler, and nearly the same ({peak}): {}", to_set(&simpler.conf));
     }
     if let Some(limit) = tuning.limit {
-        let fits = tuning.candidates.iter().filter(|it| it.fits()).count();
+        let fits = tuning.candidates.iter().filter(|it| it.prediction.fits()).count();
         let _ = writeln!(
             text,
             "{}: under {fits} of {} settings tried; {} to spare under the best",
@@ -185,7 +185,7 @@ fn to_set(conf: &str) -> String {
 
 fn describe_candidates(text: &mut String, tuning: &Tuning) {
     let now = tuning.recorded();
-    let peak = now.filter(|now| now.fits()).map(Candidate::reserved_peak);
+    let peak = now.filter(|now| now.prediction.fits()).map(Candidate::reserved_peak);
     let _ = writeln!(
         text,
         "{:>12}{:>12}{:>9}{:>9}{:>9}  settings",
@@ -200,10 +200,15 @@ fn describe_candidates(text: &mut String, tuning: &Tuning) {
             let _ = writeln!(text, "{:>12}", "…");
         }
         let stats = &candidate.prediction.stats;
-        let share = peak.filter(|_| candidate.fits()).map_or_else(String::new, |peak| {
+        let share = peak.filter(|_| candidate.prediction.fits()).map_or_else(String::new, |peak| {
             format!("{:.1} %", candidate.reserved_peak() as f64 / peak.max(1) as f64 * 100.0)
         });
-        let note = if is_now(candidate) { "  (recorded)" } else { "" };
+        let over = !candidate.prediction.stopped && !candidate.prediction.fits();
+        let note = match () {
+            () if is_now(candidate) => "  (recorded)",
+            () if over => "  (over the limit)",
+            () => "",
+        };
         let _ = writeln!(
             text,
             "{:>12}{share:>12}{:>9}{:>9}{:>9}  {}{note}",

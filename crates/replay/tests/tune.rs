@@ -72,7 +72,7 @@ fn among_equals_the_simplest_comes_first() {
 fn a_job_that_fits_nowhere_still_says_what_it_needs() {
     let tuning = tuned("mlp_seed.default", Some(150 << 20));
     assert!(tuning.best().is_none());
-    assert!(tuning.candidates.iter().all(|it| it.prediction.stats.num_ooms > 0));
+    assert!(!tuning.candidates.iter().any(|it| it.prediction.fits()));
     let need = tuning.need.unwrap();
     assert!(need.bytes >= tuning.floor && need.bytes > 150 << 20, "{need:?}");
     let again = tuned("mlp_seed.default", Some(need.bytes));
@@ -86,7 +86,7 @@ fn what_is_needed_gets_through_and_a_step_less_does_not() {
         let need = tune(&job, &conditions(None), &|_, _| {}).need.unwrap();
         let config = Config::parse(&need.conf, Release::V2_11).unwrap();
         let gets_through =
-            |limit| !WhatIf::new(config.clone()).with_limit(limit).predict(&job).stopped;
+            |limit| WhatIf::new(config.clone()).with_limit(limit).predict(&job).fits();
         assert!(gets_through(need.bytes), "{name}: {need:?}");
         assert!(!gets_through(need.bytes - (2 << 20)), "{name}: {need:?}");
     }

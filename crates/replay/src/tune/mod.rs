@@ -55,12 +55,6 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// Whether the job gets through.
-    #[must_use]
-    pub fn fits(&self) -> bool {
-        !self.prediction.stopped
-    }
-
     /// Most bytes reserved.
     #[must_use]
     pub fn reserved_peak(&self) -> u64 {
@@ -135,7 +129,7 @@ impl Tuning {
     /// The best, if the job gets through under it.
     #[must_use]
     pub fn best(&self) -> Option<&Candidate> {
-        self.candidates.first().filter(|best| best.fits())
+        self.candidates.first().filter(|best| best.prediction.fits())
     }
 
     /// A setting with fewer keys than the best under which the job reserves hardly more.
@@ -145,7 +139,9 @@ impl Tuning {
         let hardly_more = best.reserved_peak() + best.reserved_peak() / 100;
         self.candidates
             .iter()
-            .filter(|it| it.fits() && it.reserved_peak() <= hardly_more && it.keys() < best.keys())
+            .filter(|it| {
+                it.prediction.fits() && it.reserved_peak() <= hardly_more && it.keys() < best.keys()
+            })
             .min_by_key(|it| (it.keys(), it.reserved_peak()))
     }
 
@@ -153,7 +149,7 @@ impl Tuning {
     /// get through under one of them.
     #[must_use]
     pub fn saving(&self) -> u64 {
-        match (self.best(), self.recorded().filter(|it| it.fits())) {
+        match (self.best(), self.recorded().filter(|it| it.prediction.fits())) {
             (Some(best), Some(now)) => now.reserved_peak().saturating_sub(best.reserved_peak()),
             _ => 0,
         }

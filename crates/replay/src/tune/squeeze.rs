@@ -31,7 +31,7 @@ pub(super) fn least(job: &Job, conditions: &Conditions, candidates: &[Candidate]
     let config = conditions.accepted(&conf)?;
     let gets_through = |limit| {
         let what_if = conditions.what_if(config.clone(), Policy::default()).with_limit(limit);
-        !what_if.predict(job).stopped
+        what_if.predict(job).fits()
     };
     let (mut fails, mut fits) = (job.floor() / STEP, peak.div_ceil(STEP));
     // A limit of all that is reserved without one may be too low: the growth of an expandable segment
@@ -55,7 +55,7 @@ pub(super) fn least(job: &Job, conditions: &Conditions, candidates: &[Candidate]
 fn frugal(job: &Job, conditions: &Conditions, candidates: &[Candidate]) -> Option<(String, u64)> {
     let best = candidates.first()?;
     if best.prediction.limit.is_none()
-        || (best.fits() && best.prediction.stats.num_alloc_retries == 0)
+        || (best.prediction.fits() && best.prediction.stats.num_alloc_retries == 0)
     {
         return Some((best.conf.clone(), best.reserved_peak()));
     }

@@ -147,6 +147,16 @@ pub struct Prediction {
     pub peak: Option<Peak>,
 }
 
+impl Prediction {
+    /// Whether the job gets through, within the limit. PyTorch compares the limit with a segment's size
+    /// where it maps whole pages, so that expandable segments may exceed it.
+    #[must_use]
+    pub fn fits(&self) -> bool {
+        let within = self.limit.is_none_or(|limit| self.stats.max_memory_reserved() <= limit);
+        !self.stopped && within
+    }
+}
+
 /// The first request that fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FirstOom {
