@@ -1,16 +1,6 @@
-//! The settings that matter for how much memory is reserved, and which of them are tried.
+//! The settings that are tried, as values that can be changed by a step.
 //!
-//! | setting | first tried | why |
-//! | --- | --- | --- |
-//! | none | | PyTorch's defaults |
-//! | `expandable_segments` | `True` | segments that grow leave no rests behind |
-//! | `max_split_size_mb` | 32, 64, 128, 256, 512, 1024 | large blocks are not cut up for small requests |
-//! | `roundup_power2_divisions` | 2, 4, 8, 16, 32 | sizes that vary a little fit each other's blocks |
-//! | `large_segment_size_mb` | 12, 32, 64 | smaller rests, or fewer; from 2.11 on |
-//! | `garbage_collection_threshold` | 0.5, 0.7, 0.9 | gives back before the limit; only under one |
-//!
-//! Around a setting lie those with one of these changed by a step, added or left out. Settings of
-//! pinned memory, locks and captures do not change what is reserved and are not tried.
+//! The table of the module above says which, and why.
 
 use std::fmt::Write;
 

@@ -1,11 +1,21 @@
 //! The settings under which a job needs least.
 //!
 //! In: a [`Job`] and the conditions. Out: a [`Tuning`]: every setting that was tried with its prediction,
-//! best first, and how little memory the job can do with. First the grid of [`knobs`], then what lies
-//! around the best of it; all on as many threads as there are cores.
+//! best first, and how little memory the job can do with. Better is, in this order: no request fails;
+//! less memory is reserved at the peak; fewer driver calls; fewer retries; the simpler setting.
 //!
-//! Better is, in this order: no request fails; less memory is reserved at the peak; fewer driver calls;
-//! fewer retries; the simpler setting.
+//! | setting | first tried | why |
+//! | --- | --- | --- |
+//! | none | | PyTorch's defaults |
+//! | `expandable_segments` | `True` | segments that grow leave no rests behind |
+//! | `max_split_size_mb` | 32, 64, 128, 256, 512, 1024 | large blocks are not cut up for small requests |
+//! | `roundup_power2_divisions` | 2, 4, 8, 16, 32 | sizes that vary a little fit each other's blocks |
+//! | `large_segment_size_mb` | 12, 32, 64 | smaller rests, or fewer; from 2.11 on |
+//! | `garbage_collection_threshold` | 0.5, 0.7, 0.9 | gives back before the limit; only under one |
+//!
+//! Then what lies around the best: one of these changed by a step, added or left out. Settings of pinned
+//! memory, locks and captures do not change what is reserved and are not tried; nor is
+//! `per_process_memory_fraction`, which is a limit. All cores take part.
 
 mod knobs;
 
