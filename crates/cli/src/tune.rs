@@ -63,6 +63,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
     };
     let mut inferred = recorded.inferred.clone();
     inferred.extend_from_slice(job.notes());
+    inferred.extend(tuning.best().and_then(|best| best.prediction.unknown(&job)));
     let text = if arguments.json {
         tuning.to_json(&recorded, &inferred, &name) + "\n"
     } else {
@@ -183,41 +184,61 @@ fn to_set(conf: &str) -> String {
     format!("export PYTORCH_CUDA_ALLOC_CONF={conf}")
 }
 
+/// The best, of those with the same figures the simplest alone; and the recorded settings.
 fn describe_candidates(text: &mut String, tuning: &Tuning) {
     let now = tuning.recorded();
-    let peak = now.filter(|now| now.prediction.fits()).map(Candidate::reserved_peak);
+    let is_now = |candidate: &Candidate| now.is_some_and(|now| std::ptr::eq(now, candidate));
+    let compared = if tuning.limit.is_some() { "to spare" } else { "of recorded" };
     let _ = writeln!(
         text,
-        "{:>12}{:>12}{:>9}{:>9}{:>9}  settings",
-        "reserved", "of recorded", "driver", "retries", "failures"
+        "{:>12}{compared:>13}{:>9}{:>9}{:>9}  settings",
+        "reserved", "driver", "retries", "failures"
     );
-    let is_now = |candidate: &Candidate| now.is_some_and(|now| std::ptr::eq(now, candidate));
-    for (place, candidate) in tuning.candidates.iter().enumerate() {
-        if place >= SHOWN && !is_now(candidate) {
+    let mut shown_figures = Vec::new();
+    let mut left_out = false;
+    for candidate in &tuning.candidates {
+        let stats = &candidate.prediction.stats;
+        let (driver, retries, ooms) =
+            (candidate.driver_calls(), stats.num_alloc_retries, stats.num_ooms);
+        let figures = (candidate.reserved_peak(), driver, retries, ooms);
+        let repeats = shown_figures.last() == Some(&figures);
+        if !is_now(candidate) && (repeats || shown_figures.len() >= SHOWN) {
+            left_out |= !repeats;
             continue;
         }
-        if place > SHOWN {
+        if std::mem::take(&mut left_out) {
             let _ = writeln!(text, "{:>12}", "…");
         }
-        let stats = &candidate.prediction.stats;
-        let share = peak.filter(|_| candidate.prediction.fits()).map_or_else(String::new, |peak| {
-            format!("{:.1} %", candidate.reserved_peak() as f64 / peak.max(1) as f64 * 100.0)
-        });
+        shown_figures.push(figures);
         let over = !candidate.prediction.stopped && !candidate.prediction.fits();
-        let note = match () {
-            () if is_now(candidate) => "  (recorded)",
-            () if over => "  (over the limit)",
-            () => "",
+        let note = match (is_now(candidate), over) {
+            (true, _) => "  (recorded)",
+            (false, true) => "  (over the limit)",
+            (false, false) => "",
         };
         let _ = writeln!(
             text,
-            "{:>12}{share:>12}{:>9}{:>9}{:>9}  {}{note}",
+            "{:>12}{:>13}{driver:>9}{retries:>9}{ooms:>9}  {}{note}",
             Bytes(candidate.reserved_peak()).to_string(),
-            candidate.driver_calls(),
-            stats.num_alloc_retries,
-            stats.num_ooms,
+            comparison(tuning, candidate),
             shown(&candidate.conf)
         );
     }
     let _ = writeln!(text, "{} settings tried", tuning.candidates.len());
+}
+
+/// Bytes to spare under a limit; without one, the share of what the recorded settings reserve. Nothing
+/// for a job that does not get through.
+fn comparison(tuning: &Tuning, candidate: &Candidate) -> String {
+    if !candidate.prediction.fits() {
+        return String::new();
+    }
+    let peak = candidate.reserved_peak();
+    match (tuning.limit, tuning.recorded()) {
+        (Some(limit), _) => Bytes(limit.saturating_sub(peak)).to_string(),
+        (None, Some(now)) => {
+            format!("{:.1} %", peak as f64 / now.reserved_peak().max(1) as f64 * 100.0)
+        }
+        (None, None) => String::new(),
+    }
 }

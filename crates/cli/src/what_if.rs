@@ -110,50 +110,52 @@ fn describe_oom(text: &mut String, report: &Report) {
     let _ = writeln!(text, "  {}\n", report.oom_means.as_deref().unwrap_or_default());
 }
 
+type Figure = fn(&Stats) -> i64;
+
+const PEAKS: [(&str, Figure); 4] = [
+    ("requested", |stats| stats.requested_bytes.all.peak),
+    ("allocated", |stats| stats.allocated_bytes.all.peak),
+    ("active", |stats| stats.active_bytes.all.peak),
+    ("reserved", |stats| stats.reserved_bytes.all.peak),
+];
+
+const COUNTS: [(&str, Figure, &str); 4] = [
+    ("segments", |stats| stats.segment.all.peak, "fixed ones, at most"),
+    (
+        "driver",
+        |stats| stats.num_device_alloc + stats.num_device_free,
+        "memory obtained or given back",
+    ),
+    ("retries", |stats| stats.num_alloc_retries, "after giving back all that was cached"),
+    ("failures", |stats| stats.num_ooms, "out of memory"),
+];
+
 fn describe_peaks(text: &mut String, recorded: &Outcome, prediction: &Prediction) {
     let stats = &prediction.stats;
     // Figures of a recording that was not understood to its end are not its own.
     let before = recorded.exact().then_some(&recorded.stats);
+    let was = |figure: Figure, show: fn(i64) -> String| {
+        before.map_or_else(|| "?".to_owned(), |before| show(figure(before)))
+    };
+    let bytes = |bytes: i64| Bytes(u64::try_from(bytes).unwrap_or(0)).to_string();
     let _ = writeln!(text, "{:<11}{:>14}{:>14}", "peak", "recorded", "what if");
-    let figures: [(&str, fn(&Stats) -> i64); 4] = [
-        ("requested", |stats| stats.requested_bytes.all.peak),
-        ("allocated", |stats| stats.allocated_bytes.all.peak),
-        ("active", |stats| stats.active_bytes.all.peak),
-        ("reserved", |stats| stats.reserved_bytes.all.peak),
-    ];
-    let show = |bytes: i64| Bytes(u64::try_from(bytes).unwrap_or(0)).to_string();
-    for (name, figure) in figures {
-        let was = before.map_or_else(|| "?".to_owned(), |stats| show(figure(stats)));
-        let _ = write!(text, "{name:<11}{was:>14}{:>14}", show(figure(stats)));
-        let change = before.map_or(0, |before| figure(stats) - figure(before));
-        if name == "reserved" && change != 0 {
-            let _ = write!(text, "  {}", changed(change, figure(stats) - change));
+    for (name, figure) in PEAKS {
+        let _ = write!(text, "{name:<11}{:>14}{:>14}", was(figure, bytes), bytes(figure(stats)));
+        if name == "reserved"
+            && !prediction.stopped
+            && let Some(was) = before.map(figure)
+            && was != figure(stats)
+        {
+            let _ = write!(text, "  {}", changed(figure(stats) - was, was));
         }
         text.push('\n');
     }
-    let floor = prediction.floor;
-    let _ = writeln!(
-        text,
-        "{:<11}{:>14}{:>14}  most that is live at once: no allocator can do with less",
-        "floor",
-        "",
-        Bytes(floor).to_string()
-    );
-    let counts: [(&str, fn(&Stats) -> i64); 4] = [
-        ("segments", |stats| stats.segment.all.peak),
-        ("driver", |stats| stats.num_device_alloc + stats.num_device_free),
-        ("retries", |stats| stats.num_alloc_retries),
-        ("failures", |stats| stats.num_ooms),
-    ];
-    for (name, count) in counts {
-        let meaning = match name {
-            "segments" => "fixed ones, at most",
-            "driver" => "calls: memory obtained or given back",
-            "retries" => "after giving back all that was cached",
-            _ => "out of memory",
-        };
-        let was = before.map_or_else(|| "?".to_owned(), |stats| count(stats).to_string());
-        let _ = writeln!(text, "{name:<11}{was:>14}{:>14}  {meaning}", count(stats));
+    let floor = Bytes(prediction.floor).to_string();
+    let meaning = "most that is live at once: no allocator can do with less";
+    let _ = writeln!(text, "{:<11}{:>14}{floor:>14}  {meaning}", "floor", "");
+    for (name, figure, meaning) in COUNTS {
+        let (was, now) = (was(figure, |count| count.to_string()), figure(stats));
+        let _ = writeln!(text, "{name:<11}{was:>14}{now:>14}  {meaning}");
     }
 }
 

@@ -77,6 +77,7 @@ fn a_job_that_fits_nowhere_still_says_what_it_needs() {
     assert!(need.bytes >= tuning.floor && need.bytes > 150 << 20, "{need:?}");
     let again = tuned("mlp_seed.default", Some(need.bytes));
     assert!(again.best().is_some(), "it was found to get through with {need:?}");
+    assert_eq!(tuned("mlp_seed.default", None).need, Some(need), "whatever the limit");
 }
 
 #[test]

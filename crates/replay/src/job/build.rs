@@ -168,10 +168,10 @@ fn notes(reading: &Reading, unknown_frees: usize) -> Vec<String> {
                 .to_owned(),
         );
     }
-    let emptied = reading.emptied.len();
     notes.push(format!(
-        "empty_cache: called where the recording shows it ({emptied} times); calls that released nothing then \
-         leave no trace, though under other settings they might release something"
+        "empty_cache is called where it was seen to release memory ({} times); a call that released nothing \
+         is not seen, and under other settings might release something",
+        reading.emptied.len()
     ));
     if unknown_frees > 0 {
         notes

@@ -174,6 +174,26 @@ pub fn tune(
     conditions: &Conditions,
     progress: &(dyn Fn(usize, usize) + Sync),
 ) -> Tuning {
+    let candidates = search(job, conditions, progress);
+    let stops = |it: &Candidate| !it.prediction.fits() || it.prediction.stats.num_alloc_retries > 0;
+    // Under a limit that stops the best, what is reserved does not tell what is needed.
+    let frugal = if conditions.limit.is_some() && candidates.first().is_some_and(stops) {
+        let unlimited = Conditions { limit: None, ..conditions.clone() };
+        search(job, &unlimited, progress).into_iter().next()
+    } else {
+        candidates.first().cloned()
+    };
+    let need = frugal.and_then(|frugal| squeeze::least(job, conditions, &frugal));
+    let limit = candidates.first().and_then(|it| it.prediction.limit);
+    Tuning { floor: job.floor(), limit, candidates, need, recorded: conditions.recorded.clone() }
+}
+
+/// Tries the recorded settings, the grid, and what lies around the best; best first.
+fn search(
+    job: &Job,
+    conditions: &Conditions,
+    progress: &(dyn Fn(usize, usize) + Sync),
+) -> Vec<Candidate> {
     let mut tuner = Tuner { job, conditions, progress, tried: Vec::new(), candidates: Vec::new() };
     let mut confs = vec![conditions.recorded.clone()];
     confs.extend(knobs::grid(conditions.limit.is_some()).iter().map(Knobs::conf));
@@ -183,10 +203,7 @@ pub fn tune(
         let around: Vec<_> = best.flat_map(Knobs::around).map(|knobs| knobs.conf()).collect();
         tuner.try_all(around);
     }
-    let need = squeeze::least(job, conditions, &tuner.candidates);
-    let limit = tuner.candidates.first().and_then(|it| it.prediction.limit);
-    let Tuner { candidates, .. } = tuner;
-    Tuning { floor: job.floor(), limit, candidates, need, recorded: conditions.recorded.clone() }
+    tuner.candidates
 }
 
 struct Tuner<'a> {

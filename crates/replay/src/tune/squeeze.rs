@@ -3,9 +3,6 @@
 //! The peak of reserved memory is not it: under a limit the allocator gives back what is cached before it
 //! fails, so a job often gets through with less than it takes when nothing stops it.
 
-use tonnage_engine::Policy;
-
-use super::parallel::predict_all;
 use super::{Candidate, Conditions};
 use crate::job::Job;
 
@@ -24,13 +21,13 @@ pub struct Need {
     pub conf: String,
 }
 
-/// Closes in on the smallest limit under which the job gets through, under the setting that needs least
-/// without one. The limit that is returned was tried.
-pub(super) fn least(job: &Job, conditions: &Conditions, candidates: &[Candidate]) -> Option<Need> {
-    let (conf, peak) = frugal(job, conditions, candidates)?;
+/// Closes in on the smallest limit under which the job gets through, under the setting that reserves least
+/// where nothing stops it. The limit that is returned was tried.
+pub(super) fn least(job: &Job, conditions: &Conditions, frugal: &Candidate) -> Option<Need> {
+    let (conf, peak) = (frugal.conf.clone(), frugal.reserved_peak());
     let config = conditions.accepted(&conf)?;
     let gets_through = |limit| {
-        let what_if = conditions.what_if(config.clone(), Policy::default()).with_limit(limit);
+        let what_if = conditions.what_if(config.clone(), frugal.policy).with_limit(limit);
         what_if.predict(job).fits()
     };
     let (mut fails, mut fits) = (job.floor() / STEP, peak.div_ceil(STEP));
@@ -49,24 +46,4 @@ pub(super) fn least(job: &Job, conditions: &Conditions, candidates: &[Candidate]
     }
     let bytes = fits * STEP;
     gets_through(bytes).then_some(Need { bytes, conf })
-}
-
-/// The setting under which least is reserved where nothing stops the job, and how much that is.
-fn frugal(job: &Job, conditions: &Conditions, candidates: &[Candidate]) -> Option<(String, u64)> {
-    let best = candidates.first()?;
-    if best.prediction.limit.is_none()
-        || (best.prediction.fits() && best.prediction.stats.num_alloc_retries == 0)
-    {
-        return Some((best.conf.clone(), best.reserved_peak()));
-    }
-    let unlimited = Conditions { limit: None, ..conditions.clone() };
-    let ours = candidates.iter().filter(|it| it.policy == Policy::default());
-    let what_if = |it: &Candidate| {
-        let config = unlimited.accepted(&it.conf)?;
-        Some((it.conf.clone(), unlimited.what_if(config, it.policy)))
-    };
-    let (confs, what_ifs): (Vec<_>, Vec<_>) = ours.filter_map(what_if).unzip();
-    let predictions = predict_all(job, &what_ifs, &|_| {});
-    let peaks = predictions.iter().map(|prediction| prediction.stats.max_memory_reserved());
-    confs.into_iter().zip(peaks).min_by_key(|&(_, peak)| peak)
 }

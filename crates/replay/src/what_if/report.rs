@@ -51,7 +51,10 @@ impl Report {
         };
         let mut inferred = recorded.inferred.clone();
         inferred.extend_from_slice(job.notes());
-        inferred.extend(unknown(job, what_if, &prediction));
+        inferred.extend(prediction.unknown(job));
+        if what_if.config.garbage_collection_threshold() > 0.0 && prediction.limit.is_none() {
+            inferred.push("garbage_collection_threshold does nothing without a limit".to_owned());
+        }
         let oom_means = prediction.oom.map(|oom| meaning(&oom, job, &prediction));
         Self { conf, policy: what_if.policy, prediction, at_peak, oom_means, inferred }
     }
@@ -69,29 +72,24 @@ fn at_peak(job: &Job, what_if: &WhatIf, prediction: &Prediction) -> AtPeak {
     }
 }
 
-/// Where the recording does not tell how the job goes.
-fn unknown(job: &Job, what_if: &WhatIf, prediction: &Prediction) -> Vec<String> {
-    let mut lines = Vec::new();
-    let served = prediction.served_after_all;
-    if served > 0 {
+impl Prediction {
+    /// Where the recording does not tell how the job goes on, in sentences.
+    #[must_use]
+    pub fn unknown(&self, job: &Job) -> Option<String> {
+        let served = self.served_after_all;
         let held = match job.died_at() {
-            Some(_) if !prediction.stopped => {
-                "; the one at which it died is held to the end, any other is freed at once"
+            Some(_) if !self.stopped => {
+                "the one at which it died is held to the end, any other is freed at once"
             }
-            _ => "; each is freed at once",
+            _ => "each is freed at once",
         };
-        lines.push(format!(
-            "requests that failed when this was recorded and are served now: {served}. How the job would have \
-             gone on is not known{held}"
-        ));
+        (served > 0).then(|| {
+            format!(
+                "requests that failed when this was recorded and are served now: {served}. How the job would \
+                 have gone on is not known; {held}"
+            )
+        })
     }
-    if what_if.config.garbage_collection_threshold() > 0.0 && prediction.limit.is_none() {
-        lines.push(
-            "garbage_collection_threshold does nothing without a limit: give one with --limit"
-                .to_owned(),
-        );
-    }
-    lines
 }
 
 /// What the first failure means for the job.
