@@ -24,8 +24,8 @@ const EMBEDDED_NAME: &str = "gpt2_varlen (embedded)";
 /// Which recording, and what its file does not say.
 #[derive(Args)]
 pub(crate) struct Source {
-    /// A snapshot (`.pickle`, also compressed); `-` reads standard input. Without it, a recording
-    /// inside this program is taken
+    /// A snapshot (`.pickle`, also compressed); `replay` takes command streams (`.jsonl`) too. `-` reads
+    /// standard input. Without it, a recording inside this program is taken
     pub(crate) file: Option<PathBuf>,
 
     /// The memory of the device it was recorded on. A limit is then read as PyTorch sets it, as a

@@ -113,8 +113,8 @@ impl WhatIf {
             .with_placement(Placement::Arenas(Arenas::default()));
         let mut engine = Engine::with_policy(Clock::new(dry), self.config.clone(), self.policy);
         let limit = self.limit.map(|limit| match self.total {
-            Some(total) => in_force(limit, total),
-            None => limit,
+            Some(total) if total > 0 => in_force(limit, total),
+            _ => limit,
         });
         engine.set_limit(limit.or(engine.limit()));
         engine

@@ -46,9 +46,11 @@ impl Run {
     }
 
     /// Makes the next call. Breaks where the job stops.
+    ///
+    /// Results are passed over where nothing can go wrong: a dry device runs out of memory and does not
+    /// fail otherwise, and what the job frees it has.
     pub(super) fn step(&mut self, step: &Step) -> ControlFlow<()> {
         if let Some(block) = self.ownerless.take() {
-            // Its owner has it, and a dry device does not fail.
             let _ = self.engine.free(&block);
         }
         match step.call {
