@@ -17,22 +17,28 @@ pub(crate) struct Input {
 
 /// Reads the snapshot in a file; `-` is standard input.
 pub(crate) fn read_snapshot(path: &Path) -> anyhow::Result<Input> {
-    if path == Path::new("-") {
-        let stdin = std::io::stdin();
-        if stdin.is_terminal() {
-            bail!("`-` reads a snapshot from a pipe, but standard input is the terminal");
-        }
-        return read("standard input".to_owned(), None, stdin.lock());
-    }
-    let name = path.display().to_string();
-    let file = File::open(path).with_context(|| format!("cannot open {name}"))?;
-    let length = file.metadata().ok().filter(std::fs::Metadata::is_file).map(|it| it.len());
-    read(name, length, file)
+    let (name, file) = read_with(path, |input| Ok(snapshot::read(input, &Limits::default())?))?;
+    Ok(Input { name, file })
 }
 
-fn read(name: String, length: Option<u64>, input: impl Read) -> anyhow::Result<Input> {
+/// Reads what is in a file; `-` is standard input. Says the name it goes by.
+pub(crate) fn read_with<T>(
+    path: &Path,
+    read: impl FnOnce(&mut dyn Read) -> anyhow::Result<T>,
+) -> anyhow::Result<(String, T)> {
+    let (name, length, mut input): (_, _, Box<dyn Read>) = if path == Path::new("-") {
+        let stdin = std::io::stdin();
+        if stdin.is_terminal() {
+            bail!("`-` reads from a pipe, but standard input is the terminal");
+        }
+        ("standard input".to_owned(), None, Box::new(stdin.lock()))
+    } else {
+        let name = path.display().to_string();
+        let file = File::open(path).with_context(|| format!("cannot open {name}"))?;
+        let length = file.metadata().ok().filter(std::fs::Metadata::is_file).map(|it| it.len());
+        (name, length, Box::new(file))
+    };
     let progress = Progress::bytes(format!("reading {name}"), length);
-    let file = snapshot::read(progress.reader(input), &Limits::default());
-    let file = file.with_context(|| name.clone())?;
-    Ok(Input { name, file })
+    let value = read(&mut progress.reader(&mut input)).with_context(|| name.clone())?;
+    Ok((name, value))
 }

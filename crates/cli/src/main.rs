@@ -11,6 +11,8 @@ mod output;
 
 mod progress;
 
+mod recording;
+
 // The verbs.
 mod bench;
 
@@ -23,6 +25,10 @@ mod inspect;
 mod manual;
 
 mod replay;
+
+mod tune;
+
+mod what_if;
 
 use std::process::ExitCode;
 
@@ -40,6 +46,7 @@ struct Arguments {
 enum Verb {
     Inspect(inspect::Arguments),
     Replay(replay::Arguments),
+    Tune(tune::Arguments),
     Diff(diff::Arguments),
     Export(export::Arguments),
     Bench(bench::Arguments),
@@ -58,6 +65,7 @@ fn main() -> ExitCode {
     let answer = match verb {
         Verb::Inspect(arguments) => inspect::run(&arguments),
         Verb::Replay(arguments) => replay::run(&arguments),
+        Verb::Tune(arguments) => tune::run(&arguments),
         Verb::Diff(arguments) => diff::run(&arguments),
         Verb::Export(arguments) => export::run(&arguments),
         Verb::Bench(arguments) => bench::run(&arguments),

@@ -23,6 +23,23 @@ impl Progress {
             Some(_) => "{msg} {wide_bar} {bytes}/{total_bytes} {eta}",
             None => "{spinner} {msg} {bytes}",
         };
+        Self::hidden(what, total, template)
+    }
+
+    /// Work that is a number of steps, to be [`set`](Self::set).
+    pub(crate) fn steps(what: impl AsRef<str>) -> Self {
+        Self::hidden(what, Some(0), "{msg} {wide_bar} {pos}/{len}")
+    }
+
+    /// Work that does not say how far it is: something turns.
+    pub(crate) fn unmeasured(what: impl AsRef<str>) -> Self {
+        let progress = Self::hidden(what, None, "{spinner} {msg}");
+        progress.bar.set_draw_target(ProgressDrawTarget::stderr());
+        progress.bar.enable_steady_tick(PATIENCE);
+        progress
+    }
+
+    fn hidden(what: impl AsRef<str>, total: Option<u64>, template: &str) -> Self {
         let bar = ProgressBar::with_draw_target(total, ProgressDrawTarget::hidden());
         let style = ProgressStyle::with_template(template);
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
@@ -32,11 +49,22 @@ impl Progress {
 
     /// So many bytes more are done.
     fn advance(&self, bytes: usize) {
+        self.show_if_late();
+        self.bar.inc(bytes as u64);
+    }
+
+    /// So many steps of all are done.
+    pub(crate) fn set(&self, done: usize, of: usize) {
+        self.show_if_late();
+        self.bar.set_length(of as u64);
+        self.bar.set_position(done as u64);
+    }
+
+    fn show_if_late(&self) {
         if self.bar.is_hidden() && self.started.elapsed() > PATIENCE {
             // Stays hidden where it is no terminal.
             self.bar.set_draw_target(ProgressDrawTarget::stderr());
         }
-        self.bar.inc(bytes as u64);
     }
 
     /// Counts what is read through it.

@@ -1,28 +1,20 @@
-//! `tonnage replay`: a recording through the engine; exact, or the first difference.
+//! `tonnage replay`: a recording through the engine, as it was or under other settings.
 
 use std::fmt::Write;
-use std::io::{BufRead, BufReader, Read};
-use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::Args;
 use owo_colors::OwoColorize;
 use tonnage::replay::Outcome;
-use tonnage::replay::recording::{RecordingOptions, replay_recording};
-use tonnage::replay::stream::{Stream, replay_stream};
-use tonnage::snapshot::{self, Limits};
-use tonnage::{Bytes, Release, Stats};
+use tonnage::replay::recording::replay_recording;
+use tonnage::replay::stream::replay_stream;
+use tonnage::{Bytes, Policy, Stats};
 
-use crate::Answer;
 use crate::output::{grouped, print};
-
-/// What is replayed without a FILE: GPT-2 training with sequences of varying length, PyTorch 2.11 on
-/// an H200.
-const EMBEDDED: &[u8] = include_bytes!("../recordings/gpt2_varlen.pickle.zst");
-
-/// The name it goes by.
-const EMBEDDED_NAME: &str = "gpt2_varlen (embedded)";
+use crate::progress::Progress;
+use crate::recording::{Recording, Source};
+use crate::{Answer, what_if};
 
 /// Replay a PyTorch memory snapshot through the engine
 ///
@@ -30,85 +22,54 @@ const EMBEDDED_NAME: &str = "gpt2_varlen (embedded)";
 /// and at the end every segment and block. Only the requests and the driver's addresses are taken
 /// from the recording.
 ///
-/// Exit status: 0 if exact, 1 if not, 2 for bad input.
+/// With --conf or --policy it is a what-if: the same requests under other settings, and what the job
+/// would have reserved. Addresses of new segments then follow what NVIDIA's driver was seen to do.
+///
+/// Exit status: 0 if exact or a what-if, 1 if not exact, 2 for bad input.
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// A snapshot (`.pickle`, also compressed with zstd or gzip) or a command stream (`.jsonl`); `-`
-    /// reads standard input. Without it, a recording inside this program is replayed
-    file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) source: Source,
 
-    /// The limit on reserved memory that was in force when it was recorded: bytes, `24GiB`, `24GB`
+    /// The limit on reserved memory: the one that was in force when it was recorded, or the one to ask
+    /// about. Bytes, `24GiB`, `24GB`
     #[arg(long, value_name = "SIZE")]
-    limit: Option<Bytes>,
+    pub(crate) limit: Option<Bytes>,
 
-    /// The memory of the device it was recorded on. A limit is then read as PyTorch sets it, as a
-    /// fraction of this
-    #[arg(long, value_name = "SIZE")]
-    total: Option<Bytes>,
+    /// What if these settings had been in PYTORCH_CUDA_ALLOC_CONF? They replace all that were recorded;
+    /// `""` is PyTorch's defaults
+    #[arg(long, value_name = "SETTINGS")]
+    pub(crate) conf: Option<String>,
 
-    /// The release whose rules to follow: 2.9, 2.10 or 2.11. Else it is told from the file
-    #[arg(long, value_name = "RELEASE")]
-    pytorch: Option<Release>,
-
-    /// The device to replay, if the file has several. Else the one with most entries
-    #[arg(long, value_name = "N")]
-    ordinal: Option<usize>,
+    /// What if these placement rules had been followed? `pytorch`
+    #[arg(long, value_name = "POLICY")]
+    pub(crate) policy: Option<Policy>,
 
     /// Print one JSON object
     #[arg(long)]
-    json: bool,
-}
-
-/// A file that can be replayed.
-enum Recording {
-    Snapshot(Box<snapshot::SnapshotFile>),
-    Stream(Box<Stream>),
+    pub(crate) json: bool,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
-    let (name, recording) = match &arguments.file {
-        None => (EMBEDDED_NAME.to_owned(), read(EMBEDDED)?),
-        Some(path) if path == Path::new("-") => {
-            let recording = read(std::io::stdin().lock()).context("standard input")?;
-            ("standard input".to_owned(), recording)
-        }
-        Some(path) => {
-            let name = path.display().to_string();
-            let file = std::fs::File::open(path).with_context(|| format!("cannot open {name}"))?;
-            let recording = read(file).with_context(|| name.clone())?;
-            (name, recording)
-        }
-    };
+    let (name, recording) = arguments.source.read()?;
+    if arguments.conf.is_some() || arguments.policy.is_some() {
+        return what_if::run(arguments, &name, &recording).with_context(|| name.clone());
+    }
     let started = Instant::now();
     let outcome = replay(&recording, arguments).with_context(|| name.clone())?;
     let took = started.elapsed();
     let text = if arguments.json {
         outcome.to_json(&name) + "\n"
     } else {
-        describe(&name, &outcome, took, arguments.file.is_none())
+        describe(&name, &outcome, took, arguments.source.file.is_none())
     };
     print(&text)?;
     Ok(if outcome.exact() { Answer::Yes } else { Answer::No })
 }
 
-/// Tells the two kinds of file apart by their first byte: a stream is JSON, a pickle is not.
-fn read(input: impl Read) -> anyhow::Result<Recording> {
-    let mut input = BufReader::new(input);
-    let first = input.fill_buf().context("cannot read")?.first().copied();
-    Ok(if first == Some(b'{') {
-        Recording::Stream(Box::new(Stream::read(input)?))
-    } else {
-        Recording::Snapshot(Box::new(snapshot::read(input, &Limits::default())?))
-    })
-}
-
 fn replay(recording: &Recording, arguments: &Arguments) -> anyhow::Result<Outcome> {
-    let options = RecordingOptions {
-        limit: arguments.limit.map(|limit| limit.0),
-        total: arguments.total.map(|total| total.0),
-        release: arguments.pytorch,
-        ordinal: arguments.ordinal,
-    };
+    let options = arguments.source.options(arguments.limit.map(|limit| limit.0));
+    let _progress = Progress::unmeasured("replaying");
     match recording {
         Recording::Snapshot(file) => Ok(replay_recording(file, &options)?),
         Recording::Stream(stream) => {

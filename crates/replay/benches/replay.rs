@@ -13,7 +13,8 @@ use std::time::Duration;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use tonnage_device::Dry;
 use tonnage_engine::{Allocation, Config, Engine, Release};
-use tonnage_replay::recording::{Call, RecordingOptions, calls_of, replay_recording};
+use tonnage_replay::job::{Call, Job, Request};
+use tonnage_replay::recording::{Reading, RecordingOptions, replay_recording};
 
 const RECORDINGS: [(&str, &str); 3] = [
     ("gpt2_varlen.default", ""),
@@ -21,18 +22,19 @@ const RECORDINGS: [(&str, &str); 3] = [
     ("bert_dynpad.split128", "max_split_size_mb:128"),
 ];
 
-fn run(calls: &[Call], config: &Config) -> u64 {
+fn run(job: &Job, config: &Config) -> u64 {
     let mut engine = Engine::new(Dry::new(140 << 30), config.clone());
-    let mut blocks: Vec<Allocation> = Vec::with_capacity(calls.len());
-    for call in calls {
-        match *call {
-            Call::Allocate { bytes, stream } => {
+    let mut blocks: Vec<Allocation> = Vec::with_capacity(job.blocks());
+    for step in job.steps() {
+        match step.call {
+            Call::Allocate(Request { bytes, stream, .. }) => {
                 blocks.push(engine.allocate(bytes, stream).expect("the device is large enough"));
             }
             Call::RecordStream { block, stream } => {
-                engine.record_stream(blocks[block].address, stream).expect("the block is live")
+                engine.record_stream_of(&blocks[block], stream).expect("the block is live");
             }
-            Call::Free { block } => engine.free(&blocks[block]).expect("the block is live"),
+            Call::Free { block, .. } => engine.free(&blocks[block]).expect("the block is live"),
+            _ => {}
         }
     }
     engine.stats().max_memory_reserved()
@@ -44,14 +46,14 @@ fn benchmark(criterion: &mut Criterion) {
         let bytes = std::fs::read(folder.join(format!("{name}.pickle.zst"))).expect("test data");
         let file = tonnage_snapshot::parse(&bytes).expect("a snapshot");
         let config = Config::parse(conf, Release::default()).expect("a valid setting");
-        let calls = calls_of(&file.traces[0]);
+        let job = Job::new(&file.traces[0], &Reading::default());
         let options = RecordingOptions::default();
         assert!(replay_recording(&file, &options).is_ok_and(|outcome| outcome.exact()), "{name}");
         let mut group = criterion.benchmark_group(name);
         group.throughput(Throughput::Elements(file.traces[0].len() as u64));
         group.measurement_time(Duration::from_secs(3));
         group.sample_size(20);
-        group.bench_function("engine", |bencher| bencher.iter(|| run(black_box(&calls), &config)));
+        group.bench_function("engine", |bencher| bencher.iter(|| run(black_box(&job), &config)));
         group.bench_function("replay", |bencher| {
             bencher.iter(|| replay_recording(black_box(&file), &options));
         });

@@ -5,6 +5,13 @@ pub mod recording;
 
 pub mod stream;
 
+// A recording's requests, asked of another allocator.
+pub mod job;
+
+pub mod what_if;
+
+pub mod tune;
+
 mod outcome;
 
 pub use outcome::{Difference, Outcome};

@@ -58,7 +58,7 @@ pub(crate) fn serialize_stats<S: serde::Serializer>(
 }
 
 /// The form of the JSON; counts up when a field changes its meaning or goes.
-const SCHEMA: u32 = 1;
+pub(crate) const SCHEMA: u32 = 1;
 
 /// An outcome with the name of its file, as one JSON object.
 #[derive(Serialize)]

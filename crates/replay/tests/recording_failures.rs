@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use tonnage_device::{Dry, FailNth};
 use tonnage_engine::{Config, Engine, Release};
 use tonnage_events::{Action, TraceEntry};
-use tonnage_replay::recording::{Call, calls_of};
+use tonnage_replay::job::{Call, Job, Request};
+use tonnage_replay::recording::Reading;
 
 const SMALLEST: [&str; 3] = ["mlp_seed.tight", "cudagraph.tight", "cudagraph.expandable"];
 
@@ -42,13 +43,13 @@ fn most_obtained(entries: &[TraceEntry]) -> u64 {
     most
 }
 
-/// Serves the calls as far as the device lets it, then gives everything back.
-fn serve(engine: &mut Engine<FailNth<Dry>>, calls: &[Call]) {
+/// Serves the job as far as the device lets it, then gives everything back.
+fn serve(engine: &mut Engine<FailNth<Dry>>, job: &Job) {
     let mut blocks = Vec::new();
     let mut live = std::collections::BTreeSet::new();
-    for call in calls {
-        match *call {
-            Call::Allocate { bytes, stream } => {
+    for step in job.steps() {
+        match step.call {
+            Call::Allocate(Request { bytes, stream, .. }) => {
                 let block = engine.allocate(bytes, stream).ok();
                 live.extend(block.is_some().then_some(blocks.len()));
                 blocks.push(block);
@@ -58,13 +59,14 @@ fn serve(engine: &mut Engine<FailNth<Dry>>, calls: &[Call]) {
                     engine.record_stream(block.address, stream).unwrap();
                 }
             }
-            Call::Free { block } => {
+            Call::Free { block, .. } => {
                 live.remove(&block);
                 if let Some(block) = blocks[block] {
                     // If the device fails here the block is freed nevertheless.
                     let _ = engine.free(&block);
                 }
             }
+            _ => {}
         }
     }
     engine.check_invariants().unwrap();
@@ -80,7 +82,7 @@ fn serve(engine: &mut Engine<FailNth<Dry>>, calls: &[Call]) {
 fn whichever_device_call_fails_a_recordings_requests_leave_nothing_behind() {
     for name in recordings() {
         let file = tonnage_snapshot::open(&traces().join(format!("{name}.pickle.zst"))).unwrap();
-        let calls = calls_of(&file.traces[0]);
+        let job = Job::new(&file.traces[0], &Reading::default());
         let conf = file.settings.as_ref().map_or("", |settings| &settings.conf);
         let config = Config::parse(conf, Release::default()).unwrap();
         let capacity = most_obtained(&file.traces[0]);
@@ -88,7 +90,7 @@ fn whichever_device_call_fails_a_recordings_requests_leave_nothing_behind() {
         for n in 0.. {
             let device = Dry::new(140 << 30).with_capacity(capacity);
             let mut engine = Engine::new(FailNth::new(device, n), config.clone());
-            serve(&mut engine, &calls);
+            serve(&mut engine, &job);
             assert_eq!(engine.stats().memory_reserved(), 0, "{name}: call {n}");
             let held = engine.device().inner.used();
             assert_eq!(held, engine.stranded_bytes(), "{name}: call {n}");

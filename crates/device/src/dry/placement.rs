@@ -44,7 +44,7 @@ impl Placement {
     pub(crate) fn place_range(&mut self, size: u64, live: &Intervals) -> Option<Address> {
         match self {
             Self::FirstFit(rule) => first_gap(rule.ranges_from, size, live),
-            Self::Arenas(_) => first_gap(RANGES_FROM, size, live),
+            Self::Arenas(rule) => rule.place_range(size),
         }
     }
 }
@@ -88,8 +88,8 @@ const SMALL_SEGMENT: u64 = 2 << 20;
 /// Arenas are whole multiples of this.
 const ARENA_UNIT: u64 = 32 << 20;
 
-/// Expandable ranges: any ascending addresses do, since ties never depended on them.
-const RANGES_FROM: Address = Address(1 << 33);
+/// Where expandable ranges begin: above everything else that can be had.
+const RANGES_FROM: u64 = 1 << 48;
 
 /// The placement that was seen on H200 recordings.
 ///
@@ -97,17 +97,21 @@ const RANGES_FROM: Address = Address(1 << 33);
 /// - A larger one goes into the oldest arena with a hole that fits, lowest hole first. If none
 ///   fits, a new arena is made below the lowest one, and the segment lies at its low end.
 /// - A freed segment leaves a hole in its arena. Arenas are never given back.
+/// - Ranges ascend, and their addresses are never used again: ties never depended on them.
 #[derive(Clone, Debug, Default)]
 pub struct Arenas {
     small_segments: u64,
+    /// Bytes of all ranges so far.
+    ranges: u64,
     /// Oldest first, which is also from high addresses to low ones.
     arenas: Vec<Arena>,
+    /// The largest hole of each arena.
+    largest: LargestHoles,
 }
 
 #[derive(Clone, Debug)]
 struct Arena {
     start: u64,
-    end: u64,
     /// Free intervals, none touching another: start to end.
     holes: BTreeMap<u64, u64>,
 }
@@ -117,30 +121,104 @@ impl Arenas {
         if size == SMALL_SEGMENT {
             let address = BASE.checked_add(self.small_segments.checked_mul(SMALL_SEGMENT)?)?;
             self.small_segments += 1;
-            return Some(Address(address));
+            return (address < RANGES_FROM).then_some(Address(address));
         }
-        for arena in &mut self.arenas {
-            if let Some(start) = arena.take(size) {
-                return Some(Address(start));
-            }
-        }
-        let lowest = self.arenas.last().map_or(BASE, |arena| arena.start);
-        let start = lowest.checked_sub(size.checked_next_multiple_of(ARENA_UNIT)?)?;
-        let mut arena = Arena { start, end: lowest, holes: BTreeMap::from([(start, lowest)]) };
+        let number = match self.largest.first_of(size) {
+            Some(number) => number,
+            None => self.add_arena(size)?,
+        };
+        let arena = &mut self.arenas[number];
         let place = arena.take(size);
-        self.arenas.push(arena);
+        self.largest.set(number, arena.largest_hole());
         place.map(Address)
     }
 
+    /// A new arena for a segment of this size, below all others.
+    fn add_arena(&mut self, size: u64) -> Option<usize> {
+        let end = self.arenas.last().map_or(BASE, |arena| arena.start);
+        let start = end.checked_sub(size.checked_next_multiple_of(ARENA_UNIT)?)?;
+        self.arenas.push(Arena { start, holes: BTreeMap::from([(start, end)]) });
+        self.largest.push(end - start);
+        Some(self.arenas.len() - 1)
+    }
+
     fn remove(&mut self, address: Address, size: u64) {
-        let inside = |arena: &&mut Arena| (arena.start..arena.end).contains(&address.0);
-        if let Some(arena) = self.arenas.iter_mut().find(inside) {
-            arena.put(address.0, address.0 + size);
+        if address.0 >= BASE {
+            return;
         }
+        let number = self.arenas.partition_point(|arena| arena.start > address.0);
+        if let Some(arena) = self.arenas.get_mut(number) {
+            arena.put(address.0, address.0 + size);
+            self.largest.set(number, arena.largest_hole());
+        }
+    }
+
+    fn place_range(&mut self, size: u64) -> Option<Address> {
+        let address = RANGES_FROM.checked_add(self.ranges)?;
+        address.checked_add(size)?;
+        self.ranges = self.ranges.checked_add(size.checked_next_multiple_of(ALIGNMENT)?)?;
+        Some(Address(address))
+    }
+}
+
+/// The largest hole of each arena, as a tree of maxima: with many arenas, looking at each for each
+/// segment would take too long.
+#[derive(Clone, Debug, Default)]
+struct LargestHoles {
+    /// The node at 1 is the root; the children of the one at n are at 2n and 2n + 1; the leaves are the
+    /// second half.
+    nodes: Vec<u64>,
+    arenas: usize,
+}
+
+impl LargestHoles {
+    fn leaves(&self) -> usize {
+        self.nodes.len() / 2
+    }
+
+    fn push(&mut self, hole: u64) {
+        if self.arenas == self.leaves() {
+            let old = self.leaves();
+            let grown = (old * 2).max(1);
+            let mut nodes = vec![0; grown * 2];
+            nodes[grown..grown + old].copy_from_slice(&self.nodes[old..]);
+            for node in (1..grown).rev() {
+                nodes[node] = nodes[2 * node].max(nodes[2 * node + 1]);
+            }
+            self.nodes = nodes;
+        }
+        self.arenas += 1;
+        self.set(self.arenas - 1, hole);
+    }
+
+    fn set(&mut self, arena: usize, hole: u64) {
+        let mut node = self.leaves() + arena;
+        self.nodes[node] = hole;
+        while node > 1 {
+            node /= 2;
+            self.nodes[node] = self.nodes[2 * node].max(self.nodes[2 * node + 1]);
+        }
+    }
+
+    /// The first arena with a hole of at least this size.
+    fn first_of(&self, size: u64) -> Option<usize> {
+        if self.nodes.get(1).is_none_or(|&largest| largest < size) {
+            return None;
+        }
+        let mut node = 1;
+        while node < self.leaves() {
+            node *= 2;
+            node += usize::from(self.nodes[node] < size);
+        }
+        Some(node - self.leaves())
     }
 }
 
 impl Arena {
+    fn largest_hole(&self) -> u64 {
+        self.holes.iter().map(|(start, end)| end - start).max().unwrap_or(0)
+    }
+
     fn take(&mut self, size: u64) -> Option<u64> {
         let (&start, &end) = self.holes.iter().find(|&(start, end)| end - start >= size)?;
         self.holes.remove(&start);
@@ -211,5 +289,37 @@ mod tests {
             rule.remove(pieces[index], 10 * MIB);
         }
         assert_eq!(rule.place(32 * MIB), Some(pieces[0]));
+    }
+
+    #[test]
+    fn the_tree_finds_the_arena_that_a_look_at_each_would_find() {
+        let mut rule = Arenas::default();
+        let mut live = Vec::new();
+        let mut seed = 1_u64;
+        for step in 0..2_000 {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let random = seed >> 33;
+            if random.is_multiple_of(3) && !live.is_empty() {
+                let (address, size) = live.swap_remove(random as usize / 3 % live.len());
+                rule.remove(address, size);
+                continue;
+            }
+            let size = (6 + random % 60) * 2 * MIB;
+            let fits = |arena: &Arena| arena.holes.iter().any(|(start, end)| end - start >= size);
+            let expected = rule.arenas.iter().position(fits).unwrap_or(rule.arenas.len());
+            let address = rule.place(size).unwrap();
+            let got = rule.arenas.partition_point(|arena| arena.start > address.0);
+            assert_eq!(got, expected, "step {step}");
+            live.push((address, size));
+        }
+        assert!(rule.arenas.len() > 20);
+    }
+
+    #[test]
+    fn ranges_ascend_and_are_never_reused() {
+        let mut rule = Arenas::default();
+        let first = rule.place_range(5 * MIB).unwrap();
+        assert_eq!(rule.place_range(2 * MIB), Some(Address(first.0 + 6 * MIB)));
+        assert_eq!(rule.place_range(u64::MAX), None);
     }
 }

@@ -12,8 +12,6 @@
 //! 4. `witness`: entries that contradict others, to blame the right one.
 //! 5. `limit`: which limits would explain what no other reading does.
 
-mod calls;
-
 mod limit;
 
 mod player;
@@ -28,6 +26,5 @@ mod timeline;
 
 mod witness;
 
-pub use calls::{Call, calls_of};
 pub use reading::Reading;
 pub use replay::{RecordingError, RecordingOptions, read_recording, replay_recording};

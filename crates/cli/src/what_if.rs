@@ -1,0 +1,188 @@
+//! `tonnage replay --conf`: the same requests under other settings.
+
+use std::fmt::Write;
+
+use owo_colors::OwoColorize;
+use tonnage::engine::config::Backend;
+use tonnage::replay::Outcome;
+use tonnage::replay::what_if::{AtPeak, Prediction, Report, WhatIf};
+use tonnage::{Bytes, Config, Stats};
+
+use crate::Answer;
+use crate::output::{grouped, print};
+use crate::recording::Recording;
+use crate::replay::Arguments;
+
+pub(crate) fn run(
+    arguments: &Arguments,
+    name: &str,
+    recording: &Recording,
+) -> anyhow::Result<Answer> {
+    let Recording::Snapshot(file) = recording else {
+        anyhow::bail!(
+            "a command stream has its settings in its header: --conf and --policy need a snapshot"
+        );
+    };
+    let limit = arguments.limit.map(|limit| limit.0);
+    let (recorded, job) = arguments.source.read_job(file, limit)?;
+    let conf = arguments.conf.as_deref().unwrap_or(&recorded.conf);
+    let config = Config::parse(conf, recorded.release)?;
+    check(&config, arguments)?;
+    let total = arguments.source.total.map(|total| total.0);
+    let what_if = WhatIf { config, policy: arguments.policy.unwrap_or_default(), limit, total };
+    let report = Report::new(&recorded, &job, &what_if);
+    let text = if arguments.json {
+        report.to_json(&recorded, name) + "\n"
+    } else {
+        describe(name, &recorded, &report)
+    };
+    print(&text)?;
+    Ok(Answer::Yes)
+}
+
+/// Refuses settings that a prediction cannot follow.
+fn check(config: &Config, arguments: &Arguments) -> anyhow::Result<()> {
+    if config.backend() != Backend::Native {
+        anyhow::bail!(
+            "backend:{} is another allocator: only PyTorch's native one is followed here",
+            config.backend()
+        );
+    }
+    if config.per_process_memory_fraction() < 1.0
+        && arguments.limit.is_none()
+        && arguments.source.total.is_none()
+    {
+        anyhow::bail!(
+            "per_process_memory_fraction is a share of the device's memory: say how much that is with \
+             --total, or give the limit itself with --limit"
+        );
+    }
+    Ok(())
+}
+
+/// The report for people.
+fn describe(name: &str, recorded: &Outcome, report: &Report) -> String {
+    let mut text = String::new();
+    // Writing to a string cannot fail.
+    let _ = writeln!(
+        text,
+        "{}: {} entries, device {}, PyTorch {}",
+        name.bold(),
+        grouped(recorded.events),
+        recorded.device,
+        recorded.release
+    );
+    let limit = report.prediction.limit.map_or_else(
+        || "no limit".to_owned(),
+        |limit| format!("limit {limit} bytes ({})", Bytes(limit)),
+    );
+    let _ = writeln!(text, "recorded: {}", shown(&recorded.conf));
+    let _ = writeln!(text, "what if:  {}; {limit}\n", shown(&report.conf));
+    describe_oom(&mut text, report);
+    describe_peaks(&mut text, recorded, &report.prediction);
+    describe_waste(&mut text, &report.at_peak);
+    let _ = writeln!(text, "\nnot in the file, inferred:");
+    for line in &report.inferred {
+        let _ = writeln!(text, "  - {line}");
+    }
+    text
+}
+
+/// Settings as people read them.
+pub(crate) fn shown(conf: &str) -> &str {
+    if conf.is_empty() { "defaults" } else { conf }
+}
+
+fn describe_oom(text: &mut String, report: &Report) {
+    let Some(oom) = &report.prediction.oom else {
+        let _ = writeln!(text, "{}: every request is served\n", "runs through".green().bold());
+        return;
+    };
+    let _ = writeln!(
+        text,
+        "{} at entry {}, after {} requests: {} on stream {}",
+        "out of memory".red().bold(),
+        oom.event,
+        grouped(usize::try_from(oom.request).unwrap_or(usize::MAX)),
+        Bytes(oom.bytes),
+        oom.stream
+    );
+    let _ = writeln!(text, "  {}\n", report.oom_means.as_deref().unwrap_or_default());
+}
+
+type Figure = fn(&Stats) -> i64;
+
+const PEAKS: [(&str, Figure); 4] = [
+    ("requested", |stats| stats.requested_bytes.all.peak),
+    ("allocated", |stats| stats.allocated_bytes.all.peak),
+    ("active", |stats| stats.active_bytes.all.peak),
+    ("reserved", |stats| stats.reserved_bytes.all.peak),
+];
+
+const COUNTS: [(&str, Figure, &str); 4] = [
+    ("segments", |stats| stats.segment.all.peak, "fixed ones, at most"),
+    (
+        "driver",
+        |stats| stats.num_device_alloc + stats.num_device_free,
+        "memory obtained or given back",
+    ),
+    ("retries", |stats| stats.num_alloc_retries, "after giving back all that was cached"),
+    ("failures", |stats| stats.num_ooms, "out of memory"),
+];
+
+fn describe_peaks(text: &mut String, recorded: &Outcome, prediction: &Prediction) {
+    let stats = &prediction.stats;
+    // Figures of a recording that was not understood to its end are not its own.
+    let before = recorded.exact().then_some(&recorded.stats);
+    let was = |figure: Figure, show: fn(i64) -> String| {
+        before.map_or_else(|| "?".to_owned(), |before| show(figure(before)))
+    };
+    let bytes = |bytes: i64| Bytes(u64::try_from(bytes).unwrap_or(0)).to_string();
+    let _ = writeln!(text, "{:<11}{:>14}{:>14}", "peak", "recorded", "what if");
+    for (name, figure) in PEAKS {
+        let _ = write!(text, "{name:<11}{:>14}{:>14}", was(figure, bytes), bytes(figure(stats)));
+        if name == "reserved"
+            && !prediction.stopped
+            && let Some(was) = before.map(figure)
+            && was != figure(stats)
+        {
+            let _ = write!(text, "  {}", changed(figure(stats) - was, was));
+        }
+        text.push('\n');
+    }
+    let floor = Bytes(prediction.floor).to_string();
+    let meaning = "most that is live at once: no allocator can do with less";
+    let _ = writeln!(text, "{:<11}{:>14}{floor:>14}  {meaning}", "floor", "");
+    for (name, figure, meaning) in COUNTS {
+        let (was, now) = (was(figure, |count| count.to_string()), figure(stats));
+        let _ = writeln!(text, "{name:<11}{was:>14}{now:>14}  {meaning}");
+    }
+}
+
+/// A change in bytes, and in percent of what it was.
+pub(crate) fn changed(by: i64, was: i64) -> String {
+    let sign = if by < 0 { '−' } else { '+' };
+    let percent = by.unsigned_abs() as f64 / was.max(1) as f64 * 100.0;
+    let text = format!("{sign}{} ({sign}{percent:.1} %)", Bytes(by.unsigned_abs()));
+    if by < 0 { text.green().to_string() } else { text.red().to_string() }
+}
+
+fn describe_waste(text: &mut String, at_peak: &AtPeak) {
+    let AtPeak { event, reserved, requested, waste } = at_peak;
+    let _ = writeln!(
+        text,
+        "\nat the peak of reserved memory (entry {event}): {} reserved, {} of them requested; the rest:",
+        Bytes(*reserved),
+        Bytes(*requested)
+    );
+    for (kind, bytes) in waste.iter().filter(|&(_, bytes)| bytes > 0) {
+        let share = bytes as f64 / (*reserved).max(1) as f64 * 100.0;
+        let _ = writeln!(
+            text,
+            "  {:<15}{:>12}{share:>7.1} %  {}",
+            kind.name(),
+            Bytes(bytes).to_string(),
+            kind.meaning()
+        );
+    }
+}

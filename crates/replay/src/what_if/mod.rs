@@ -1,0 +1,203 @@
+//! A job under other settings.
+//!
+//! In: a [`Job`] and a [`WhatIf`]: settings, policy, limit. Out: a [`Prediction`]: the figures that the
+//! job would have had, and the first request that would have failed. The engine serves the job's
+//! requests on a device without memory, whose addresses follow what NVIDIA's driver was seen to do;
+//! where a block was found unused by other streams, it is found so here.
+//!
+//! What no prediction can know: what a program does otherwise once a request fails, or no longer
+//! fails.
+
+mod clock;
+
+mod run;
+
+mod report;
+
+mod waste;
+
+use tonnage_device::{Arenas, Dry, Placement};
+use tonnage_engine::{Config, Engine, Policy, Stats};
+use tonnage_events::{SnapshotSegment, StreamId};
+
+pub use report::{AtPeak, Report};
+pub use waste::{Waste, WasteKind, WastePart, waste_parts};
+
+use crate::job::Job;
+use clock::Clock;
+use run::Run;
+
+/// Bytes of the device if no one says: more than any has. It sizes expandable ranges, and what a damaged
+/// file may ask for.
+const ASSUMED_TOTAL: u64 = 1 << 40;
+
+/// Most bytes that can be had, whatever is said: pages are kept one by one.
+const MOST_BYTES: u64 = 1 << 44;
+
+/// The conditions of a prediction.
+///
+/// ```
+/// use tonnage_engine::{Config, Release};
+/// use tonnage_replay::job::Job;
+/// use tonnage_replay::recording::RecordingOptions;
+/// use tonnage_replay::what_if::WhatIf;
+///
+/// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/traces/mlp_seed.default.pickle.zst");
+/// let file = tonnage_snapshot::open(path.as_ref())?;
+/// let (outcome, job) = Job::read(&file, &RecordingOptions::default())?;
+/// assert_eq!(outcome.stats.max_memory_reserved(), 218_103_808);
+///
+/// let config = Config::parse("expandable_segments:True", Release::default())?;
+/// let prediction = WhatIf::new(config).predict(&job);
+/// assert_eq!(prediction.stats.max_memory_reserved(), 213_909_504); // what PyTorch then measured
+/// assert_eq!(prediction.oom, None);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct WhatIf {
+    /// The settings.
+    pub config: Config,
+    /// The placement rules.
+    pub policy: Policy,
+    /// Most bytes to reserve, if there is a limit.
+    pub limit: Option<u64>,
+    /// Bytes of the device, if known. A limit is then taken as PyTorch sets it, as a fraction of these.
+    pub total: Option<u64>,
+}
+
+impl WhatIf {
+    /// PyTorch's rules under these settings, without a limit.
+    #[must_use]
+    pub fn new(config: Config) -> Self {
+        Self { config, policy: Policy::default(), limit: None, total: None }
+    }
+
+    /// The same under a limit.
+    #[must_use]
+    pub fn with_limit(self, limit: impl Into<Option<u64>>) -> Self {
+        Self { limit: limit.into(), ..self }
+    }
+
+    /// Serves the job and says how that goes.
+    #[must_use]
+    pub fn predict(&self, job: &Job) -> Prediction {
+        let mut run = Run::new(self.engine(), job);
+        for step in job.steps() {
+            if run.step(step).is_break() {
+                break;
+            }
+        }
+        run.prediction(job)
+    }
+
+    /// The state when reserved memory first was at its peak: after the request that grew it. Serves
+    /// the job once more, up to there.
+    #[must_use]
+    pub fn peak(&self, job: &Job, prediction: &Prediction) -> Moment {
+        let mut run = Run::new(self.engine(), job);
+        let steps = prediction.peak.map_or(0, |peak| peak.step + 1);
+        for step in &job.steps()[..steps.min(job.steps().len())] {
+            if run.step(step).is_break() {
+                break;
+            }
+        }
+        let entry = prediction.peak.map_or(0, |peak| peak.entry);
+        let stream = prediction.peak.map_or(StreamId::DEFAULT, |peak| peak.stream);
+        Moment { entry, stream, segments: run.segments() }
+    }
+
+    fn engine(&self) -> Engine<Clock> {
+        let total = self.total.unwrap_or(ASSUMED_TOTAL);
+        let dry = Dry::new(total)
+            .with_capacity(total.min(MOST_BYTES))
+            .with_placement(Placement::Arenas(Arenas::default()));
+        let mut engine = Engine::with_policy(Clock::new(dry), self.config.clone(), self.policy);
+        let limit = self.limit.map(|limit| match self.total {
+            Some(total) if total > 0 => in_force(limit, total),
+            _ => limit,
+        });
+        engine.set_limit(limit.or(engine.limit()));
+        engine
+    }
+}
+
+/// The limit that PyTorch makes of this one: it only takes fractions of the device's total.
+fn in_force(limit: u64, total: u64) -> u64 {
+    let fraction = limit as f64 / total as f64;
+    (fraction * total as f64) as u64
+}
+
+/// How a job goes under other settings.
+#[derive(Clone, Debug)]
+pub struct Prediction {
+    /// The figures at the end, or where the job stops.
+    pub stats: Stats,
+    /// Most requested bytes that are live at once in the whole job: no allocator can do with less.
+    pub floor: u64,
+    /// The limit that was in force.
+    pub limit: Option<u64>,
+    /// The first request that fails.
+    pub oom: Option<FirstOom>,
+    /// Whether a failure ends the job: one at which the recorded job died, or one that was not recorded.
+    /// What a program does after such a one is not known; an error that no one catches ends it.
+    pub stopped: bool,
+    /// Requests that failed when the job was recorded and are served now.
+    pub served_after_all: usize,
+    /// Where reserved memory first was at its peak; none if nothing was reserved.
+    pub peak: Option<Peak>,
+}
+
+impl Prediction {
+    /// Whether the job gets through, within the limit. PyTorch compares the limit with a segment's size
+    /// where it maps whole pages, so that expandable segments may exceed it.
+    #[must_use]
+    pub fn fits(&self) -> bool {
+        let within = self.limit.is_none_or(|limit| self.stats.max_memory_reserved() <= limit);
+        !self.stopped && within
+    }
+}
+
+/// The first request that fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FirstOom {
+    /// The entry of the recording that ends the request.
+    pub event: usize,
+    /// Requests served before it.
+    pub request: u64,
+    /// Bytes asked for; rounded, if the request failed when it was recorded too.
+    pub bytes: u64,
+    /// The stream of the request.
+    pub stream: StreamId,
+    /// Whether it failed when it was recorded too, so that it is known how the job went on.
+    pub recorded: bool,
+}
+
+/// Where reserved memory first was at its peak.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peak {
+    /// The step of the job that grew it.
+    pub step: usize,
+    /// The entry of the recording that this step comes from.
+    pub entry: usize,
+    /// The stream that grew.
+    pub stream: StreamId,
+}
+
+/// The allocator's state at one entry of the recording.
+#[derive(Clone, Debug)]
+pub struct Moment {
+    /// The entry.
+    pub entry: usize,
+    /// The stream of the last request.
+    pub stream: StreamId,
+    /// Segments and their blocks by ascending address.
+    pub segments: Vec<SnapshotSegment>,
+}
+
+impl Moment {
+    /// What of the reserved memory was of no use then.
+    #[must_use]
+    pub fn waste(&self, config: &Config) -> Waste {
+        waste_parts(&self.segments, self.stream, config).collect()
+    }
+}

@@ -1,0 +1,219 @@
+//! All that there is to say about a prediction, for people and as JSON.
+
+use serde::Serialize;
+use serde::ser::{SerializeMap, Serializer};
+use tonnage_engine::{Policy, Stats};
+use tonnage_events::BlockState;
+
+use super::{FirstOom, Prediction, Waste, WhatIf};
+use crate::job::Job;
+use crate::outcome::{Outcome, SCHEMA, serialize_stats};
+
+/// A prediction, and what it means.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// The settings, as a string.
+    pub conf: String,
+    /// The placement rules.
+    pub policy: Policy,
+    /// The prediction itself.
+    pub prediction: Prediction,
+    /// The moment when reserved memory first was at its peak.
+    pub at_peak: AtPeak,
+    /// What the first failure means, in sentences; none if nothing fails.
+    pub oom_means: Option<String>,
+    /// What the recording does not say and was concluded instead, and what is not known.
+    pub inferred: Vec<String>,
+}
+
+/// Reserved memory when it first was at its peak. *Requested + waste = reserved.*
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AtPeak {
+    /// The entry of the recording that ends the request which grew it.
+    pub event: usize,
+    /// Bytes reserved.
+    pub reserved: u64,
+    /// Bytes requested, of live blocks.
+    pub requested: u64,
+    /// The rest, by kind.
+    pub waste: Waste,
+}
+
+impl Report {
+    /// Predicts how the job goes, and explains it. `recorded` is the outcome of the job as it was.
+    #[must_use]
+    pub fn new(recorded: &Outcome, job: &Job, what_if: &WhatIf) -> Self {
+        let prediction = what_if.predict(job);
+        let at_peak = at_peak(job, what_if, &prediction);
+        let conf = match what_if.config.last_settings() {
+            "" => what_if.config.to_conf_string(),
+            conf => conf.to_owned(),
+        };
+        let mut inferred = recorded.inferred.clone();
+        inferred.extend_from_slice(job.notes());
+        inferred.extend(prediction.unknown(job));
+        if what_if.config.garbage_collection_threshold() > 0.0 && prediction.limit.is_none() {
+            inferred.push("garbage_collection_threshold does nothing without a limit".to_owned());
+        }
+        let oom_means = prediction.oom.map(|oom| meaning(&oom, job, &prediction));
+        Self { conf, policy: what_if.policy, prediction, at_peak, oom_means, inferred }
+    }
+}
+
+fn at_peak(job: &Job, what_if: &WhatIf, prediction: &Prediction) -> AtPeak {
+    let moment = what_if.peak(job, prediction);
+    let blocks = moment.segments.iter().flat_map(|segment| &segment.blocks);
+    let live = blocks.filter(|block| block.state == BlockState::ActiveAllocated);
+    AtPeak {
+        event: moment.entry,
+        reserved: moment.segments.iter().map(|segment| segment.total_size).sum(),
+        requested: live.map(|block| block.requested_size).sum(),
+        waste: moment.waste(&what_if.config),
+    }
+}
+
+impl Prediction {
+    /// Where the recording does not tell how the job goes on, in sentences.
+    #[must_use]
+    pub fn unknown(&self, job: &Job) -> Option<String> {
+        let served = self.served_after_all;
+        let held = match job.died_at() {
+            Some(_) if !self.stopped => {
+                "the one at which it died is held to the end, any other is freed at once"
+            }
+            _ => "each is freed at once",
+        };
+        (served > 0).then(|| {
+            format!(
+                "requests that failed when this was recorded and are served now: {served}. How the job would \
+                 have gone on is not known; {held}"
+            )
+        })
+    }
+}
+
+/// What the first failure means for the job.
+fn meaning(oom: &FirstOom, job: &Job, prediction: &Prediction) -> String {
+    let went_on = job.survived_failures();
+    match (oom.recorded, prediction.stopped) {
+        (false, _) if went_on > 0 => format!(
+            "the recording has no failure here. An error that no one catches ends the job, so the figures \
+             stop here; but this job did go on after failures ({went_on} in the recording), so it may here too"
+        ),
+        (false, _) => "the recording has no failure here. An error that no one catches ends the job, so the \
+             figures stop here; libraries that catch it and ask for less would go on, and how is not known"
+            .to_owned(),
+        (true, _) if job.died_at() == Some(oom.event) => {
+            "the recorded job died at this request".to_owned()
+        }
+        (true, true) => "the recorded request failed too, and the job went on as it does here; it \
+             ends at a later failure"
+            .to_owned(),
+        (true, false) => {
+            "the recorded request failed too, and the job went on as it does here".to_owned()
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Json<'a> {
+    schema: u32,
+    file: &'a str,
+    device: u32,
+    release: &'static str,
+    events: usize,
+    conf: &'a str,
+    policy: &'static str,
+    limit: Option<u64>,
+    /// There is no recording under these settings to be exact about.
+    exact: Option<bool>,
+    difference: Option<()>,
+    peaks: Peaks,
+    floor: u64,
+    at_peak: JsonAtPeak,
+    #[serde(serialize_with = "serialize_waste")]
+    waste: Waste,
+    oom: Option<JsonOom>,
+    oom_means: Option<&'a str>,
+    inferred: &'a [String],
+    #[serde(serialize_with = "serialize_stats")]
+    stats: &'a Stats,
+}
+
+#[derive(Serialize)]
+struct Peaks {
+    reserved: i64,
+    allocated: i64,
+    active: i64,
+    requested: i64,
+}
+
+#[derive(Serialize)]
+struct JsonAtPeak {
+    event: usize,
+    reserved: u64,
+    requested: u64,
+}
+
+#[derive(Serialize)]
+struct JsonOom {
+    event: usize,
+    request: u64,
+    bytes: u64,
+    stream: u64,
+}
+
+fn serialize_waste<S: Serializer>(waste: &Waste, serializer: S) -> Result<S::Ok, S::Error> {
+    let mut map = serializer.serialize_map(None)?;
+    for (kind, bytes) in waste.iter() {
+        map.serialize_entry(kind.name(), &bytes)?;
+    }
+    map.end()
+}
+
+impl Report {
+    /// The report as one JSON object.
+    ///
+    /// # Panics
+    ///
+    /// Never: the fields are numbers and strings.
+    #[must_use]
+    pub fn to_json(&self, recorded: &Outcome, file: &str) -> String {
+        let Prediction { stats, floor, limit, oom, .. } = &self.prediction;
+        let json = Json {
+            schema: SCHEMA,
+            file,
+            device: recorded.device,
+            release: recorded.release.name(),
+            events: recorded.events,
+            conf: &self.conf,
+            policy: self.policy.name(),
+            limit: *limit,
+            exact: None,
+            difference: None,
+            peaks: Peaks {
+                reserved: stats.reserved_bytes.all.peak,
+                allocated: stats.allocated_bytes.all.peak,
+                active: stats.active_bytes.all.peak,
+                requested: stats.requested_bytes.all.peak,
+            },
+            floor: *floor,
+            at_peak: JsonAtPeak {
+                event: self.at_peak.event,
+                reserved: self.at_peak.reserved,
+                requested: self.at_peak.requested,
+            },
+            waste: self.at_peak.waste,
+            oom: oom.map(|oom| JsonOom {
+                event: oom.event,
+                request: oom.request,
+                bytes: oom.bytes,
+                stream: oom.stream.0,
+            }),
+            oom_means: self.oom_means.as_deref(),
+            inferred: &self.inferred,
+            stats,
+        };
+        serde_json::to_string_pretty(&json).expect("numbers and strings can be written")
+    }
+}

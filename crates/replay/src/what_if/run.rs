@@ -1,0 +1,148 @@
+//! An engine on its way through a job.
+
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+
+use tonnage_engine::{Allocation, Engine, PoolId, StreamFilter};
+use tonnage_events::SnapshotSegment;
+
+use super::clock::Clock;
+use super::{FirstOom, Peak, Prediction};
+use crate::job::{Call, Job, Request, Step};
+
+pub(super) struct Run {
+    engine: Engine<Clock>,
+    /// The blocks served so far, by number.
+    blocks: Vec<Allocation>,
+    /// A request that failed when it was recorded, served now: its owner is not known, so it goes
+    /// back before the next call.
+    ownerless: Option<Allocation>,
+    /// Private pools that were used and not released.
+    pools: BTreeSet<PoolId>,
+    served: u64,
+    served_after_all: usize,
+    oom: Option<FirstOom>,
+    stopped: bool,
+    reserved_peak: i64,
+    peak: Option<Peak>,
+    steps: usize,
+}
+
+impl Run {
+    pub(super) fn new(engine: Engine<Clock>, job: &Job) -> Self {
+        Self {
+            engine,
+            blocks: Vec::with_capacity(job.blocks()),
+            ownerless: None,
+            pools: BTreeSet::new(),
+            served: 0,
+            served_after_all: 0,
+            oom: None,
+            stopped: false,
+            reserved_peak: 0,
+            peak: None,
+            steps: 0,
+        }
+    }
+
+    /// Makes the next call. Breaks where the job stops.
+    ///
+    /// Results are passed over where nothing can go wrong: a dry device runs out of memory and does not
+    /// fail otherwise, and what the job frees it has.
+    pub(super) fn step(&mut self, step: &Step) -> ControlFlow<()> {
+        if let Some(block) = self.ownerless.take() {
+            let _ = self.engine.free(&block);
+        }
+        match step.call {
+            Call::Allocate(request) => match self.request(step, &request) {
+                Some(block) => self.blocks.push(block),
+                None => {
+                    self.note_oom(step, &request, false);
+                    self.stopped = true;
+                    return ControlFlow::Break(());
+                }
+            },
+            Call::FailedAllocate { request, fatal } => match self.request(step, &request) {
+                Some(block) => {
+                    self.served_after_all += 1;
+                    self.ownerless = (!fatal).then_some(block);
+                }
+                None => {
+                    self.note_oom(step, &request, true);
+                    self.stopped |= fatal;
+                }
+            },
+            Call::RecordStream { block, stream } => {
+                let _ = self.engine.record_stream_of(&self.blocks[block], stream);
+            }
+            Call::Free { block, complete } => {
+                self.engine.device_mut().complete = complete.unwrap_or(usize::MAX);
+                let _ = self.engine.free(&self.blocks[block]);
+            }
+            Call::EmptyCache(pool) => {
+                let _ = self.engine.empty_cache_of(pool);
+            }
+            Call::ReleasePool(pool) => {
+                if self.pools.remove(&pool) {
+                    let _ = self.engine.release_pool(pool);
+                }
+            }
+        }
+        self.steps += 1;
+        ControlFlow::Continue(())
+    }
+
+    fn request(&mut self, step: &Step, request: &Request) -> Option<Allocation> {
+        let &Request { bytes, stream, pool } = request;
+        self.engine.device_mut().now = step.entry;
+        let served = if pool.is_default() {
+            self.engine.allocate(bytes, stream).ok()
+        } else {
+            self.request_to_pool(request)
+        };
+        self.served += u64::from(served.is_some());
+        let reserved_peak = self.engine.stats().reserved_bytes.all.peak;
+        if reserved_peak > self.reserved_peak {
+            self.reserved_peak = reserved_peak;
+            self.peak = Some(Peak { step: self.steps, entry: step.entry, stream });
+        }
+        served
+    }
+
+    /// Each request is diverted by itself: a history does not say when diversions began and ended.
+    fn request_to_pool(&mut self, request: &Request) -> Option<Allocation> {
+        let &Request { bytes, stream, pool } = request;
+        if !self.pools.contains(&pool) {
+            self.engine.create_or_use_pool(pool).ok()?;
+            self.pools.insert(pool);
+        }
+        self.engine.begin_allocate_to_pool(pool, StreamFilter::Any).ok()?;
+        let served = self.engine.allocate(bytes, stream).ok();
+        // Both began above.
+        let _ = self.engine.end_allocate_to_pool(pool);
+        let _ = self.engine.release_pool(pool);
+        served
+    }
+
+    fn note_oom(&mut self, step: &Step, request: &Request, recorded: bool) {
+        let &Request { bytes, stream, .. } = request;
+        let (event, request) = (step.entry, self.served);
+        self.oom.get_or_insert(FirstOom { event, request, bytes, stream, recorded });
+    }
+
+    pub(super) fn segments(&self) -> Vec<SnapshotSegment> {
+        self.engine.segments()
+    }
+
+    pub(super) fn prediction(self, job: &Job) -> Prediction {
+        Prediction {
+            stats: self.engine.stats().clone(),
+            floor: job.floor(),
+            limit: self.engine.limit(),
+            oom: self.oom,
+            stopped: self.stopped,
+            served_after_all: self.served_after_all,
+            peak: self.peak,
+        }
+    }
+}
