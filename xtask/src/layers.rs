@@ -5,8 +5,18 @@ use std::collections::BTreeSet;
 use crate::shell::root;
 
 /// The crates, lowest first. A crate may use those before it, never those after.
-const LAYERS: [&str; 9] =
-    ["fake-cuda", "events", "device", "engine", "memory", "snapshot", "replay", "tonnage", "cli"];
+const LAYERS: [&str; 10] = [
+    "fake-cuda",
+    "events",
+    "device",
+    "engine",
+    "memory",
+    "tensor",
+    "snapshot",
+    "replay",
+    "tonnage",
+    "cli",
+];
 
 fn package(layer: &str) -> String {
     if layer == "tonnage" { "tonnage".to_owned() } else { format!("tonnage-{layer}") }
