@@ -42,7 +42,9 @@ impl Style {
             let far = most / least > 1000.0 || most > 1e8;
             style.scientific = far || (!style.whole && least < 1e-4);
         }
-        style.width = numbers.iter().map(|it| style.text(*it).len()).max().unwrap_or(0);
+        // Only these decide about the width: neither zeros nor infinities.
+        let counted = numbers.iter().filter(|it| it.is_finite() && **it != 0.0);
+        style.width = counted.map(|it| style.text(*it).len()).max().unwrap_or(1);
         style
     }
 

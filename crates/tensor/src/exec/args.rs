@@ -14,7 +14,7 @@ use std::slice;
 
 use super::Operand;
 use crate::dtype::{DType, Stored, dispatch};
-use crate::number::Complex64;
+use crate::number::{Bf16, Complex64, F16};
 use crate::shape::Layout;
 
 /// What a kernel works on.
@@ -152,24 +152,61 @@ impl<'a> Input<'a> {
     }
 
     /// Copies some elements, in order and converted.
+    ///
+    /// Conversions go over the widest type of the source's kind, piece by piece: one loop for each
+    /// type in and one for each type out, not one for each pair.
     fn read<T: Stored>(&self, indices: Range<usize>, into: &mut [T]) {
         if is_stored::<T>(self.dtype()) {
             return gather(self.layout(), self.data::<T>(), indices, into, |it| it);
         }
-        let complex = TypeId::of::<T>() == TypeId::of::<Complex64>();
-        dispatch!(self.dtype(), S => {
-            let (layout, data) = (self.layout(), self.data::<S>());
-            let whole = matches!(self.dtype(), DType::I64 | DType::I32 | DType::U8 | DType::Bool);
-            if complex || self.dtype() == DType::Complex64 {
-                gather(layout, data, indices, into, |it| T::from_complex(it.to_complex()));
-            } else if whole {
-                gather(layout, data, indices, into, |it| T::from_i64(it.to_i64()));
-            } else {
-                gather(layout, data, indices, into, |it| T::from_f64(it.to_f64()));
+        match self.dtype() {
+            DType::F32 => self.read_as(indices, into, f32::to_f64, T::from_f64),
+            DType::F64 => self.read_as(indices, into, f64::to_f64, T::from_f64),
+            DType::Bf16 => self.read_as(indices, into, Bf16::to_f64, T::from_f64),
+            DType::F16 => self.read_as(indices, into, F16::to_f64, T::from_f64),
+            DType::I64 => self.read_as(indices, into, i64::to_i64, T::from_i64),
+            DType::I32 => self.read_as(indices, into, i32::to_i64, T::from_i64),
+            DType::U8 | DType::Bool => self.read_as(indices, into, u8::to_i64, T::from_i64),
+            DType::Complex64 => {
+                self.read_as(indices, into, Complex64::to_complex, T::from_complex);
             }
-        });
+        }
+    }
+
+    fn read_as<S: Stored, W: Stored, T: Stored>(
+        &self,
+        indices: Range<usize>,
+        into: &mut [T],
+        widen: impl Fn(S) -> W + Copy,
+        narrow: impl Fn(W) -> T + Copy,
+    ) {
+        let mut wide = vec![W::default(); PIECE.min(indices.len())];
+        for (place, into) in into.chunks_mut(PIECE).enumerate() {
+            let start = indices.start + place * PIECE;
+            let wide = &mut wide[..into.len()];
+            self.read_wide(start..start + into.len(), wide, widen);
+            convert(wide, into, narrow);
+        }
+    }
+
+    #[inline(never)]
+    fn read_wide<S: Stored, W>(
+        &self,
+        indices: Range<usize>,
+        into: &mut [W],
+        widen: impl Fn(S) -> W,
+    ) {
+        gather(self.layout(), self.data::<S>(), indices, into, widen);
     }
 }
+
+#[inline(never)]
+fn convert<W: Copy, T>(from: &[W], into: &mut [T], convert: impl Fn(W) -> T) {
+    into.iter_mut().zip(from).for_each(|(to, it)| *to = convert(*it));
+}
+
+/// Elements converted at a time: they stay in the first cache.
+const PIECE: usize = 1024;
 
 fn gather<S: Copy, T>(
     layout: &Layout,

@@ -223,3 +223,46 @@ fn record_streams(stream: StreamId, tensors: &[&Tensor]) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Device;
+
+    /// Fails in one way or another.
+    struct Fails(bool);
+
+    impl Kernel for Fails {
+        fn host(&self, _: &mut Args<'_>) -> Result<(), String> {
+            assert!(!self.0, "a bug");
+            Err("index 7 is out of range".to_owned())
+        }
+    }
+
+    #[test]
+    fn what_fails_later_is_reported_with_the_call_that_queued_it() -> Result<()> {
+        let device = Device::host("64 MiB").unwrap();
+        let x = Tensor::zeros([3], &device)?;
+        let call = Call::here("gather");
+        call.launch(Fails(false), &[&x], &[])?;
+        let y = x.add(1.0)?;
+        let error = y.to_vec::<f32>().unwrap_err();
+        assert_eq!((error.kind(), error.operation()), (&ErrorKind::Queued, "gather"));
+        assert_eq!(error.site().line(), call.site.line());
+        assert!(error.to_string().contains("index 7"), "{error}");
+        assert_eq!(y.to_vec::<f32>()?, [1.0; 3], "reported once");
+        call.launch(Fails(true), &[&x], &[])?;
+        assert!(device.synchronize().unwrap_err().to_string().contains("panicked: a bug"));
+        device.synchronize()
+    }
+
+    #[test]
+    fn writing_what_is_read_is_refused() -> Result<()> {
+        let device = Device::dry("1 GiB").unwrap();
+        let x = Tensor::zeros([4], &device)?;
+        let call = Call::here("test");
+        assert!(call.launch(Fails(false), &[&x.narrow(0, 0, 2)?], &[&x]).is_err());
+        assert!(call.launch(Fails(false), &[&x.narrow(0, 0, 1)?.expand([3])?], &[]).is_err());
+        call.launch(Fails(false), &[&x.narrow(0, 0, 2)?], &[&x.narrow(0, 2, 2)?])
+    }
+}

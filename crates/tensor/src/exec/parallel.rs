@@ -19,9 +19,12 @@ pub(crate) const CHUNK: usize = 8192;
 
 /// Calls `work` with each piece of the output and the indices of its elements. What the piece holds
 /// is what lay there before.
+///
+/// `work` is called once for thousands of elements, so it is a reference to a trait object: splitting
+/// over threads is then compiled once for each element type, not once for each kernel.
 pub(crate) fn for_each_chunk<T: Stored>(
     output: Output<'_, T>,
-    work: impl Fn(Range<usize>, &mut [T]) + Sync,
+    work: &(dyn Fn(Range<usize>, &mut [T]) + Sync),
 ) {
     let indices = |place: usize, length: usize| place * CHUNK..place * CHUNK + length;
     match output.into_slice() {
@@ -47,7 +50,7 @@ pub(crate) fn for_each_chunk<T: Stored>(
 
 /// `output[i] = f(i)`.
 pub(crate) fn fill_with<T: Stored>(output: Output<'_, T>, f: impl Fn(usize) -> T + Sync) {
-    for_each_chunk(output, |indices, chunk| {
+    for_each_chunk(output, &|indices, chunk| {
         indices.zip(chunk).for_each(|(index, place)| *place = f(index));
     });
 }
@@ -58,7 +61,7 @@ pub(crate) fn map1<A: Stored, T: Stored>(
     a: Input<'_>,
     f: impl Fn(A) -> T + Sync,
 ) {
-    for_each_chunk(output, |indices, chunk| {
+    for_each_chunk(output, &|indices, chunk| {
         let mut scratch = Vec::new();
         let a = a.chunk(indices, &mut scratch);
         chunk.iter_mut().zip(a).for_each(|(place, a)| *place = f(*a));
@@ -71,7 +74,7 @@ pub(crate) fn map2<A: Stored, B: Stored, T: Stored>(
     [a, b]: [Input<'_>; 2],
     f: impl Fn(A, B) -> T + Sync,
 ) {
-    for_each_chunk(output, |indices, chunk| {
+    for_each_chunk(output, &|indices, chunk| {
         let (mut for_a, mut for_b) = (Vec::new(), Vec::new());
         let a = a.chunk(indices.clone(), &mut for_a);
         let b = b.chunk(indices, &mut for_b);
@@ -81,7 +84,7 @@ pub(crate) fn map2<A: Stored, B: Stored, T: Stored>(
 
 /// `output = f(output)`, element by element.
 pub(crate) fn update1<T: Stored>(output: Output<'_, T>, f: impl Fn(T) -> T + Sync) {
-    for_each_chunk(output, |_, chunk| chunk.iter_mut().for_each(|place| *place = f(*place)));
+    for_each_chunk(output, &|_, chunk| chunk.iter_mut().for_each(|place| *place = f(*place)));
 }
 
 /// `output = f(output, b)`, element by element.
@@ -90,7 +93,7 @@ pub(crate) fn update2<B: Stored, T: Stored>(
     b: Input<'_>,
     f: impl Fn(T, B) -> T + Sync,
 ) {
-    for_each_chunk(output, |indices, chunk| {
+    for_each_chunk(output, &|indices, chunk| {
         let mut scratch = Vec::new();
         let b = b.chunk(indices, &mut scratch);
         chunk.iter_mut().zip(b).for_each(|(place, b)| *place = f(*place, *b));
@@ -101,7 +104,7 @@ pub(crate) fn update2<B: Stored, T: Stored>(
 pub(crate) fn rows<T: Stored>(
     output: Output<'_, T>,
     width: usize,
-    work: impl Fn(usize, &mut [T]) + Sync,
+    work: &(dyn Fn(usize, &mut [T]) + Sync),
 ) {
     let slice = output.slice();
     if slice.is_empty() || width == 0 {

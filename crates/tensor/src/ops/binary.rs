@@ -36,15 +36,16 @@ macro_rules! rhs_from {
 
 rhs_from!(f64, f32, i64, i32, Complex64, Scalar);
 
-/// Which of the four; the last two with the conjugate of the right side, for gradients.
+/// What is not scaled.
+const ONE: Scalar = Scalar::Integer(1);
+
+/// Which of the four.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Function {
     Add,
     Sub,
     Mul,
     Div,
-    MulConj,
-    DivConj,
 }
 
 impl Function {
@@ -55,8 +56,6 @@ impl Function {
             Self::Sub => a - b,
             Self::Mul => a * b,
             Self::Div => a / b,
-            Self::MulConj => a * T::conj(b),
-            Self::DivConj => a / T::conj(b),
         })
     }
 
@@ -64,14 +63,14 @@ impl Function {
         match self {
             Self::Add => "AddBackward",
             Self::Sub => "SubBackward",
-            Self::Mul | Self::MulConj => "MulBackward",
-            Self::Div | Self::DivConj => "DivBackward",
+            Self::Mul => "MulBackward",
+            Self::Div => "DivBackward",
         }
     }
 
     /// What two types become: quotients are never integers.
     fn dtype(self, dtype: DType) -> DType {
-        if matches!(self, Self::Div | Self::DivConj) { dtype.with_float() } else { dtype }
+        if self == Self::Div { dtype.with_float() } else { dtype }
     }
 }
 
@@ -95,14 +94,6 @@ macro_rules! each_function {
                 const $f: Function = Function::Div;
                 $code
             }
-            Function::MulConj => {
-                const $f: Function = Function::MulConj;
-                $code
-            }
-            Function::DivConj => {
-                const $f: Function = Function::DivConj;
-                $code
-            }
         }
     };
 }
@@ -111,11 +102,13 @@ macro_rules! each_function {
 pub(crate) struct Binary {
     pub(crate) function: Function,
     pub(crate) scalar: Option<Scalar>,
+    /// With the conjugate of the right side, for gradients.
+    pub(crate) conj: bool,
 }
 
 impl Kernel for Binary {
     fn host(&self, args: &mut Args<'_>) -> Result<(), String> {
-        let dtype = args.output_dtype(0);
+        let (dtype, conj) = (args.output_dtype(0), self.conj);
         if dtype == DType::Bool {
             let both = self.function == Function::Mul;
             map2::<u8, u8, u8>(args.take(0), [args.input(0), args.input(1)], move |a, b| {
@@ -126,41 +119,37 @@ impl Kernel for Binary {
         dispatch!(dtype, T => each_function!(self.function, F => match self.scalar {
             Some(scalar) => {
                 let b = T::math(scalar);
+                let b = if conj { T::conj(b) } else { b };
                 map1::<T, T>(args.take(0), args.input(0), |a| F.apply(a.up(), b));
             }
             None => {
                 let inputs = [args.input(0), args.input(1)];
-                map2::<T, T, T>(args.take(0), inputs, |a, b| F.apply(a.up(), b.up()));
+                map2::<T, T, T>(args.take(0), inputs, |a, b| {
+                    let b = if conj { T::conj(b.up()) } else { b.up() };
+                    F.apply(a.up(), b)
+                });
             }
         }));
         Ok(())
     }
 }
 
-/// `output = output ∘ alpha·b`, or `output ∘ scalar` without an input.
+/// `output = output ∘ alpha·b`, or `output ∘ alpha` without an input.
 struct BinaryInPlace {
     function: Function,
-    scalar: Option<Scalar>,
-    alpha: Option<Scalar>,
+    alpha: Scalar,
+    alone: bool,
 }
 
 impl Kernel for BinaryInPlace {
     fn host(&self, args: &mut Args<'_>) -> Result<(), String> {
         dispatch!(args.output_dtype(0), T => each_function!(self.function, F => {
-            match (self.scalar, self.alpha) {
-                (Some(scalar), _) => {
-                    let b = T::math(scalar);
-                    update1::<T>(args.take(0), |a| F.apply(a.up(), b));
-                }
-                (None, Some(alpha)) => {
-                    let alpha = T::math(alpha);
-                    let b = args.input(0);
-                    update2::<T, T>(args.take(0), b, |a, b| F.apply(a.up(), alpha * b.up()));
-                }
-                (None, None) => {
-                    let b = args.input(0);
-                    update2::<T, T>(args.take(0), b, |a, b| F.apply(a.up(), b.up()));
-                }
+            let alpha = T::math(self.alpha);
+            if self.alone {
+                update1::<T>(args.take(0), |a| F.apply(a.up(), alpha));
+            } else {
+                let b = args.input(0);
+                update2::<T, T>(args.take(0), b, |a, b| F.apply(a.up(), alpha * b.up()));
             }
         }));
         Ok(())
@@ -198,10 +187,10 @@ impl BinaryBackward {
         let unpacked = |saved: &Option<Saved>| saved.as_ref().map(Saved::unpack).transpose();
         match (self.function, unpacked(&self.a)?, unpacked(&self.b)?) {
             (Function::Sub, ..) => grad.neg(),
-            (Function::Mul, Some(a), _) => grad.binary(Function::MulConj, &a),
+            (Function::Mul, Some(a), _) => grad.by_conj(Function::Mul, &a),
             (Function::Div, Some(a), Some(b)) => {
                 let negative = grad.neg()?;
-                negative.binary(Function::MulConj, &a.div(&b)?.div(&b)?)
+                negative.by_conj(Function::Mul, &a.div(&b)?.div(&b)?)
             }
             _ => Ok(grad.clone()),
         }
@@ -209,14 +198,12 @@ impl BinaryBackward {
 
     fn grad_a(&self, grad: &Tensor) -> Result<Tensor> {
         let b = self.b.as_ref().map(Saved::unpack).transpose()?;
-        let conj = match self.function {
-            Function::Mul => Function::MulConj,
-            Function::Div => Function::DivConj,
-            _ => return Ok(grad.clone()),
-        };
+        if matches!(self.function, Function::Add | Function::Sub) {
+            return Ok(grad.clone());
+        }
         match (b, self.scalar) {
-            (Some(b), _) => grad.binary(conj, &b),
-            (None, Some(scalar)) => grad.binary(conj, scalar),
+            (Some(b), _) => grad.by_conj(self.function, &b),
+            (None, Some(scalar)) => grad.by_conj(self.function, scalar),
             (None, None) => Ok(grad.clone()),
         }
     }
@@ -236,12 +223,12 @@ impl Backward for BinaryBackward {
 }
 
 #[track_caller]
-fn binary(call: Call, function: Function, a: &Tensor, b: Rhs<'_>) -> Result<Tensor> {
+fn binary(call: Call, function: Function, a: &Tensor, b: Rhs<'_>, conj: bool) -> Result<Tensor> {
     match b {
         Rhs::Scalar(scalar) => {
             let dtype = function.dtype(scalar.promote(a.dtype()));
             let output = Tensor::uninit(call, a.shape().clone(), dtype, a.device())?;
-            call.launch(Binary { function, scalar: Some(scalar) }, &[&output], &[a])?;
+            call.launch(Binary { function, scalar: Some(scalar), conj }, &[&output], &[a])?;
             record(call, function.name(), &[&output], &[a], || {
                 Ok(Box::new(BinaryBackward::save(call, function, a, b)?))
             })?;
@@ -256,7 +243,7 @@ fn binary(call: Call, function: Function, a: &Tensor, b: Rhs<'_>) -> Result<Tens
             }
             let output = Tensor::uninit(call, shape, dtype, a.device())?;
             let [wide_a, wide_b] = call.both_expanded([a, other], &output)?;
-            call.launch(Binary { function, scalar: None }, &[&output], &[&wide_a, &wide_b])?;
+            call.launch(Binary { function, scalar: None, conj }, &[&output], &[&wide_a, &wide_b])?;
             record(call, function.name(), &[&output], &[a, other], || {
                 Ok(Box::new(BinaryBackward::save(call, function, a, b)?))
             })?;
@@ -271,7 +258,7 @@ fn binary_in_place(
     function: Function,
     a: &Tensor,
     b: Rhs<'_>,
-    alpha: Option<Scalar>,
+    alpha: Scalar,
 ) -> Result<()> {
     let (met, inputs): (_, &[&Tensor]) = match b {
         Rhs::Scalar(scalar) => (scalar.promote(a.dtype()), &[a]),
@@ -308,7 +295,7 @@ fn binary_in_place(
     };
     match b {
         Rhs::Scalar(scalar) => {
-            let kernel = BinaryInPlace { function, scalar: Some(scalar), alpha: None };
+            let kernel = BinaryInPlace { function, alpha: scalar, alone: true };
             call.launch(kernel, &[a], &[])?;
         }
         Rhs::Tensor(other) => {
@@ -322,7 +309,7 @@ fn binary_in_place(
                 return Err(call.shape_error("other does not broadcast to self"));
             };
             let other = other.alias(layout).apart_from(call, a)?;
-            call.launch(BinaryInPlace { function, scalar: None, alpha }, &[a], &[&other])?;
+            call.launch(BinaryInPlace { function, alpha, alone: false }, &[a], &[&other])?;
         }
     }
     match backward {
@@ -371,7 +358,7 @@ macro_rules! methods {
         /// If the shapes do not broadcast, the devices differ, or there is no memory.
         #[track_caller]
         pub fn $name<'a>(&self, other: impl Into<Rhs<'a>>) -> Result<Tensor> {
-            binary(Call::here(stringify!($name)), Function::$function, self, other.into())
+            binary(Call::here(stringify!($name)), Function::$function, self, other.into(), false)
         }
 
         /// The same in place.
@@ -383,7 +370,7 @@ macro_rules! methods {
         #[track_caller]
         pub fn $in_place<'a>(&self, other: impl Into<Rhs<'a>>) -> Result<()> {
             let call = Call::here(stringify!($in_place));
-            binary_in_place(call, Function::$function, self, other.into(), None)
+            binary_in_place(call, Function::$function, self, other.into(), ONE)
         }
     )*};
 }
@@ -414,17 +401,18 @@ impl Tensor {
                 .with_tensor("self", self)
                 .help("wrap it in no_grad, or use mul and add_"));
         }
-        binary_in_place(call, Function::Add, self, other.into(), Some(alpha.into()))
+        binary_in_place(call, Function::Add, self, other.into(), alpha.into())
     }
 
+    /// With the conjugate of the right side: what gradients of products are.
     #[track_caller]
-    fn binary<'a>(&self, function: Function, other: impl Into<Rhs<'a>>) -> Result<Tensor> {
-        binary(Call::here("backward"), function, self, other.into())
+    fn by_conj<'a>(&self, function: Function, other: impl Into<Rhs<'a>>) -> Result<Tensor> {
+        binary(Call::here("backward"), function, self, other.into(), true)
     }
 
     /// Adds in place, outside the graph, on behalf of another call.
     pub(crate) fn add_in_place(&self, call: Call, other: &Tensor) -> Result<()> {
-        binary_in_place(call, Function::Add, self, other.into(), None)
+        binary_in_place(call, Function::Add, self, other.into(), ONE)
     }
 }
 
@@ -500,7 +488,6 @@ mod tests {
             let y = x[0].mul(2.0)?;
             y.add_(1.0)?;
             y.mul_(3.0)?;
-            y.mul_(&y)?;
             Ok(y)
         })
         .unwrap();

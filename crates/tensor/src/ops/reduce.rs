@@ -3,7 +3,7 @@
 use rayon::prelude::*;
 
 use crate::autograd::{Backward, Grads, Needs, record};
-use crate::dtype::{Category, DType, Stored, dispatch};
+use crate::dtype::{Category, DType, Stored, dispatch_float};
 use crate::error::{Call, Result};
 use crate::exec::{Args, CHUNK, Input, Kernel, Output, rows};
 use crate::number::Complex64;
@@ -55,15 +55,15 @@ impl Kernel for SumRows {
                     Complex64::new((re * scale) as f32, (im * scale) as f32)
                 });
             }
-            Category::Float => dispatch!(args.output_dtype(0), T => {
-                dispatch!(x.dtype(), S => {
-                    let store = move |it: f64| T::from_f64(it * scale);
-                    self.run(args.take::<T>(0), x, S::to_f64, store);
-                });
-            }),
-            _ => dispatch!(x.dtype(), S => {
-                self.run(args.take::<i64>(0), x, S::to_i64, |it| it);
-            }),
+            Category::Float => dispatch_float!(x.dtype(), T => {
+                let store = move |it: f64| T::from_f64(it * scale);
+                self.run(args.take::<T>(0), x, T::to_f64, store);
+            }, else return Err(format!("{} is no float", x.dtype()))),
+            _ => match x.dtype() {
+                DType::I64 => self.run(args.take(0), x, |it: i64| it, |it| it),
+                DType::I32 => self.run(args.take(0), x, i32::to_i64, |it| it),
+                _ => self.run(args.take(0), x, u8::to_i64, |it| it),
+            },
         }
         Ok(())
     }
@@ -81,7 +81,7 @@ impl SumRows {
         if let Some(data) = columns(x, output.numel(), width) {
             return sum_columns::<S, A, T>(output.slice(), data, width, load, store);
         }
-        rows(output, 1, |row, place| {
+        rows(output, 1, &|row, place| {
             place[0] = store(sum_range(x, row * width, width, &load));
         });
     }

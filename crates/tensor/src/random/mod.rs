@@ -171,7 +171,7 @@ fn fill<T: Stored, const N: usize>(
     draw: GeneratorState,
     numbers: impl Fn([u32; 4]) -> [T; N] + Sync,
 ) {
-    for_each_chunk(output, |indices, chunk| {
+    for_each_chunk(output, &|indices, chunk| {
         for (group, places) in chunk.chunks_mut(N).enumerate() {
             let from = numbers(draw.four(indices.start / N + group));
             places.copy_from_slice(&from[..places.len()]);
