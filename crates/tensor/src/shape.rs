@@ -454,7 +454,7 @@ mod tests {
             axes.rotate_left(order as usize % count);
             let base = Layout::contiguous(sizes.into()).unwrap().permute(&axes).unwrap();
             let numel = base.numel();
-            if numel % cut == 0
+            if numel.is_multiple_of(cut)
                 && let Some(view) = base.view(&[cut, numel / cut].into())
             {
                 prop_assert_eq!(places(&view), places(&base));

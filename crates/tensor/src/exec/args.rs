@@ -120,7 +120,7 @@ impl<'a> Input<'a> {
     }
 
     /// All elements in order and of this type, converted where needed.
-    pub(crate) fn to_slice<T: Stored>(&self) -> Cow<'a, [T]> {
+    pub(crate) fn to_slice<T: Stored>(self) -> Cow<'a, [T]> {
         match self.slice() {
             Some(slice) => Cow::Borrowed(slice),
             None => {

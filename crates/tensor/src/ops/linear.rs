@@ -39,7 +39,7 @@ impl Backward for LinearBackward {
             // PyTorch's `addmm`: the input, then the weight; the engine sums the bias's.
             let x = self.grad_x(&grad)?;
             let weight = self.grad_weight(&grad)?;
-            back.extend([x, weight, needs.input(2).then(|| grad)]);
+            back.extend([x, weight, needs.input(2).then_some(grad)]);
         } else {
             // PyTorch's `mm`: the weight first.
             let weight = self.grad_weight(&grad)?;

@@ -128,7 +128,7 @@ impl Kernel for Random {
                     [(a, b), (c, d)].map(|(high, low_bits)| {
                         let bits = u64::from(high) << 32 | u64::from(low_bits);
                         // A product's upper half is even enough: the error is range / 2⁶⁴.
-                        let step = (u128::from(bits) * u128::from(range) >> 64) as i64;
+                        let step = ((u128::from(bits) * u128::from(range)) >> 64) as i64;
                         T::from_i64(low.wrapping_add(step))
                     })
                 });
