@@ -74,12 +74,12 @@ fn backward_frees_as_it_goes() -> Result<()> {
 }
 
 #[test]
-fn a_graph_of_a_hundred_thousand_operations_is_walked_and_dropped() -> Result<()> {
+fn a_graph_of_thirty_thousand_operations_is_walked_and_dropped() -> Result<()> {
     let device = Device::dry("10 GiB").unwrap();
     let x = Tensor::ones([1], &device)?.requires_grad_(true)?;
     for walk in [true, false] {
         let mut y = x.clone();
-        for _ in 0..100_000 {
+        for _ in 0..30_000 {
             y = y.add(1.0)?;
         }
         if walk {
@@ -139,6 +139,24 @@ fn what_is_alive_has_a_line_and_a_role() -> Result<()> {
     drop(loss);
     let roles: Vec<Role> = device.live().iter().map(|it| it.role).collect();
     assert_eq!(roles, [Role::Parameters, Role::Gradients]);
+    Ok(())
+}
+
+#[test]
+fn the_engine_s_history_has_the_caller_s_lines() -> Result<()> {
+    let device = Device::dry("1 GiB").unwrap();
+    device.memory().record_history(Some(tonnage_engine::RecordOptions::default()));
+    let line = line!();
+    let x = Tensor::ones([10, 10], &device)?;
+    let y = x.matmul(&x)?;
+    let z = y.sin()?.add(&y)?.sum()?;
+    drop((x, y, z));
+    let snapshot = device.memory().snapshot();
+    let allocs = snapshot.entries.iter().filter(|it| it.action.name() == "alloc");
+    let frames = allocs.filter_map(|it| it.stack).map(|it| &snapshot.stacks.frames(it)[0]);
+    let lines: Vec<u32> =
+        frames.inspect(|it| assert_eq!(&*it.filename, file!())).map(|it| it.line - line).collect();
+    assert_eq!(lines, [1, 2, 3, 3, 3]);
     Ok(())
 }
 

@@ -215,20 +215,23 @@ fn gather<S: Copy, T>(
     into: &mut [T],
     convert: impl Fn(S) -> T,
 ) {
-    let mut into = into.iter_mut();
-    layout.for_each_run(indices, |first, stride, length| match stride {
-        0 => {
-            let value = data[first];
-            into.by_ref().take(length).for_each(|place| *place = convert(value));
-        }
-        1 => {
-            let run = &data[first..first + length];
-            // The run comes first: at its end, a zip must not have taken a place.
-            run.iter().zip(into.by_ref()).for_each(|(value, place)| *place = convert(*value));
-        }
-        _ => {
-            let run = data[first..].iter().step_by(stride).take(length);
-            run.zip(into.by_ref()).for_each(|(value, place)| *place = convert(*value));
+    let mut rest = into;
+    layout.for_each_run(indices, |first, stride, length| {
+        let (places, later) = std::mem::take(&mut rest).split_at_mut(length);
+        rest = later;
+        match stride {
+            0 => {
+                let value = data[first];
+                places.iter_mut().for_each(|place| *place = convert(value));
+            }
+            1 => {
+                let run = &data[first..first + length];
+                places.iter_mut().zip(run).for_each(|(place, value)| *place = convert(*value));
+            }
+            _ => {
+                let run = data[first..].iter().step_by(stride);
+                places.iter_mut().zip(run).for_each(|(place, value)| *place = convert(*value));
+            }
         }
     });
 }

@@ -144,10 +144,12 @@ fn flipped(matrices: &Tensor) -> Result<Tensor> {
 
 /// The product of two matrices or two equal batches of them, outside the graph. Operands that the
 /// library cannot read as they lie are copied, on a GPU and here alike.
+#[track_caller]
 pub(crate) fn product_of(call: Call, a: &Tensor, b: &Tensor, conj: [bool; 2]) -> Result<Tensor> {
     product_with_bias(call, a, b, conj, None)
 }
 
+#[track_caller]
 pub(crate) fn product_with_bias(
     call: Call,
     a: &Tensor,
@@ -173,6 +175,7 @@ pub(crate) fn product_with_bias(
 }
 
 /// Matrices as the library reads them: by rows or by columns, otherwise copied.
+#[track_caller]
 fn readable(call: Call, matrices: &Tensor) -> Result<Tensor> {
     let axes = matrices.dim();
     let (sizes, strides) = (&matrices.shape()[axes - 2..], &matrices.strides()[axes - 2..]);
@@ -183,6 +186,7 @@ fn readable(call: Call, matrices: &Tensor) -> Result<Tensor> {
 }
 
 /// The product of two matrices or two equal batches of them, in the graph.
+#[track_caller]
 fn recorded_product(call: Call, a: &Tensor, b: &Tensor) -> Result<Tensor> {
     let output = product_of(call, a, b, [false, false])?;
     record(call, node(a.dim()), &[&output], &[a, b], || {
@@ -278,6 +282,7 @@ impl Tensor {
 }
 
 /// A batch times one matrix is one product with more rows.
+#[track_caller]
 fn folded(call: Call, a: &Tensor, b: &Tensor) -> Result<Tensor> {
     let (inner, sizes) = (b.shape()[0], a.shape().to_vec());
     let rows = sizes[..sizes.len() - 1].iter().product();
@@ -286,6 +291,7 @@ fn folded(call: Call, a: &Tensor, b: &Tensor) -> Result<Tensor> {
     output.into_shape(call, Shape::from_iter(axes))
 }
 
+#[track_caller]
 fn batched(call: Call, a: &Tensor, b: &Tensor) -> Result<Tensor> {
     let split = |tensor: &Tensor| {
         let (batch, matrix) = tensor.shape().split_at(tensor.dim() - 2);
