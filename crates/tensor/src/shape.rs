@@ -333,8 +333,7 @@ impl Layout {
         (new == 0).then(|| Self { shape: shape.clone(), strides, offset: self.offset })
     }
 
-    /// Calls `visit` with the place of each run of elements along the last axis: the place of its
-    /// first, counted from the layout's offset, and its index.
+    /// The place of the element with this index in order, counted from the offset.
     pub(crate) fn place_of(&self, mut index: usize) -> usize {
         let mut place = 0;
         for (size, stride) in self.shape.iter().zip(&self.strides).rev() {

@@ -165,8 +165,9 @@ struct BinaryBackward {
 }
 
 impl BinaryBackward {
-    /// `a` and `b` are saved where [`backward`](Backward::backward) reads them.
-    fn save(call: Call, function: Function, a: &Tensor, b: Rhs<'_>) -> Result<Self> {
+    /// Saves what [`backward`](Backward::backward) reads: the value of `a` for the gradient of `b`, and
+    /// the other way round. `needs_a`: whether `a` wants a gradient, of which the value may be a copy.
+    fn save(call: Call, function: Function, a: &Tensor, b: Rhs<'_>, needs_a: bool) -> Result<Self> {
         let (mut saved_a, mut saved_b, mut scalar) = (None, None, None);
         match b {
             Rhs::Scalar(value) => scalar = Some(value),
@@ -175,7 +176,7 @@ impl BinaryBackward {
                 if product && b.requires_grad() {
                     saved_a = Some(Saved::input(call, a)?);
                 }
-                if product && (a.requires_grad() || function == Function::Div) {
+                if product && (needs_a || function == Function::Div) {
                     saved_b = Some(Saved::input(call, b)?);
                 }
             }
@@ -230,7 +231,7 @@ fn binary(call: Call, function: Function, a: &Tensor, b: Rhs<'_>, conj: bool) ->
             let output = Tensor::uninit(call, a.shape().clone(), dtype, a.device())?;
             call.launch(Binary { function, scalar: Some(scalar), conj }, &[&output], &[a])?;
             record(call, function.name(), &[&output], &[a], || {
-                Ok(Box::new(BinaryBackward::save(call, function, a, b)?))
+                Ok(Box::new(BinaryBackward::save(call, function, a, b, a.requires_grad())?))
             })?;
             Ok(output)
         }
@@ -245,7 +246,7 @@ fn binary(call: Call, function: Function, a: &Tensor, b: Rhs<'_>, conj: bool) ->
             let [wide_a, wide_b] = call.both_expanded([a, other], &output)?;
             call.launch(Binary { function, scalar: None, conj }, &[&output], &[&wide_a, &wide_b])?;
             record(call, function.name(), &[&output], &[a, other], || {
-                Ok(Box::new(BinaryBackward::save(call, function, a, b)?))
+                Ok(Box::new(BinaryBackward::save(call, function, a, b, a.requires_grad())?))
             })?;
             Ok(output)
         }
@@ -281,15 +282,7 @@ fn binary_in_place(
     };
     let backward = if records(inputs) {
         let was = old.as_ref().unwrap_or(a);
-        let (a, b) = (a, BinaryBackward::save(call, function, was, b)?);
-        // `was` is a copy outside the graph: whether `a` needs a gradient decides about `b`.
-        let b = match (&b.b, function, inputs.get(1)) {
-            (None, Function::Mul, Some(other)) if a.requires_grad() => {
-                BinaryBackward { b: Some(Saved::input(call, other)?), ..b }
-            }
-            _ => b,
-        };
-        Some(b)
+        Some(BinaryBackward::save(call, function, was, b, a.requires_grad())?)
     } else {
         None
     };

@@ -57,7 +57,8 @@ fn as_rows(x: &Tensor) -> Result<Tensor> {
 }
 
 impl Tensor {
-    /// `self · weightᵀ + bias` over the last axis: `self` is […, in], `weight` [out, in], `bias` [out].
+    /// `self · weightᵀ + bias` over the last axis: `self` is `[…, in]`, `weight` `[out, in]`,
+    /// `bias` `[out]`.
     ///
     /// # Errors
     ///
