@@ -5,13 +5,14 @@ use std::collections::BTreeSet;
 use crate::shell::root;
 
 /// The crates, lowest first. A crate may use those before it, never those after.
-const LAYERS: [&str; 11] = [
+const LAYERS: [&str; 12] = [
     "fake-cuda",
     "events",
     "snapshot",
     "device",
     "engine",
     "memory",
+    "tensor",
     "replay",
     "analysis",
     "export",

@@ -1,0 +1,189 @@
+//! An operation in the graph: what it needs for its backward, and where its gradients go.
+//!
+//! In:  an operation's outputs, inputs and its [`Backward`].
+//! Out: a [`Node`] that the outputs lead to, with an [`Edge`] for each input.
+
+use std::cell::Cell;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use smallvec::SmallVec;
+
+use super::mode::is_grad_enabled;
+use crate::dtype::DType;
+use crate::error::{Call, ErrorKind, Result};
+use crate::shape::Shape;
+use crate::tensor::Tensor;
+
+/// Gradients, one for each output or input; none where nothing flows.
+pub(crate) type Grads = SmallVec<[Option<Tensor>; 3]>;
+
+/// Which inputs want a gradient.
+pub(crate) struct Needs<'a>(&'a [Option<Edge>]);
+
+impl Needs<'_> {
+    /// Whether the `place`-th input wants one.
+    pub(crate) fn input(&self, place: usize) -> bool {
+        self.0[place].is_some()
+    }
+}
+
+/// The way back through one operation. It is dropped, with what it saved, as soon as it has run,
+/// unless the graph is retained.
+pub(crate) trait Backward: Send {
+    /// The gradients of the inputs, from those of the outputs, for inputs that want one.
+    ///
+    /// Gradients of inputs that were broadcast may have the output's shape: the engine sums them. The
+    /// order of allocations is part of the contract with PyTorch: by the names of its arguments.
+    ///
+    /// # Errors
+    ///
+    /// If a saved value was overwritten, or if there is no memory.
+    fn backward(&self, grads: &[Option<Tensor>], needs: &Needs<'_>) -> Result<Grads>;
+}
+
+/// Where the gradient of an input goes.
+#[derive(Clone)]
+pub(crate) struct Edge {
+    pub(crate) node: Arc<Node>,
+    /// Which output of that node the input was.
+    pub(crate) output: usize,
+    pub(crate) shape: Shape,
+    pub(crate) dtype: DType,
+}
+
+impl Edge {
+    pub(super) fn new(node: Arc<Node>, output: usize, tensor: &Tensor) -> Self {
+        Self { node, output, shape: tensor.shape().clone(), dtype: tensor.dtype() }
+    }
+}
+
+/// An operation in the graph, or the end of it at a leaf.
+pub(crate) struct Node {
+    pub(crate) name: &'static str,
+    pub(crate) call: Call,
+    /// Later operations have larger numbers; the way back goes from large to small. Leaves come
+    /// first of all.
+    pub(crate) sequence: u64,
+    pub(crate) edges: Vec<Option<Edge>>,
+    pub(crate) outputs: usize,
+    pub(super) work: Work,
+}
+
+pub(super) enum Work {
+    /// None after it has run.
+    Operation(Mutex<Option<Box<dyn Backward>>>),
+    /// Adds to the leaf's gradient.
+    Accumulate(Tensor),
+}
+
+thread_local! {
+    static SEQUENCE: Cell<u64> = const { Cell::new(0) };
+}
+
+impl Node {
+    fn operation(
+        name: &'static str,
+        call: Call,
+        edges: Vec<Option<Edge>>,
+        outputs: usize,
+        backward: Box<dyn Backward>,
+    ) -> Arc<Self> {
+        let sequence = SEQUENCE.replace(SEQUENCE.get() + 1);
+        let work = Work::Operation(Mutex::new(Some(backward)));
+        Arc::new(Self { name, call, sequence, edges, outputs, work })
+    }
+
+    pub(super) fn accumulate(call: Call, leaf: &Tensor) -> Arc<Self> {
+        let (name, work) = ("AccumulateGrad", Work::Accumulate(leaf.clone()));
+        Arc::new(Self { name, call, sequence: u64::MAX, edges: Vec::new(), outputs: 1, work })
+    }
+
+    /// Takes the operation's backward out, to be run.
+    pub(super) fn take(&self) -> Result<Option<Box<dyn Backward>>> {
+        let Work::Operation(slot) = &self.work else { return Ok(None) };
+        let taken = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+        taken.map(Some).ok_or_else(|| {
+            self.call
+                .error(ErrorKind::Autograd, "this part of the graph was walked and freed before")
+                .with("node", self.name)
+                .help("pass retain_graph to the first backward, or compute the result again")
+        })
+    }
+
+    /// Puts it back, to be run again.
+    pub(super) fn put(&self, backward: Option<Box<dyn Backward>>) {
+        if let Work::Operation(slot) = &self.work {
+            *slot.lock().unwrap_or_else(PoisonError::into_inner) = backward;
+        }
+    }
+
+    pub(super) fn needs(&self) -> Needs<'_> {
+        Needs(&self.edges)
+    }
+}
+
+impl Drop for Node {
+    /// Graphs are as deep as programs are long: a list of what is left, not recursion.
+    fn drop(&mut self) {
+        let mut rest = std::mem::take(&mut self.edges);
+        while let Some(edge) = rest.pop() {
+            // The last reference to a node: its edges join the list, so its own drop finds none. What
+            // it saved may lead to the same nodes, which the list still holds.
+            if let Some(mut node) = edge.and_then(|edge| Arc::into_inner(edge.node)) {
+                rest.append(&mut node.edges);
+            }
+        }
+    }
+}
+
+/// Notes in the graph that `outputs` came from `inputs`, if this thread records and some input
+/// requires a gradient. `make` then saves what the backward needs.
+pub(crate) fn record(
+    call: Call,
+    name: &'static str,
+    outputs: &[&Tensor],
+    inputs: &[&Tensor],
+    make: impl FnOnce() -> Result<Box<dyn Backward>>,
+) -> Result<()> {
+    let Some(edges) = edges(call, inputs)? else { return Ok(()) };
+    let node = Node::operation(name, call, edges, outputs.len(), make()?);
+    for (output, tensor) in outputs.iter().enumerate() {
+        if tensor.dtype().is_differentiable() {
+            tensor.set_grad_fn(Arc::clone(&node), output);
+        }
+    }
+    Ok(())
+}
+
+/// The same for an operation that changes `target` in place. Call it after the change is queued;
+/// `inputs` names `target` where its old value was an input.
+pub(crate) fn record_in_place(
+    call: Call,
+    name: &'static str,
+    target: &Tensor,
+    inputs: &[&Tensor],
+    make: impl FnOnce() -> Result<Box<dyn Backward>>,
+) -> Result<()> {
+    target.storage().written_by(call);
+    let Some(edges) = edges(call, inputs)? else { return Ok(()) };
+    let node = Node::operation(name, call, edges, 1, make()?);
+    target.storage().recorded();
+    target.set_grad_fn(node, 0);
+    Ok(())
+}
+
+/// Whether an operation on these inputs is recorded.
+pub(crate) fn records(inputs: &[&Tensor]) -> bool {
+    is_grad_enabled() && inputs.iter().any(|tensor| tensor.requires_grad())
+}
+
+fn edges(call: Call, inputs: &[&Tensor]) -> Result<Option<Vec<Option<Edge>>>> {
+    if !is_grad_enabled() {
+        return Ok(None);
+    }
+    inputs.iter().try_for_each(|tensor| tensor.check_view(call))?;
+    if !records(inputs) {
+        return Ok(None);
+    }
+    Ok(Some(inputs.iter().map(|tensor| tensor.gradient_edge(call)).collect()))
+}

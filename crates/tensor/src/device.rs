@@ -1,0 +1,177 @@
+//! A device as tensors see it: its allocator, its queue of work, its random numbers, its books of
+//! what is alive.
+//!
+//! [`Device`] is a handle, like the [`memory::Device`](tonnage_memory::Device) inside, to which it
+//! dereferences: `device.memory()`, `device.create_stream()`, `device.pinned()`.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use tonnage_device::Dry;
+use tonnage_device::host::Host;
+use tonnage_memory::{AnyDevice, DeviceOptions, OpenError, ToBytes};
+
+use crate::error::{Call, Result};
+use crate::exec::Queue;
+use crate::live::{Live, Registry};
+use crate::random::Generator;
+
+/// A device on which tensors live. Cloning gives another handle to the same.
+///
+/// ```
+/// use tonnage_tensor::{Device, Tensor};
+///
+/// let device = Device::host("1 GiB")?; // Device::dry("80 GiB")?
+/// let x = Tensor::randn([1000, 1000], &device)?;
+/// assert_eq!(device.memory().allocated(), 4_000_256);
+/// drop(x);
+/// assert_eq!(device.memory().allocated(), 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Device {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    memory: tonnage_memory::Device,
+    queue: Queue,
+    generator: Generator,
+    live: Registry,
+}
+
+impl Device {
+    /// This machine's memory up to `capacity`, such as `"8 GiB"`; operations run on threads,
+    /// asynchronously as on a GPU.
+    ///
+    /// # Errors
+    ///
+    /// If the capacity is no size.
+    pub fn host(capacity: impl ToBytes) -> Result<Self, OpenError> {
+        Self::host_with(capacity, DeviceOptions::default())
+    }
+
+    /// The same with other options.
+    ///
+    /// # Errors
+    ///
+    /// If the capacity is no size.
+    pub fn host_with(capacity: impl ToBytes, options: DeviceOptions) -> Result<Self, OpenError> {
+        let host = Host::new(capacity.to_bytes()?).with_id(options.id).poison(options.poison);
+        let queue = Queue::host(host.streams());
+        Ok(Self::of(tonnage_memory::Device::of(AnyDevice::Host(Box::new(host)), options), queue))
+    }
+
+    /// No memory at all: every operation runs its shape rule and its allocations, and no arithmetic.
+    ///
+    /// # Errors
+    ///
+    /// If the capacity is no size.
+    pub fn dry(capacity: impl ToBytes) -> Result<Self, OpenError> {
+        Self::dry_with(capacity, DeviceOptions::default())
+    }
+
+    /// The same with other options.
+    ///
+    /// # Errors
+    ///
+    /// If the capacity is no size.
+    pub fn dry_with(capacity: impl ToBytes, options: DeviceOptions) -> Result<Self, OpenError> {
+        let dry = Dry::new(capacity.to_bytes()?).with_id(options.id);
+        let memory = tonnage_memory::Device::of(AnyDevice::Dry(Box::new(dry)), options);
+        Ok(Self::of(memory, Queue::Dry))
+    }
+
+    fn of(memory: tonnage_memory::Device, queue: Queue) -> Self {
+        let (generator, live) = (Generator::default(), Registry::default());
+        Self { shared: Arc::new(Shared { memory, queue, generator, live }) }
+    }
+
+    /// Waits for everything queued on any stream of this device.
+    ///
+    /// # Errors
+    ///
+    /// If queued work failed: the error names the call that queued it.
+    #[track_caller]
+    pub fn synchronize(&self) -> Result<()> {
+        self.queue().synchronize(Call::here("synchronize"))
+    }
+
+    /// Begins the random numbers of this device again from `seed`. The same seed gives the same
+    /// numbers on every device.
+    pub fn manual_seed(&self, seed: u64) {
+        self.shared.generator.manual_seed(seed);
+    }
+
+    /// The source of this device's random numbers.
+    #[must_use]
+    pub fn generator(&self) -> &Generator {
+        &self.shared.generator
+    }
+
+    /// What is alive on this device now: oldest first.
+    #[must_use]
+    pub fn live(&self) -> Vec<Live> {
+        self.registry().live()
+    }
+
+    /// Whether operations compute: not on `dry`.
+    #[must_use]
+    pub fn computes(&self) -> bool {
+        !matches!(self.shared.queue, Queue::Dry)
+    }
+
+    pub(crate) fn queue(&self) -> &Queue {
+        &self.shared.queue
+    }
+
+    pub(crate) fn registry(&self) -> &Registry {
+        &self.shared.live
+    }
+}
+
+impl Deref for Device {
+    type Target = tonnage_memory::Device;
+    fn deref(&self) -> &Self::Target {
+        &self.shared.memory
+    }
+}
+
+/// Handles are equal if they are to the same device.
+impl PartialEq for Device {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+}
+
+impl Eq for Device {}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.shared.memory.fmt(f)
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.kind(), self.id())
+    }
+}
+
+thread_local! {
+    static CURRENT: RefCell<Option<Device>> = const { RefCell::new(None) };
+}
+
+/// Makes a device this thread's current one.
+pub fn set_device(device: &Device) {
+    tonnage_memory::set_current_device(device);
+    CURRENT.set(Some(device.clone()));
+}
+
+/// This thread's current device, if one was set.
+#[must_use]
+pub fn current_device() -> Option<Device> {
+    CURRENT.with_borrow(Clone::clone)
+}

@@ -1,0 +1,219 @@
+//! Work on this machine's threads.
+//!
+//! In:  kernels with their tensors, from any thread.
+//! Out: each kernel run on its stream's thread, in the order of *exec*; what failed kept until the
+//!      next synchronisation asks.
+//!
+//! Queued work holds addresses, not references to blocks. A block that is dropped meanwhile goes
+//! back to the engine at once, as on a GPU: whoever gets its memory next queues behind. Were the
+//! work to hold the last reference, the stream's thread would call the engine, in an order that
+//! depends on timing, and could meet a thread that waits for the stream while it holds the engine.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tonnage_device::DeviceError;
+use tonnage_device::host::Streams;
+use tonnage_memory::StreamId;
+
+use super::args::Args;
+use super::{Kernel, Operand, Used};
+use crate::error::{Call, ErrorKind, Result};
+use crate::storage::Uses;
+
+/// The queue of one host device.
+pub(crate) struct HostQueue {
+    streams: Streams,
+    /// Held from looking who uses memory until the work is queued and noted.
+    turn: Mutex<()>,
+    failures: Arc<Mutex<Vec<Failure>>>,
+}
+
+/// Queued work that failed, and who queued it.
+struct Failure {
+    call: Call,
+    message: String,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Copies between devices queue on both at once. Two of them in opposite order would wait for each
+/// other for ever, so they take turns.
+static ACROSS: Mutex<()> = Mutex::new(());
+
+impl HostQueue {
+    pub(super) fn new(streams: Streams) -> Self {
+        Self { streams, turn: Mutex::new(()), failures: Arc::default() }
+    }
+
+    pub(super) fn launch(
+        &self,
+        call: Call,
+        stream: StreamId,
+        kernel: Box<dyn Kernel>,
+        outputs: &[Used<'_>],
+        inputs: &[Used<'_>],
+    ) -> Result<()> {
+        let [to, from] = [outputs, inputs].map(operands);
+        // SAFETY: queued behind whatever else uses the operands.
+        let work = move || unsafe { run(&*kernel, &to, &from) };
+        self.queue(call, stream, &uses(outputs), &uses(inputs), work)
+    }
+
+    /// Queues work behind everything it depends on.
+    fn queue(
+        &self,
+        call: Call,
+        stream: StreamId,
+        written: &[&Mutex<Uses>],
+        read: &[&Mutex<Uses>],
+        work: impl FnOnce() -> Result<(), String> + Send + 'static,
+    ) -> Result<()> {
+        let failures = Arc::clone(&self.failures);
+        let work = move || {
+            let message = match catch_unwind(AssertUnwindSafe(work)) {
+                Ok(Ok(())) => return,
+                Ok(Err(message)) => message,
+                Err(panic) => format!("panicked: {}", text_of(&*panic)),
+            };
+            lock(&failures).push(Failure { call, message });
+        };
+        let _turn = lock(&self.turn);
+        let ordered =
+            read.iter().try_for_each(|uses| self.order_read(stream, &mut lock(uses))).and_then(
+                |()| written.iter().try_for_each(|uses| self.order_write(stream, &mut lock(uses))),
+            );
+        ordered.and_then(|()| self.streams.launch(stream, work)).map_err(|error| call.driver(error))
+    }
+
+    /// Before a read: behind the last write.
+    fn order_read(&self, stream: StreamId, uses: &mut Uses) -> Result<(), DeviceError> {
+        if uses.readers.contains(&stream) {
+            return Ok(());
+        }
+        if let Some(writer) = uses.writer {
+            self.wait_for(stream, writer)?;
+        }
+        uses.readers.push(stream);
+        Ok(())
+    }
+
+    /// Before a write: behind everything.
+    fn order_write(&self, stream: StreamId, uses: &mut Uses) -> Result<(), DeviceError> {
+        for other in uses.readers.iter().copied().chain(uses.writer) {
+            self.wait_for(stream, other)?;
+        }
+        uses.writer = Some(stream);
+        uses.readers.clear();
+        Ok(())
+    }
+
+    /// Waits until no queued work uses some memory. Failures are left for the next synchronisation.
+    pub(crate) fn settle(&self, call: Call, uses: &Mutex<Uses>) -> Result<()> {
+        let streams: Vec<_> = {
+            let uses = lock(uses);
+            uses.readers.iter().copied().chain(uses.writer).collect()
+        };
+        let wait = |stream: StreamId| {
+            let event = self.streams.record(stream)?;
+            let waited = self.streams.wait(event);
+            waited.and(self.streams.destroy_event(event))
+        };
+        streams.into_iter().try_for_each(wait).map_err(|error| call.driver(error))
+    }
+
+    fn wait_for(&self, stream: StreamId, other: StreamId) -> Result<(), DeviceError> {
+        if stream == other {
+            return Ok(());
+        }
+        let event = self.streams.record(other)?;
+        let waits = self.streams.wait_on(stream, event);
+        waits.and(self.streams.destroy_event(event))
+    }
+
+    /// Waits for all work, and reports the first that failed.
+    pub(super) fn synchronize(&self, call: Call) -> Result<()> {
+        let reached = self.streams.synchronize_all().map_err(|error| call.driver(error));
+        self.report()?;
+        reached
+    }
+
+    /// Waits for one stream, and reports the first work that failed.
+    pub(crate) fn synchronize_stream(&self, call: Call, stream: StreamId) -> Result<()> {
+        let reached = self.streams.synchronize(stream).map_err(|error| call.driver(error));
+        self.report()?;
+        reached
+    }
+
+    fn report(&self) -> Result<()> {
+        let failures = std::mem::take(&mut *lock(&self.failures));
+        let Some(Failure { call, message }) = failures.first() else { return Ok(()) };
+        let error = call.error(ErrorKind::Queued, message.clone());
+        Err(match failures.len() - 1 {
+            0 => error,
+            more => error.with("and", format_args!("{more} more that were queued later")),
+        })
+    }
+
+    /// Queues work that uses memory of two devices: it runs when both streams have come to it, and
+    /// both go on when it is done.
+    pub(super) fn launch_across(
+        call: Call,
+        kernel: Box<dyn Kernel>,
+        (here, stream, output): (&Self, StreamId, &Used<'_>),
+        (there, other, input): (&Self, StreamId, &Used<'_>),
+    ) -> Result<()> {
+        let (ready, is_ready) = mpsc::channel::<()>();
+        let (done, is_done) = mpsc::channel::<()>();
+        let (to, from) = ([output.operand.clone()], [input.operand.clone()]);
+        let _across = lock(&ACROSS);
+        there.queue(call, other, &[], &[input.uses], move || {
+            // If the other half was never queued its ends are gone, and there is nothing to wait for.
+            let _ = ready.send(());
+            let _ = is_done.recv();
+            Ok(())
+        })?;
+        here.queue(call, stream, &[output.uses], &[], move || {
+            let _done = done;
+            let _ = is_ready.recv();
+            // SAFETY: queued behind what else uses the output; the other stream has come to its half,
+            // which is queued behind what writes the input, and stands there until this is done.
+            unsafe { run(&*kernel, &to, &from) }
+        })
+    }
+}
+
+fn operands(used: &[Used<'_>]) -> Vec<Operand> {
+    used.iter().map(|used| used.operand.clone()).collect()
+}
+
+fn uses<'a>(used: &[Used<'a>]) -> Vec<&'a Mutex<Uses>> {
+    used.iter().map(|used| used.uses).collect()
+}
+
+/// Runs a kernel on its memory.
+///
+/// # Safety
+///
+/// It is called from work that is queued, by orders 1 and 2 of *exec*, behind other work that writes
+/// the inputs or uses the outputs, and before any that comes later.
+unsafe fn run(kernel: &dyn Kernel, to: &[Operand], from: &[Operand]) -> Result<(), String> {
+    // SAFETY:
+    // 1. Blocks, pinned or not, are mapped and aligned to 512 bytes or more, and layouts lie inside
+    //    them. Mapped they stay until this work is done: the device drains or synchronises the
+    //    stream before it gives memory back, and pinned memory waits for recorded streams.
+    // 2. Other work is ordered by this function's promise. A next owner of the memory queues behind
+    //    as well: order 3. The caller's threads reach device memory through queued work only, and
+    //    settle before they touch pinned memory.
+    // 3. Checked by `Call::launch`: order 4. Pinned memory and blocks never overlap.
+    let mut args = unsafe { Args::new(to, from) };
+    kernel.host(&mut args)
+}
+
+fn text_of(panic: &(dyn std::any::Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("with no text")
+}

@@ -1,0 +1,268 @@
+//! The execution seam: how an operation's arithmetic gets onto a device.
+//!
+//! In:  a [`Kernel`], a description as plain data, with the tensors it writes and reads.
+//! Out: on `host`, the kernel queued on the current stream, the caller goes on; on `dry`, nothing.
+//!
+//! An operation never asks on which device it runs: it checks shapes, allocates its outputs and
+//! calls [`Call::launch`]. Another device joins as another kind of [`Queue`], with a table from kernel
+//! types to its own code: a [`Kernel`] is [`Any`], so the table finds `Unary { function: Sin }` by
+//! its type and reads its fields. No operation changes.
+//!
+//! # Order, and why nothing here can race
+//!
+//! 1. Work on one stream runs in the order in which it was queued.
+//! 2. Before work on a stream reads memory that another stream wrote last, or writes memory that
+//!    another stream uses, the stream waits for the other ([`Storage::uses`](crate::storage::Storage)).
+//!    One lock per device makes "look, queue, note" one step.
+//! 3. Memory that a stream other than its own uses is recorded for it, so that the engine does not
+//!    hand it out again before that stream is done. On its own stream, order 1 does that.
+//! 4. Within one kernel, outputs overlap neither each other nor inputs: checked here.
+
+mod args;
+
+mod host;
+
+mod parallel;
+
+mod product;
+
+use std::any::Any;
+use std::sync::Mutex;
+
+pub(crate) use args::{Args, Input, Output};
+pub(crate) use host::HostQueue;
+pub(crate) use parallel::{CHUNK, fill_with, for_each_chunk, map1, map2, rows, update1, update2};
+pub(crate) use product::{Matrix, Product, product};
+use tonnage_device::host::Streams;
+use tonnage_memory::{StreamId, current_stream};
+
+use crate::dtype::DType;
+use crate::error::{Call, ErrorKind, Result};
+use crate::shape::Layout;
+use crate::storage::Uses;
+use crate::tensor::Tensor;
+use crate::transfer::Pinned;
+
+/// Arithmetic as data: which function with which numbers. What it works on comes with the launch.
+pub(crate) trait Kernel: Any + Send {
+    /// Computes, on this machine. Runs on a stream's thread.
+    ///
+    /// # Errors
+    ///
+    /// If values are wrong, such as an index that is too large: what was wrong, for the caller to
+    /// read at the next synchronisation.
+    fn host(&self, args: &mut Args<'_>) -> Result<(), String>;
+}
+
+/// Where a device's work goes.
+pub(crate) enum Queue {
+    /// Nowhere: shapes and allocations are all that happens.
+    Dry,
+    /// To threads of this machine.
+    Host(HostQueue),
+}
+
+/// Memory that a kernel uses: the elements of one tensor.
+#[derive(Clone, Debug)]
+pub(crate) struct Operand {
+    pub(crate) dtype: DType,
+    pub(crate) layout: Layout,
+    /// Where element 0 of the storage lies; 0 if there is none.
+    pub(crate) address: u64,
+}
+
+/// An operand, and the note of who uses its memory.
+pub(crate) struct Used<'a> {
+    pub(crate) operand: Operand,
+    pub(crate) uses: &'a Mutex<Uses>,
+}
+
+impl<'a> Used<'a> {
+    pub(crate) fn tensor(tensor: &'a Tensor) -> Self {
+        let storage = tensor.storage();
+        let address = storage.block().map_or(0, |block| block.address().0);
+        let (dtype, layout) = (tensor.dtype(), tensor.layout().clone());
+        Self { operand: Operand { dtype, layout, address }, uses: &storage.uses }
+    }
+
+    fn tensors(tensors: &[&'a Tensor]) -> Vec<Self> {
+        tensors.iter().map(|tensor| Self::tensor(tensor)).collect()
+    }
+}
+
+impl Queue {
+    pub(crate) fn host(streams: Streams) -> Self {
+        Self::Host(HostQueue::new(streams))
+    }
+
+    /// Waits for all work, and reports what failed.
+    pub(crate) fn synchronize(&self, call: Call) -> Result<()> {
+        match self {
+            Self::Dry => Ok(()),
+            Self::Host(queue) => queue.synchronize(call),
+        }
+    }
+}
+
+impl Call {
+    /// Queues a kernel on the current stream of the outputs' device.
+    ///
+    /// Outputs may be read as well, by kernels that update in place. Inputs must not overlap them:
+    /// see [`Tensor::apart_from`].
+    pub(crate) fn launch(
+        self,
+        kernel: impl Kernel,
+        outputs: &[&Tensor],
+        inputs: &[&Tensor],
+    ) -> Result<()> {
+        let Some(first) = outputs.iter().chain(inputs).next() else { return Ok(()) };
+        let device = first.device();
+        for tensor in outputs.iter().chain(inputs) {
+            if tensor.device() != device {
+                return Err(self.devices_differ(first, tensor));
+            }
+        }
+        self.check_overlap(outputs, inputs)?;
+        let stream = current_stream(device);
+        record_streams(stream, outputs);
+        record_streams(stream, inputs);
+        match device.queue() {
+            Queue::Dry => Ok(()),
+            Queue::Host(queue) => {
+                let (outputs, inputs) = (Used::tensors(outputs), Used::tensors(inputs));
+                queue.launch(self, stream, Box::new(kernel), &outputs, &inputs)
+            }
+        }
+    }
+
+    /// Queues a kernel that writes memory of one device and reads memory of another. Both current
+    /// streams wait for each other there.
+    pub(crate) fn launch_across(
+        self,
+        kernel: impl Kernel,
+        output: &Tensor,
+        input: &Tensor,
+    ) -> Result<()> {
+        let [here, there] = [output, input].map(|tensor| current_stream(tensor.device()));
+        record_streams(here, &[output]);
+        record_streams(there, &[input]);
+        match (output.device().queue(), input.device().queue()) {
+            (Queue::Host(to), Queue::Host(from)) => {
+                let (output, input) = (Used::tensor(output), Used::tensor(input));
+                let (to, from) = ((to, here, &output), (from, there, &input));
+                HostQueue::launch_across(self, Box::new(kernel), to, from)
+            }
+            (Queue::Dry, _) => Ok(()),
+            (Queue::Host(_), Queue::Dry) => Err(self
+                .error(ErrorKind::Device, "a dry device has no numbers to copy")
+                .with_tensor("self", input)
+                .help("make the tensor on the device that computes")),
+        }
+    }
+
+    /// Queues a copy between a tensor and pinned memory of its device.
+    pub(crate) fn launch_pinned(
+        self,
+        kernel: impl Kernel,
+        tensor: &Tensor,
+        pinned: &Pinned,
+        to_pinned: bool,
+    ) -> Result<()> {
+        let stream = current_stream(tensor.device());
+        record_streams(stream, &[tensor]);
+        pinned.record_stream(stream);
+        match tensor.device().queue() {
+            Queue::Dry => Ok(()),
+            Queue::Host(queue) => {
+                let (mut outputs, mut inputs) = (vec![Used::tensor(tensor)], vec![pinned.used()]);
+                if to_pinned {
+                    std::mem::swap(&mut outputs, &mut inputs);
+                }
+                queue.launch(self, stream, Box::new(kernel), &outputs, &inputs)
+            }
+        }
+    }
+
+    pub(crate) fn devices_differ(self, a: &Tensor, b: &Tensor) -> crate::error::Error {
+        self.error(ErrorKind::Device, "tensors lie on different devices")
+            .with("one", format_args!("{}{} on {}", a.dtype(), a.shape(), a.device()))
+            .with("other", format_args!("{}{} on {}", b.dtype(), b.shape(), b.device()))
+            .help("copy one of them with to_device")
+    }
+
+    fn check_overlap(self, outputs: &[&Tensor], inputs: &[&Tensor]) -> Result<()> {
+        for (place, output) in outputs.iter().enumerate() {
+            if output.layout().overlaps_itself() {
+                return Err(self
+                    .error(
+                        ErrorKind::Value,
+                        "several elements of the output are one place in memory",
+                    )
+                    .with_tensor("output", output)
+                    .help("an expanded tensor cannot be written; clone it first"));
+            }
+            if let Some(other) =
+                outputs[place + 1..].iter().chain(inputs).find(|it| it.overlaps(output))
+            {
+                return Err(self
+                    .error(ErrorKind::Value, "what is written overlaps what else is used")
+                    .with_tensor("written", output)
+                    .with_tensor("other", other)
+                    .help("clone one of them first"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Lets the engine wait for `stream` before memory of other streams is handed out again.
+fn record_streams(stream: StreamId, tensors: &[&Tensor]) {
+    for block in tensors.iter().filter_map(|tensor| tensor.storage().block()) {
+        if block.stream() != stream {
+            block.record_stream(stream);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Device;
+
+    /// Fails in one way or another.
+    struct Fails(bool);
+
+    impl Kernel for Fails {
+        fn host(&self, _: &mut Args<'_>) -> Result<(), String> {
+            assert!(!self.0, "a bug");
+            Err("index 7 is out of range".to_owned())
+        }
+    }
+
+    #[test]
+    fn what_fails_later_is_reported_with_the_call_that_queued_it() -> Result<()> {
+        let device = Device::host("64 MiB").unwrap();
+        let x = Tensor::zeros([3], &device)?;
+        let call = Call::here("gather");
+        call.launch(Fails(false), &[&x], &[])?;
+        let y = x.add(1.0)?;
+        let error = y.to_vec::<f32>().unwrap_err();
+        assert_eq!((error.kind(), error.operation()), (&ErrorKind::Queued, "gather"));
+        assert_eq!(error.site().line(), call.site.line());
+        assert!(error.to_string().contains("index 7"), "{error}");
+        assert_eq!(y.to_vec::<f32>()?, [1.0; 3], "reported once");
+        call.launch(Fails(true), &[&x], &[])?;
+        assert!(device.synchronize().unwrap_err().to_string().contains("panicked: a bug"));
+        device.synchronize()
+    }
+
+    #[test]
+    fn writing_what_is_read_is_refused() -> Result<()> {
+        let device = Device::dry("1 GiB").unwrap();
+        let x = Tensor::zeros([4], &device)?;
+        let call = Call::here("test");
+        assert!(call.launch(Fails(false), &[&x.narrow(0, 0, 2)?], &[&x]).is_err());
+        assert!(call.launch(Fails(false), &[&x.narrow(0, 0, 1)?.expand([3])?], &[]).is_err());
+        call.launch(Fails(false), &[&x.narrow(0, 0, 2)?], &[&x.narrow(0, 2, 2)?])
+    }
+}

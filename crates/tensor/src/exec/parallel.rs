@@ -1,0 +1,124 @@
+//! Loops over elements, split over this machine's cores.
+//!
+//! In:  outputs, inputs of any layout and element type, a function of single elements.
+//! Out: the function applied everywhere. Inputs are broadcast by their layouts (a stride of zero) and
+//!      converted in pieces that stay in the cache, so a kernel needs one loop for all cases.
+//!
+//! The pieces do not depend on the number of cores, so results do not either.
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use super::args::{Input, Output};
+use crate::dtype::Stored;
+
+/// Elements of a piece: large enough that handing it to another thread (about a microsecond) does
+/// not show, small enough that the pieces of three operands stay in a core's cache.
+pub(crate) const CHUNK: usize = 8192;
+
+/// Calls `work` with each piece of the output and the indices of its elements. What the piece holds
+/// is what lay there before.
+///
+/// `work` is called once for thousands of elements, so it is a reference to a trait object: splitting
+/// over threads is then compiled once for each element type, not once for each kernel.
+pub(crate) fn for_each_chunk<T: Stored>(
+    output: Output<'_, T>,
+    work: &(dyn Fn(Range<usize>, &mut [T]) + Sync),
+) {
+    let indices = |place: usize, length: usize| place * CHUNK..place * CHUNK + length;
+    match output.into_slice() {
+        Ok(slice) if slice.len() <= CHUNK => work(0..slice.len(), slice),
+        Ok(slice) => slice
+            .par_chunks_mut(CHUNK)
+            .enumerate()
+            .for_each(|(place, chunk)| work(indices(place, chunk.len()), chunk)),
+        // Rarely: an operation in place on a view.
+        Err(mut output) => {
+            let numel = output.numel();
+            let mut piece = vec![T::default(); CHUNK.min(numel)];
+            for start in (0..numel).step_by(CHUNK) {
+                let range = start..numel.min(start + CHUNK);
+                let piece = &mut piece[..range.len()];
+                output.read(range.clone(), piece);
+                work(range.clone(), piece);
+                output.write(range, piece);
+            }
+        }
+    }
+}
+
+/// `output[i] = f(i)`.
+pub(crate) fn fill_with<T: Stored>(output: Output<'_, T>, f: impl Fn(usize) -> T + Sync) {
+    for_each_chunk(output, &|indices, chunk| {
+        indices.zip(chunk).for_each(|(index, place)| *place = f(index));
+    });
+}
+
+/// `output = f(a)`, element by element.
+pub(crate) fn map1<A: Stored, T: Stored>(
+    output: Output<'_, T>,
+    a: Input<'_>,
+    f: impl Fn(A) -> T + Sync,
+) {
+    for_each_chunk(output, &|indices, chunk| {
+        let mut scratch = Vec::new();
+        let a = a.chunk(indices, &mut scratch);
+        chunk.iter_mut().zip(a).for_each(|(place, a)| *place = f(*a));
+    });
+}
+
+/// `output = f(a, b)`, element by element.
+pub(crate) fn map2<A: Stored, B: Stored, T: Stored>(
+    output: Output<'_, T>,
+    [a, b]: [Input<'_>; 2],
+    f: impl Fn(A, B) -> T + Sync,
+) {
+    for_each_chunk(output, &|indices, chunk| {
+        let (mut for_a, mut for_b) = (Vec::new(), Vec::new());
+        let a = a.chunk(indices.clone(), &mut for_a);
+        let b = b.chunk(indices, &mut for_b);
+        chunk.iter_mut().zip(a.iter().zip(b)).for_each(|(place, (a, b))| *place = f(*a, *b));
+    });
+}
+
+/// `output = f(output)`, element by element.
+pub(crate) fn update1<T: Stored>(output: Output<'_, T>, f: impl Fn(T) -> T + Sync) {
+    for_each_chunk(output, &|_, chunk| chunk.iter_mut().for_each(|place| *place = f(*place)));
+}
+
+/// `output = f(output, b)`, element by element.
+pub(crate) fn update2<B: Stored, T: Stored>(
+    output: Output<'_, T>,
+    b: Input<'_>,
+    f: impl Fn(T, B) -> T + Sync,
+) {
+    for_each_chunk(output, &|indices, chunk| {
+        let mut scratch = Vec::new();
+        let b = b.chunk(indices, &mut scratch);
+        chunk.iter_mut().zip(b).for_each(|(place, b)| *place = f(*place, *b));
+    });
+}
+
+/// Calls `work` with each row of `width` elements and its number: softmax, norms, losses.
+pub(crate) fn rows<T: Stored>(
+    output: Output<'_, T>,
+    width: usize,
+    work: &(dyn Fn(usize, &mut [T]) + Sync),
+) {
+    let slice = output.slice();
+    if slice.is_empty() || width == 0 {
+        return;
+    }
+    if slice.len() <= CHUNK {
+        slice.chunks_mut(width).enumerate().for_each(|(row, chunk)| work(row, chunk));
+        return;
+    }
+    // Short rows go together, so that a thread gets about a chunk at a time.
+    let together = (CHUNK / width).max(1);
+    slice.par_chunks_mut(width * together).enumerate().for_each(|(group, chunk)| {
+        for (place, row) in chunk.chunks_mut(width).enumerate() {
+            work(group * together + place, row);
+        }
+    });
+}

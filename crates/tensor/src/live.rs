@@ -1,0 +1,139 @@
+//! What is alive on a device: each storage, how large, since which line, what for.
+//!
+//! In:  storages as they come and go.
+//! Out: [`Live`] entries, oldest first.
+//!
+//! A storage registers when it is made and leaves when it is dropped; in between it costs nothing.
+
+use std::collections::BTreeMap;
+use std::panic::Location;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Mutex, PoisonError, Weak};
+
+use crate::dtype::DType;
+use crate::storage::Storage;
+
+/// What bytes are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Role {
+    /// Results that nobody has claimed for anything else.
+    Temporary,
+    /// Leaves that collect gradients.
+    Parameters,
+    /// What leaves have collected.
+    Gradients,
+    /// An optimizer's state.
+    Optimizer,
+    /// Values that the backward pass needs.
+    Activations,
+    /// Scratch memory of libraries.
+    Workspace,
+    /// Values kept to be used again, such as converted weights.
+    Cache,
+}
+
+impl Role {
+    const ALL: [Self; 7] = [
+        Self::Temporary,
+        Self::Parameters,
+        Self::Gradients,
+        Self::Optimizer,
+        Self::Activations,
+        Self::Workspace,
+        Self::Cache,
+    ];
+
+    /// The glossary's word.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Temporary => "temporary",
+            Self::Parameters => "parameters",
+            Self::Gradients => "gradients",
+            Self::Optimizer => "optimizer",
+            Self::Activations => "activations",
+            Self::Workspace => "workspace",
+            Self::Cache => "cache",
+        }
+    }
+}
+
+/// A role that threads may change.
+#[derive(Debug)]
+pub(crate) struct RoleCell(AtomicU8);
+
+impl RoleCell {
+    pub(crate) fn new(role: Role) -> Self {
+        Self(AtomicU8::new(role as u8))
+    }
+
+    pub(crate) fn get(&self) -> Role {
+        Role::ALL[usize::from(self.0.load(Ordering::Relaxed))]
+    }
+
+    pub(crate) fn set(&self, role: Role) {
+        self.0.store(role as u8, Ordering::Relaxed);
+    }
+}
+
+/// A storage that is alive.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Live {
+    /// Grows with age: the first storage of a device has 0.
+    pub id: u64,
+    /// Bytes that were asked for.
+    pub bytes: u64,
+    /// The element type it was made with.
+    pub dtype: DType,
+    /// The operation that made it.
+    pub operation: &'static str,
+    /// Where that was called.
+    pub site: &'static Location<'static>,
+    /// What it is for.
+    pub role: Role,
+    /// How many tensors share it: views, clones of the graph, the caller's own.
+    pub tensors: usize,
+    /// How many operations keep it for their backward.
+    pub saved: usize,
+}
+
+/// The storages of a device.
+#[derive(Default)]
+pub(crate) struct Registry {
+    books: Mutex<Books>,
+}
+
+#[derive(Default)]
+struct Books {
+    next: u64,
+    storages: BTreeMap<u64, Weak<Storage>>,
+}
+
+impl Registry {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn next_id(&self) -> u64 {
+        let mut books = self.lock();
+        books.next += 1;
+        books.next - 1
+    }
+
+    pub(crate) fn add(&self, id: u64, storage: Weak<Storage>) {
+        self.lock().storages.insert(id, storage);
+    }
+
+    pub(crate) fn remove(&self, id: u64) {
+        let gone = self.lock().storages.remove(&id);
+        drop(gone);
+    }
+
+    pub(crate) fn live(&self) -> Vec<Live> {
+        // Outside the lock: the last reference may be dropped here, and comes back to `remove`.
+        let storages: Vec<_> = self.lock().storages.values().cloned().collect();
+        storages.iter().filter_map(Weak::upgrade).map(|storage| storage.live()).collect()
+    }
+}

@@ -1,0 +1,149 @@
+//! A tensor's memory: a block of the engine, shared by views, given back at the last reference.
+//!
+//! In:  bytes, a device, the call that wants them.
+//! Out: a [`Storage`]: its block, how often it was written, which streams use it, what it is for.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use smallvec::SmallVec;
+use tonnage_memory::{Block, StreamId, current_stream};
+
+use crate::device::Device;
+use crate::dtype::DType;
+use crate::error::{Call, Result};
+use crate::live::{Live, Role, RoleCell};
+
+/// Memory of a device that tensors share.
+///
+/// | field | changed by | read by |
+/// | --- | --- | --- |
+/// | `version`, `last_write` | operations in place | saved tensors, before they are used |
+/// | `graph_version` | operations in place that the graph records | views, before they are differentiated |
+/// | `uses` | the queue, under its own lock | the same |
+/// | `role`, `saved` | autograd, modules, optimizers | `live` |
+pub(crate) struct Storage {
+    id: u64,
+    device: Device,
+    /// None for no bytes.
+    block: Option<Block>,
+    dtype: DType,
+    call: Call,
+    version: AtomicU64,
+    graph_version: AtomicU64,
+    last_write: Mutex<Option<Call>>,
+    pub(crate) uses: Mutex<Uses>,
+    pub(crate) role: RoleCell,
+    saved: AtomicUsize,
+}
+
+/// The streams whose queued work uses a storage: who wrote last, and who read since.
+#[derive(Debug, Default)]
+pub(crate) struct Uses {
+    pub(crate) writer: Option<StreamId>,
+    pub(crate) readers: SmallVec<[StreamId; 2]>,
+}
+
+impl Storage {
+    /// Allocates on the thread's current stream.
+    #[track_caller]
+    pub(crate) fn new(
+        call: Call,
+        device: &Device,
+        dtype: DType,
+        numel: usize,
+    ) -> Result<Arc<Self>> {
+        // What does not fit into 64 bits is far more than the engine allows.
+        let bytes = (numel as u64).saturating_mul(dtype.size() as u64);
+        let block = match bytes {
+            0 => None,
+            _ => {
+                let stream = current_stream(device);
+                Some(device.allocate_on(bytes, stream).map_err(|error| call.memory(error))?)
+            }
+        };
+        let id = device.registry().next_id();
+        let storage = Arc::new(Self {
+            id,
+            device: device.clone(),
+            block,
+            dtype,
+            call,
+            version: AtomicU64::new(0),
+            graph_version: AtomicU64::new(0),
+            last_write: Mutex::new(None),
+            uses: Mutex::default(),
+            role: RoleCell::new(Role::Temporary),
+            saved: AtomicUsize::new(0),
+        });
+        device.registry().add(id, Arc::downgrade(&storage));
+        Ok(storage)
+    }
+
+    pub(crate) fn device(&self) -> &Device {
+        &self.device
+    }
+
+    pub(crate) fn block(&self) -> Option<&Block> {
+        self.block.as_ref()
+    }
+
+    /// How often its contents were changed in place.
+    pub(crate) fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    /// How often the graph recorded such a change.
+    pub(crate) fn graph_version(&self) -> u64 {
+        self.graph_version.load(Ordering::Acquire)
+    }
+
+    /// Notes a change in place.
+    pub(crate) fn written_by(&self, call: Call) {
+        *self.last_write.lock().unwrap_or_else(PoisonError::into_inner) = Some(call);
+        self.version.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Notes that the graph knows of the change.
+    pub(crate) fn recorded(&self) {
+        self.graph_version.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Who changed it last.
+    pub(crate) fn last_write(&self) -> Option<Call> {
+        *self.last_write.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An operation keeps it for its backward.
+    pub(crate) fn save(&self) {
+        self.saved.fetch_add(1, Ordering::Relaxed);
+        if self.role.get() == Role::Temporary {
+            self.role.set(Role::Activations);
+        }
+    }
+
+    /// An operation keeps it no longer.
+    pub(crate) fn unsave(&self) {
+        self.saved.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn live(self: &Arc<Self>) -> Live {
+        Live {
+            id: self.id,
+            bytes: self.block.as_ref().map_or(0, Block::requested),
+            dtype: self.dtype,
+            operation: self.call.name,
+            site: self.call.site,
+            role: self.role.get(),
+            // The one that asks is no tensor.
+            tensors: Arc::strong_count(self) - 1,
+            saved: self.saved.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl Drop for Storage {
+    fn drop(&mut self) {
+        self.device.registry().remove(self.id);
+    }
+}

@@ -1,0 +1,153 @@
+//! What tests of operations need: gradients against finite differences, `host` against `dry`.
+
+use tonnage_engine::{Context, RecordOptions, StackDepth};
+use tonnage_events::{Action, TraceEntry};
+
+use crate::autograd::no_grad;
+use crate::device::Device;
+use crate::dtype::DType;
+use crate::error::{Call, ErrorKind, Result};
+use crate::tensor::Tensor;
+
+/// The step of finite differences, in `f64`: the cube root of its precision, where the error of
+/// rounding and that of the step are alike.
+const STEP: f64 = 6e-6;
+
+/// How far a gradient may be from the difference: relative to the larger of both, or absolute.
+const TOLERANCE: f64 = 1e-6;
+
+/// Checks the gradients of `f` against finite differences in `f64`, for random inputs of these
+/// shapes. The result is weighted with random numbers, so that no gradient cancels.
+///
+/// ```
+/// use tonnage_tensor::testing::gradcheck;
+///
+/// gradcheck(&[&[2, 3], &[3]], |x| x[0].mul(&x[1])?.sin())?;
+/// # Ok::<(), tonnage_tensor::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// If `f` fails, or if a gradient is wrong: which one, and by how much.
+#[track_caller]
+pub fn gradcheck(shapes: &[&[usize]], f: impl Fn(&[Tensor]) -> Result<Tensor>) -> Result<()> {
+    let call = Call::here("gradcheck");
+    let device = match Device::host("256 MiB") {
+        Ok(device) => device,
+        Err(error) => return Err(call.error(ErrorKind::Value, error.to_string())),
+    };
+    let options = (&device, DType::F64);
+    let inputs = shapes
+        .iter()
+        .map(|shape| Tensor::randn(*shape, options)?.requires_grad_(true))
+        .collect::<Result<Vec<_>>>()?;
+    let output = f(&inputs)?;
+    let weights = Tensor::randn(output.shape(), options)?;
+    output.mul(&weights)?.sum()?.backward()?;
+    let value =
+        |inputs: &[Tensor]| -> Result<f64> { no_grad(|| f(inputs)?.mul(&weights)?.sum()?.item()) };
+    for (place, input) in inputs.iter().enumerate() {
+        let gradient = match input.grad() {
+            Some(gradient) => gradient.to_vec::<f64>()?,
+            None => vec![0.0; input.numel()],
+        };
+        let numbers = input.to_vec::<f64>()?;
+        for (index, computed) in gradient.iter().enumerate() {
+            let moved = |by: f64| -> Result<f64> {
+                let mut numbers = numbers.clone();
+                numbers[index] += by;
+                let mut inputs: Vec<Tensor> = inputs.iter().map(Tensor::detach).collect();
+                inputs[place] = Tensor::from_slice(&numbers, input.shape(), &device)?;
+                value(&inputs)
+            };
+            let difference = (moved(STEP)? - moved(-STEP)?) / (2.0 * STEP);
+            let scale = computed.abs().max(difference.abs()).max(1.0);
+            let close = (computed - difference).abs() <= TOLERANCE * scale;
+            if !close {
+                return Err(call
+                    .error(ErrorKind::Value, "a gradient is not the finite difference")
+                    .with("input", format_args!("{place}, element {index}"))
+                    .with("gradient", computed)
+                    .with("difference", difference));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What a program did to the allocator: requests and frees in order, sizes and streams.
+#[must_use]
+pub fn requests(device: &Device) -> Vec<(Action, u64, u64)> {
+    let snapshot = device.memory().snapshot();
+    let asked = |entry: &&TraceEntry| {
+        matches!(entry.action, Action::Alloc | Action::FreeRequested | Action::FreeCompleted)
+    };
+    let entry = |entry: &TraceEntry| (entry.action, entry.size, entry.stream.0);
+    snapshot.entries.iter().filter(asked).map(entry).collect()
+}
+
+/// Runs a program on `host` and on `dry`, and compares shapes, types, figures and the sequence of
+/// requests. Use it by [`conformance!`](crate::conformance).
+///
+/// # Panics
+///
+/// If the program fails, or if the devices differ.
+pub fn check_conformance(program: impl Fn(&Device) -> Result<Vec<Tensor>>) {
+    let run = |device: &Device| {
+        let options = RecordOptions {
+            context: Context::Never,
+            stacks: StackDepth::CallSite,
+            clock: || 0,
+            ..RecordOptions::default()
+        };
+        device.memory().record_history(Some(options));
+        let results = program(device).unwrap_or_else(|error| panic!("on {device}: {error}"));
+        let shapes: Vec<_> = results
+            .iter()
+            .map(|it| (it.shape().to_vec(), it.strides().to_vec(), it.dtype(), it.requires_grad()))
+            .collect();
+        device.synchronize().unwrap_or_else(|error| panic!("on {device}: {error}"));
+        drop(results);
+        let memory = device.memory();
+        let figures = (memory.allocated(), memory.max_allocated(), memory.max_reserved());
+        (shapes, requests(device), figures)
+    };
+    let [host, dry] = [Device::host("2 GiB"), Device::dry("2 GiB")]
+        .map(|device| run(&device.unwrap_or_else(|error| panic!("{error}"))));
+    assert_eq!(host.0, dry.0, "shapes, strides and types of the results");
+    for (step, (host, dry)) in host.1.iter().zip(&dry.1).enumerate() {
+        assert_eq!(host, dry, "request {step}");
+    }
+    assert_eq!(host.1.len(), dry.1.len(), "number of requests");
+    assert_eq!(host.2, dry.2, "allocated, most allocated, most reserved");
+    assert_eq!(host.2.0, 0, "everything goes back at the end");
+}
+
+/// A test that a program does the same on `host` and on `dry`: the same shapes, bytes and sequence of
+/// requests.
+///
+/// ```
+/// use tonnage_tensor::Tensor;
+///
+/// tonnage_tensor::conformance!(a_sum, |device| {
+///     let x = Tensor::ones([3], device)?.requires_grad_(true)?;
+///     x.sum()?.backward()?;
+///     Ok(vec![x.grad().unwrap()])
+/// });
+/// ```
+#[macro_export]
+macro_rules! conformance {
+    ($name:ident, |$device:ident| $program:expr) => {
+        #[test]
+        fn $name() {
+            fn program(
+                $device: &$crate::Device,
+            ) -> ::std::result::Result<::std::vec::Vec<$crate::Tensor>, $crate::Error> {
+                $program
+            }
+            $crate::testing::check_conformance(program);
+        }
+    };
+}
+
+pub use crate::conformance;

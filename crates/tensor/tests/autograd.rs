@@ -1,0 +1,176 @@
+//! The graph as programs use it: what it keeps, what it frees, what it refuses.
+
+use tonnage_tensor::autograd::{BackwardOptions, SavedTensorHooks, no_grad, saved_tensors_hooks};
+use tonnage_tensor::{Device, ErrorKind, Pinned, Result, Role, Tensor};
+
+fn device() -> Device {
+    Device::host("1 GiB").unwrap()
+}
+
+fn leaf(device: &Device) -> Result<Tensor> {
+    Tensor::from_slice(&[1.0f32, 2.0, 3.0], [3], device)?.requires_grad_(true)
+}
+
+#[test]
+fn gradients_accumulate_until_they_are_taken() -> Result<()> {
+    let device = device();
+    let x = leaf(&device)?;
+    for round in 1..=3 {
+        x.mul(&x)?.sum()?.backward()?;
+        let expected = [2.0, 4.0, 6.0].map(|it| it * round as f32);
+        assert_eq!(x.grad().unwrap().to_vec::<f32>()?, expected);
+    }
+    x.set_grad(None)?;
+    assert!(x.grad().is_none());
+    assert!(x.set_grad(Some(Tensor::zeros([4], &device)?)).is_err());
+    Ok(())
+}
+
+#[test]
+fn a_graph_can_be_walked_once_unless_it_is_retained() -> Result<()> {
+    let device = device();
+    let x = leaf(&device)?;
+    let loss = x.sin()?.sum()?;
+    loss.backward_with(None, BackwardOptions::default().retain_graph(true))?;
+    loss.backward()?;
+    let error = loss.backward().unwrap_err();
+    assert_eq!(error.kind(), &ErrorKind::Autograd);
+    assert!(error.to_string().contains("retain_graph"), "{error}");
+    Ok(())
+}
+
+#[test]
+fn what_has_no_gradient_says_so() -> Result<()> {
+    let device = device();
+    let x = leaf(&device)?;
+    assert!(x.sin()?.backward().unwrap_err().to_string().contains("float32[3]"));
+    assert!(x.detach().sum()?.backward().unwrap_err().to_string().contains("requires_grad_"));
+    assert!(no_grad(|| x.sum())?.backward().is_err());
+    assert!(x.sin()?.requires_grad_(true).is_err());
+    assert!(Tensor::arange(0, 3, 1, &device)?.requires_grad_(true).is_err());
+    Ok(())
+}
+
+#[test]
+fn backward_frees_as_it_goes() -> Result<()> {
+    let device = Device::dry("10 GiB").unwrap();
+    let x = Tensor::ones([1 << 20], &device)?.requires_grad_(true)?;
+    let mut y = x.sin()?;
+    for _ in 0..9 {
+        y = y.sin()?;
+    }
+    let tensor = 4u64 << 20;
+    assert_eq!(device.memory().allocated(), 11 * tensor, "each input is kept");
+    let loss = y.sum()?;
+    drop(y);
+    assert_eq!(device.memory().allocated(), 10 * tensor + 512, "the last output is not");
+    device.memory().reset_peak_stats();
+    loss.backward()?;
+    // Beside what was there: the gradient that comes in and the one that goes out.
+    assert!(device.memory().max_allocated() <= 12 * tensor + 1024);
+    assert_eq!(device.memory().allocated(), 2 * tensor + 512);
+    assert!(loss.grad_fn().is_some());
+    Ok(())
+}
+
+#[test]
+fn a_graph_of_thirty_thousand_operations_is_walked_and_dropped() -> Result<()> {
+    let device = Device::dry("10 GiB").unwrap();
+    let x = Tensor::ones([1], &device)?.requires_grad_(true)?;
+    for walk in [true, false] {
+        let mut y = x.clone();
+        for _ in 0..30_000 {
+            y = y.add(1.0)?;
+        }
+        if walk {
+            y.backward()?;
+        }
+        drop(y);
+    }
+    assert_eq!(device.memory().allocated(), 1024);
+    Ok(())
+}
+
+#[test]
+fn hooks_can_keep_saved_values_in_host_memory() -> Result<()> {
+    let device = device();
+    let x = Tensor::randn([100, 100], &device)?.requires_grad_(true)?;
+    let program = || x.sin()?.exp()?.mul(&x)?.sum();
+    program()?.backward()?;
+    let expected = x.take_grad().unwrap().to_vec::<f32>()?;
+    let hooks = SavedTensorHooks::new(
+        |tensor| Ok(Box::new(tensor.to_pinned()?)),
+        |packed| Tensor::from_pinned(packed.downcast_ref::<Pinned>().expect("what was packed")),
+    );
+    let before = device.memory().allocated();
+    let loss = saved_tensors_hooks(&hooks, program)?;
+    assert_eq!(device.memory().allocated(), before + 512, "only the loss is on the device");
+    loss.backward()?;
+    assert_eq!(x.grad().unwrap().to_vec::<f32>()?, expected);
+    Ok(())
+}
+
+#[test]
+fn a_hook_can_end_a_computation() -> Result<()> {
+    let device = device();
+    let x = leaf(&device)?;
+    let hooks = SavedTensorHooks::new(
+        |_| Err(tonnage_tensor::Error::interrupt()),
+        |_| Err(tonnage_tensor::Error::interrupt()),
+    );
+    let error = saved_tensors_hooks(&hooks, || x.sin()).unwrap_err();
+    assert_eq!(error.kind(), &ErrorKind::Interrupted);
+    x.sin()?.sum()?.backward()
+}
+
+#[test]
+fn what_is_alive_has_a_line_and_a_role() -> Result<()> {
+    let device = device();
+    let weight = Tensor::ones([100], &device)?.requires_grad_(true)?;
+    let line = line!() + 1;
+    let y = weight.exp()?;
+    let live = device.live();
+    assert_eq!(live.len(), 2);
+    assert_eq!((live[0].role, live[0].bytes, live[0].operation), (Role::Parameters, 400, "ones"));
+    assert_eq!((live[1].role, live[1].saved, live[1].site.line()), (Role::Activations, 1, line));
+    let loss = y.sum()?;
+    drop(y);
+    loss.backward()?;
+    drop(loss);
+    let roles: Vec<Role> = device.live().iter().map(|it| it.role).collect();
+    assert_eq!(roles, [Role::Parameters, Role::Gradients]);
+    Ok(())
+}
+
+#[test]
+fn the_engine_s_history_has_the_caller_s_lines() -> Result<()> {
+    let device = Device::dry("1 GiB").unwrap();
+    device.memory().record_history(Some(tonnage_engine::RecordOptions::default()));
+    let line = line!();
+    let x = Tensor::ones([10, 10], &device)?;
+    let y = x.matmul(&x)?;
+    let z = y.sin()?.add(&y)?.sum()?;
+    drop((x, y, z));
+    let snapshot = device.memory().snapshot();
+    let allocs = snapshot.entries.iter().filter(|it| it.action.name() == "alloc");
+    let frames = allocs.filter_map(|it| it.stack).map(|it| &snapshot.stacks.frames(it)[0]);
+    let lines: Vec<u32> =
+        frames.inspect(|it| assert_eq!(&*it.filename, file!())).map(|it| it.line - line).collect();
+    assert_eq!(lines, [1, 2, 3, 3, 3]);
+    Ok(())
+}
+
+#[test]
+fn a_loss_that_is_summed_keeps_its_graphs_alive() -> Result<()> {
+    let device = Device::dry("10 GiB").unwrap();
+    let weight = Tensor::ones([1 << 18], &device)?.requires_grad_(true)?;
+    let mut total = Tensor::zeros((), &device)?;
+    for round in 1..=3 {
+        let x = Tensor::ones([1 << 18], &device)?;
+        total = total.add(&x.mul(&weight)?.sum()?)?;
+        drop(x);
+        let saved = device.live().iter().filter(|it| it.role == Role::Activations).count();
+        assert_eq!(saved, round);
+    }
+    Ok(())
+}
