@@ -56,6 +56,9 @@ mod summary;
 
 mod snapshot;
 
+// A state to go on from.
+mod restore;
+
 mod error;
 
 mod invariants;
@@ -72,6 +75,7 @@ pub use error::{
 pub use history::{Context, History, RecordOptions, StackDepth, system_time_us};
 pub use policy::Policy;
 pub use pool::{PoolError, StreamFilter};
+pub use restore::{RestoreError, Start};
 pub use snapshot::Snapshot;
 pub use stats::{Stat, StatArray, Stats};
 pub use tonnage_events::{Address, DeviceId, PoolId, PoolKind, StreamId};
