@@ -7,4 +7,4 @@ pub mod stream;
 
 mod outcome;
 
-pub use outcome::{Difference, Outcome};
+pub use outcome::{Difference, HistoryKind, Outcome};

@@ -38,7 +38,7 @@ pub enum Call {
 /// left out.
 #[must_use]
 pub fn calls_of(entries: &[TraceEntry]) -> Vec<Call> {
-    let timeline = Timeline::of(entries);
+    let timeline = Timeline::of(entries, 0);
     let mut live = FxHashMap::default();
     let mut calls = Vec::new();
     let mut allocated = 0;

@@ -14,6 +14,10 @@
 
 mod calls;
 
+mod final_state;
+
+mod inferred;
+
 mod limit;
 
 mod player;
@@ -24,6 +28,10 @@ mod replay;
 
 mod script;
 
+mod settings;
+
+mod start;
+
 mod timeline;
 
 mod witness;
@@ -31,3 +39,4 @@ mod witness;
 pub use calls::{Call, calls_of};
 pub use reading::Reading;
 pub use replay::{RecordingError, RecordingOptions, read_recording, replay_recording};
+pub use start::rebuild_start;

@@ -11,8 +11,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use tonnage_engine::{AllocError, Engine, StreamFilter};
-use tonnage_events::{Action, PoolId, SnapshotSegment, TraceEntry};
+use tonnage_engine::{AllocError, Engine, Start, StreamFilter};
+use tonnage_events::{Action, Address, PoolId, SnapshotSegment, TraceEntry};
 
 use super::reading::Reading;
 use super::script::{Refusal, Script};
@@ -91,10 +91,36 @@ pub(super) struct Player {
 }
 
 impl Player {
-    pub(super) fn new(engine: Engine<Script>, context: Arc<Context>) -> Self {
-        let (notes, reading) = (Notes::default(), Reading::default());
-        let (used, forced) = (BTreeSet::new(), None);
-        Self { engine, context, notes, reading, used, forced }
+    /// A player that goes on from the state before the entry at `from`. If that state contradicts
+    /// itself it is left out, and the replay parts where it would have mattered.
+    pub(super) fn new(
+        mut engine: Engine<Script>,
+        context: Arc<Context>,
+        start: &Start,
+        from: usize,
+    ) -> Self {
+        let mut used = BTreeSet::new();
+        let mut reading = Reading::default();
+        let fixed = start.segments.iter().filter(|it| !it.expandable).map(|it| (it.address, it));
+        let first_run = |&base: &Address| {
+            let run = start.segments.partition_point(|it| it.address < base);
+            start.segments.get(run).map(|run| (base, run))
+        };
+        let mut places: Vec<_> = fixed.chain(start.ranges.iter().filter_map(first_run)).collect();
+        places.sort_by_key(|&(address, _)| address);
+        let places = places.into_iter().map(|(address, it)| (address, it.pool)).collect();
+        let empty = engine.clone();
+        engine.device_mut().restoring(places);
+        if engine.restore(start).is_ok() {
+            let private = start.segments.iter().map(|it| it.pool).filter(|pool| !pool.is_default());
+            used.extend(private);
+            reading.start.clone_from(&start.segments);
+        } else {
+            engine = empty;
+        }
+        let granted = engine.stats().memory_reserved();
+        engine.device_mut().restored(from, granted);
+        Self { engine, context, notes: Notes::default(), reading, used, forced: None }
     }
 
     pub(super) fn cursor(&self) -> usize {

@@ -3,18 +3,21 @@
 use std::sync::Arc;
 
 use thiserror::Error;
-use tonnage_engine::config::RecordedSettings;
-use tonnage_engine::{Config, Engine, Release};
+use tonnage_engine::{Config, Engine, Release, Start};
 use tonnage_events::{Action, Bytes, DeviceId, PoolId, SnapshotSegment, TraceEntry};
 use tonnage_snapshot::{AllocatorSettings, SnapshotFile};
 
+use super::final_state::segments_difference;
+use super::inferred::describe;
 use super::limit::find_limits;
-use super::player::{Context, Notes, Parting, Player, belongs_to_a_call};
+use super::player::{Context, Parting, Player, belongs_to_a_call};
 use super::reading::Reading;
 use super::script::Script;
+use super::settings::{config_of, release_of, total_of};
+use super::start::{segments_of, start_of};
 use super::timeline::Timeline;
 use super::witness::first_contradicted;
-use crate::outcome::{Difference, Outcome};
+use crate::outcome::{Difference, HistoryKind, Outcome};
 
 /// How to replay a recording.
 #[derive(Clone, Copy, Debug, Default)]
@@ -48,10 +51,6 @@ pub enum RecordingError {
         present: String,
     },
 }
-
-/// Device total to assume if nothing tells it. It sizes expandable ranges and nothing else, and
-/// larger ones decide the same as long as no range is exhausted.
-const ASSUMED_TOTAL: u64 = 1 << 40;
 
 /// How often another reading may be tried from an earlier point.
 const MOST_RETURNS: usize = 4_096;
@@ -115,6 +114,17 @@ struct Recording {
     limit: Option<u64>,
     total: u64,
     inferred: Vec<String>,
+    beginnings: Vec<Beginning>,
+}
+
+/// Where to begin: an entry and the state before it.
+struct Beginning {
+    from: usize,
+    start: Start,
+}
+
+fn bytes_of(start: &Start) -> u64 {
+    start.segments.iter().map(|segment| segment.total_size).sum()
 }
 
 /// A replay's end.
@@ -131,9 +141,7 @@ impl Recording {
         let default = AllocatorSettings::default();
         let settings = file.settings.as_ref().unwrap_or(&default);
         let (config, conf) = config_of(settings, release, &mut inferred);
-        let on_device = |segment: &&SnapshotSegment| segment.device.0 as usize == ordinal;
-        let mut segments: Vec<_> = file.segments.iter().filter(on_device).cloned().collect();
-        segments.sort_by_key(|segment| segment.address);
+        let segments = segments_of(file, ordinal);
         let skipped: usize = file.skipped_actions.values().sum();
         if skipped > 0 {
             let names: Vec<_> = file.skipped_actions.keys().map(String::as_str).collect();
@@ -143,8 +151,11 @@ impl Recording {
             ));
         }
         let entries: Arc<[TraceEntry]> = file.traces[ordinal].as_slice().into();
-        let timeline = Arc::new(Timeline::of(&entries));
-        let total = options.total.unwrap_or_else(|| total_of(&entries, &timeline, &mut inferred));
+        let start = start_of(&entries, 0, &segments, &config);
+        let timeline = Arc::new(Timeline::of(&entries, bytes_of(&start)));
+        let granted = timeline.granted_peak;
+        let total =
+            options.total.unwrap_or_else(|| total_of(&entries, &start, granted, &mut inferred));
         let limit = options.limit.map(|limit| match options.total {
             // PyTorch takes a fraction of the total, so the limit in force is what that makes of it.
             Some(total) if total > 0 => {
@@ -153,7 +164,8 @@ impl Recording {
             }
             _ => limit,
         });
-        Self { ordinal, entries, timeline, segments, config, conf, limit, total, inferred }
+        let beginnings = vec![Beginning { from: 0, start }];
+        Self { ordinal, entries, timeline, segments, config, conf, limit, total, inferred, beginnings }
     }
 
     fn outcome(self) -> (Outcome, Reading) {
@@ -165,13 +177,6 @@ impl Recording {
         if self.limit.is_none() && (collects || attempt.parting.is_some()) {
             self.explain_limit(&attempt, &mut inferred);
         }
-        if self.timeline.partial && attempt.parting.is_some() {
-            inferred.push(
-                "the history does not go back to the beginning: entries speak of memory that no earlier \
-                 entry obtained"
-                    .to_owned(),
-            );
-        }
         let found = attempt.parting.map(|parting| parting.difference);
         let difference = match (found, contradicted) {
             (Some(found), Some(blamed)) if self.is_to_blame(&blamed, &found) => Some(blamed),
@@ -182,6 +187,7 @@ impl Recording {
             device: u32::try_from(self.ordinal).unwrap_or(u32::MAX),
             release: self.config.release(),
             events: self.entries.len(),
+            history: if attempt.player.reading.start.is_empty() { HistoryKind::Whole } else { HistoryKind::Partial },
             conf: self.conf.clone(),
             limit: self.limit,
             difference,
@@ -258,7 +264,8 @@ impl Recording {
             Script::new(DeviceId(self.ordinal as u32), self.total, Arc::clone(&self.entries));
         let mut engine = Engine::new(device, self.config.clone());
         engine.set_limit(limit.or(engine.limit()));
-        let mut player = Player::new(engine, context);
+        let Beginning { from, start } = &self.beginnings[0];
+        let mut player = Player::new(engine, context, start, *from);
         let mut others = Vec::new();
         let mut best: Option<Attempt> = None;
         for _ in 0..=MOST_RETURNS {
@@ -286,7 +293,7 @@ impl Recording {
             }
         }
         let end = self.entries.len();
-        let difference = segments_difference(&self.segments, &player.engine.segments(), end)?;
+        let difference = segments_difference(&self.segments, &player.engine.segments(), end, !player.reading.start.is_empty())?;
         Some(Parting { difference, recorded: None, got: None })
     }
 }
@@ -297,184 +304,5 @@ impl Attempt {
             attempt.parting.as_ref().map_or(usize::MAX, |parting| parting.difference.event)
         };
         reach(self) > reach(other)
-    }
-}
-
-/// The first segment or block at the end that is not as recorded.
-fn segments_difference(
-    expected: &[SnapshotSegment],
-    got: &[SnapshotSegment],
-    event: usize,
-) -> Option<Difference> {
-    let longest = expected.len().max(got.len());
-    (0..longest).find_map(|index| {
-        let (expected, got) = match (expected.get(index), got.get(index)) {
-            (Some(expected), Some(got)) => segment_difference(expected, got)?,
-            (expected, got) => (show(expected), show(got)),
-        };
-        Some(Difference { event, expected, got })
-    })
-}
-
-fn show(segment: Option<&SnapshotSegment>) -> String {
-    let Some(it) = segment else { return "no more segments at the end".to_owned() };
-    let (address, size, stream, kind, pool) =
-        (it.address, it.total_size, it.stream, it.kind, it.pool);
-    let how = if it.expandable { "expandable" } else { "fixed" };
-    format!(
-        "at the end a {how} segment at {address}, {size} bytes, stream {stream}, {kind} pool {pool}"
-    )
-}
-
-fn segment_difference(
-    expected: &SnapshotSegment,
-    got: &SnapshotSegment,
-) -> Option<(String, String)> {
-    let sums = |it: &SnapshotSegment| (it.allocated_size, it.active_size, it.requested_size);
-    let head = |it: &SnapshotSegment| {
-        (it.address, it.total_size, it.stream, it.kind, it.pool, it.expandable)
-    };
-    if head(expected) != head(got) {
-        return Some((show(Some(expected)), show(Some(got))));
-    }
-    let blocks = expected.blocks.len().max(got.blocks.len());
-    for index in 0..blocks {
-        let block = |segment: &SnapshotSegment| {
-            segment.blocks.get(index).map_or_else(
-                || format!("no more blocks in the segment at {}", segment.address),
-                |it| {
-                    let (address, size, requested, state) =
-                        (it.address, it.size, it.requested_size, it.state);
-                    format!("at the end a block at {address}, {size} bytes, {requested} requested, {state}")
-                },
-            )
-        };
-        let (expected, got) = (block(expected), block(got));
-        if expected != got {
-            return Some((expected, got));
-        }
-    }
-    let show = |it: &SnapshotSegment| {
-        let (allocated, active, requested) = sums(it);
-        format!(
-            "{} allocated, {active} active and {requested} requested bytes in the segment at {}",
-            allocated, it.address
-        )
-    };
-    (sums(expected) != sums(got)).then(|| (show(expected), show(got)))
-}
-
-/// The release that wrote the file, from the keys of its entries.
-fn release_of(file: &SnapshotFile, inferred: &mut Vec<String>) -> Release {
-    let release = if file.keys.user_metadata || file.keys.forward_frames {
-        Release::V2_11
-    } else {
-        Release::V2_9
-    };
-    let sure = match release {
-        _ if file.keys.forward_frames => "",
-        Release::V2_11 => ", as far as its keys tell; 2.10 looks the same (--pytorch 2.10)",
-        _ => ", as far as its keys tell",
-    };
-    inferred.push(format!("release: {release}{sure}"));
-    release
-}
-
-/// The device's total, from how far apart its expandable ranges lie: each is an eighth larger than
-/// the device.
-fn total_of(entries: &[TraceEntry], timeline: &Timeline, inferred: &mut Vec<String>) -> u64 {
-    let maps = entries.iter().filter(|entry| entry.action == Action::SegmentMap);
-    let mut starts: Vec<_> = maps.map(|entry| entry.address.0).collect();
-    if starts.is_empty() {
-        return ASSUMED_TOTAL;
-    }
-    starts.sort_unstable();
-    // Pages of one range lie together: farther apart than all memory there ever was, they belong to
-    // two.
-    let mut bases = vec![starts[0]];
-    for pair in starts.windows(2) {
-        if pair[1] - pair[0] > timeline.granted_peak {
-            bases.push(pair[1]);
-        }
-    }
-    let apart = bases.windows(2).map(|pair| pair[1] - pair[0]).min();
-    let total = apart.map_or(ASSUMED_TOTAL, |apart| apart / 9 * 8);
-    inferred.push(format!(
-        "device total: at most {}, by the address ranges of expandable segments, which it sizes",
-        Bytes(total)
-    ));
-    total
-}
-
-/// The settings of a recording, and as a string: the recorded one, and over it the separate fields.
-fn config_of(
-    settings: &AllocatorSettings,
-    release: Release,
-    inferred: &mut Vec<String>,
-) -> (Config, String) {
-    let parsed = Config::parse(&settings.conf, release);
-    let valid = parsed.is_ok();
-    let mut config = parsed.unwrap_or_else(|error| {
-        inferred.push(format!("settings: the string is not valid: {error}"));
-        Config::for_release(release)
-    });
-    let overrides = config.apply_recorded(RecordedSettings {
-        max_split_size: settings.max_split_size,
-        garbage_collection_threshold: settings.garbage_collection_threshold,
-        expandable_segments: settings.expandable_segments,
-        roundup_power2_divisions: settings.roundup_power2_divisions,
-        release_lock_on_cudamalloc: settings.release_lock_on_cudamalloc,
-        graph_capture_record_stream_reuse: settings.graph_capture_record_stream_reuse,
-        pinned_use_cuda_host_register: settings.pinned_use_cuda_host_register,
-        pinned_num_register_threads: settings.pinned_num_register_threads,
-    });
-    for changed in &overrides {
-        inferred.push(format!("settings: changed at run time: {changed}"));
-    }
-    let as_recorded = valid && overrides.is_empty();
-    let conf = if as_recorded { settings.conf.clone() } else { config.to_conf_string() };
-    (config, conf)
-}
-
-/// What the player concluded, in words.
-fn describe(notes: &Notes, player: &Player, limit: Option<u64>, inferred: &mut Vec<String>) {
-    if notes.refused > 0 {
-        let refusals = &player.engine.device().refusals;
-        let below =
-            refusals.iter().map(|it| it.granted.saturating_add(it.asked)).min().unwrap_or(0);
-        let most = player.granted_peak();
-        let mut text = format!(
-            "limit: requests that gave cached memory back or failed are read as refused by the driver: {}",
-            notes.refused
-        );
-        if limit.is_none() && most < below {
-            text += &format!("; a limit from {most} to {} bytes explains them too", below - 1);
-        }
-        if notes.or_emptied > 0 {
-            text += &format!(
-                "; an empty_cache before the request explains as well: {}",
-                notes.or_emptied
-            );
-        }
-        inferred.push(text);
-    }
-    if notes.emptied > 0 {
-        inferred.push(format!(
-            "empty_cache: calls that released memory: {}; calls that released nothing leave no trace",
-            notes.emptied
-        ));
-    }
-    if notes.pending > 0 {
-        inferred.push(format!(
-            "record_stream: blocks freed while another stream could use them: {}; which stream is not in \
-             the file",
-            notes.pending
-        ));
-    }
-    if notes.pools_chosen > 0 {
-        inferred.push(format!(
-            "pools: segments gone by the end that fit a private pool only: {}",
-            notes.pools_chosen
-        ));
     }
 }

@@ -12,7 +12,7 @@
 //! Anything else is answered somehow; what the engine then does differs from the recording, and the
 //! cursor stops there.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use tonnage_device::{Device, DeviceError, EventId, MemoryInfo, PageId};
@@ -64,6 +64,8 @@ pub(crate) struct Script {
     pub(crate) pool: PoolId,
     /// Segments and ranges: where each begins, its end, its pool.
     owners: BTreeMap<Address, (Address, PoolId)>,
+    /// While a state is restored: the places of its segments and ranges, in order, and their pools.
+    restoring: Option<VecDeque<(Address, PoolId)>>,
     events: BTreeMap<EventId, StreamId>,
     last_id: u64,
 }
@@ -82,9 +84,21 @@ impl Script {
             request_size: 0,
             pool: PoolId::DEFAULT,
             owners: BTreeMap::new(),
+            restoring: None,
             events: BTreeMap::new(),
             last_id: 0,
         }
+    }
+
+    /// Answers with the places of a state that is restored, until [`restored`](Self::restored).
+    pub(crate) fn restoring(&mut self, places: VecDeque<(Address, PoolId)>) {
+        self.restoring = Some(places);
+    }
+
+    /// Goes on with the entry at `from`, before which the driver had given `granted` bytes.
+    pub(crate) fn restored(&mut self, from: usize, granted: u64) {
+        self.restoring = None;
+        (self.cursor, self.granted) = (from, granted);
     }
 
     /// The next entry's index.
@@ -154,9 +168,19 @@ impl Script {
 
     /// An address for `size` bytes, if the address space has room behind it.
     fn place(&mut self, address: Address, size: u64) -> Option<Address> {
+        self.place_for(self.pool, address, size)
+    }
+
+    fn place_for(&mut self, pool: PoolId, address: Address, size: u64) -> Option<Address> {
         let end = address.0.checked_add(size).filter(|&end| end <= NOWHERE.0 << 1)?;
-        self.owners.insert(address, (Address(end), self.pool));
+        self.owners.insert(address, (Address(end), pool));
         Some(address)
+    }
+
+    /// While a state is restored: its next segment or range.
+    fn restore_place(&mut self, size: u64) -> Option<Address> {
+        let (address, pool) = self.restoring.as_mut()?.pop_front()?;
+        self.place_for(pool, address, size)
     }
 }
 
@@ -179,6 +203,9 @@ impl Device for Script {
 
     fn acquire(&mut self, size: u64) -> Result<Address, DeviceError> {
         let no_memory = DeviceError::OutOfMemory { requested: size };
+        if self.restoring.is_some() {
+            return self.restore_place(size).ok_or(no_memory);
+        }
         let too_much = self.granted.saturating_add(size) > LARGEST_RECORDING;
         if self.mismatch.is_some() || too_much || self.refuses(size) {
             return Err(no_memory);
@@ -200,6 +227,10 @@ impl Device for Script {
     }
 
     fn reserve(&mut self, size: u64) -> Result<Address, DeviceError> {
+        let no_memory = DeviceError::OutOfMemory { requested: size };
+        if self.restoring.is_some() {
+            return self.restore_place(size).ok_or(no_memory);
+        }
         // If the driver refuses the first page, the range's address shows only later.
         let rest = &self.entries[self.cursor.min(self.entries.len())..];
         let new = |entry: &&TraceEntry| {
@@ -207,7 +238,7 @@ impl Device for Script {
         };
         let now = self.next().filter(|entry| entry.action == Action::SegmentMap);
         let address = now.or_else(|| rest.iter().find(new)).map_or(NOWHERE, |entry| entry.address);
-        self.place(address, size).ok_or(DeviceError::OutOfMemory { requested: size })
+        self.place(address, size).ok_or(no_memory)
     }
 
     fn unreserve(&mut self, address: Address) -> Result<(), DeviceError> {
@@ -217,7 +248,8 @@ impl Device for Script {
 
     fn create_page(&mut self, size: u64) -> Result<PageId, DeviceError> {
         let too_much = self.granted.saturating_add(size) > LARGEST_RECORDING;
-        if self.mismatch.is_some() || too_much || self.refuses(size) {
+        let restoring = self.restoring.is_some();
+        if !restoring && (self.mismatch.is_some() || too_much || self.refuses(size)) {
             return Err(DeviceError::OutOfMemory { requested: size });
         }
         Ok(PageId(self.new_id()))

@@ -24,17 +24,15 @@ pub(crate) struct Timeline {
     last_released: FxHashMap<Address, usize>,
     /// Most bytes that the driver had given at any time.
     pub(crate) granted_peak: u64,
-    /// Whether entries speak of memory that no earlier entry obtained.
-    pub(crate) partial: bool,
 }
 
 impl Timeline {
-    pub(crate) fn of(entries: &[TraceEntry]) -> Self {
-        let mut timeline = Self::default();
+    /// The lives in a history before which the driver had given `granted` bytes.
+    pub(crate) fn of(entries: &[TraceEntry], granted: u64) -> Self {
+        let mut timeline = Self { granted_peak: granted, ..Self::default() };
         let mut live = FxHashMap::<Address, usize>::default();
         let mut open = FxHashMap::<Address, usize>::default();
-        let mut segments = FxHashMap::<Address, u64>::default();
-        let mut granted = 0_u64;
+        let mut granted = granted;
         for (index, entry) in entries.iter().enumerate() {
             match entry.action {
                 Action::Alloc => {
@@ -44,10 +42,7 @@ impl Timeline {
                 Action::FreeRequested => {
                     match live.remove(&entry.address) {
                         Some(alloc) => drop(timeline.freed.insert(alloc, index)),
-                        None => {
-                            timeline.partial = true;
-                            timeline.needless_frees.insert(entry.address, index);
-                        }
+                        None => drop(timeline.needless_frees.insert(entry.address, index)),
                     }
                     open.insert(entry.address, index);
                 }
@@ -59,11 +54,9 @@ impl Timeline {
                     }
                 },
                 Action::SegmentAlloc => {
-                    segments.insert(entry.address, entry.size);
                     granted = granted.saturating_add(entry.size);
                 }
                 Action::SegmentFree => {
-                    timeline.partial |= segments.remove(&entry.address).is_none();
                     timeline.last_released.insert(entry.address, index);
                     granted = granted.saturating_sub(entry.size);
                 }
