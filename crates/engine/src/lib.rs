@@ -41,6 +41,8 @@ mod give_back;
 
 mod pending;
 
+mod complete;
+
 // and back to the device.
 mod reclaim;
 

@@ -76,7 +76,6 @@ fn segment_difference(
     (sums(expected) != sums(got)).then(|| (show(expected), show(got)))
 }
 
-
 fn agree(expected: &SnapshotBlock, got: &SnapshotBlock, partial: bool) -> bool {
     let place = |it: &SnapshotBlock| (it.address, it.size, it.state);
     let unknown = partial && got.state == BlockState::Inactive && got.requested_size == 0;

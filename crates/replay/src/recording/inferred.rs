@@ -1,9 +1,26 @@
 //! What was concluded on the way, in words.
 
 use super::player::{Notes, Player};
+use super::search::{Attempt, MOST_WORK};
 
-/// What the player concluded, in words.
-pub(super) fn describe(notes: &Notes, player: &Player, limit: Option<u64>, inferred: &mut Vec<String>) {
+/// What a replay concluded, in words.
+pub(super) fn describe(attempt: &Attempt, limit: Option<u64>, inferred: &mut Vec<String>) {
+    describe_calls(&attempt.player.notes, &attempt.player, limit, inferred);
+    if attempt.pools_concluded > 0 {
+        inferred.push(format!(
+            "pools: segments gone by the end that fit a private pool only: {}",
+            attempt.pools_concluded
+        ));
+    }
+    if attempt.gave_up {
+        inferred.push(format!(
+            "pools: the search gave up after playing {MOST_WORK} times the recording; there may be a reading \
+             that fits"
+        ));
+    }
+}
+
+fn describe_calls(notes: &Notes, player: &Player, limit: Option<u64>, inferred: &mut Vec<String>) {
     if notes.refused > 0 {
         let refusals = &player.engine.device().refusals;
         let below =
@@ -35,12 +52,6 @@ pub(super) fn describe(notes: &Notes, player: &Player, limit: Option<u64>, infer
             "record_stream: blocks freed while another stream could use them: {}; which stream is not in \
              the file",
             notes.pending
-        ));
-    }
-    if notes.pools_chosen > 0 {
-        inferred.push(format!(
-            "pools: segments gone by the end that fit a private pool only: {}",
-            notes.pools_chosen
         ));
     }
 }

@@ -22,11 +22,15 @@ mod limit;
 
 mod player;
 
+mod pools;
+
 mod reading;
 
 mod replay;
 
 mod script;
+
+mod search;
 
 mod settings;
 

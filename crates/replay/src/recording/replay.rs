@@ -4,17 +4,19 @@ use std::sync::Arc;
 
 use thiserror::Error;
 use tonnage_engine::{Config, Engine, Release, Start};
-use tonnage_events::{Action, Bytes, DeviceId, PoolId, SnapshotSegment, TraceEntry};
+use tonnage_events::{Action, Bytes, DeviceId, SnapshotSegment, TraceEntry};
 use tonnage_snapshot::{AllocatorSettings, SnapshotFile};
 
 use super::final_state::segments_difference;
 use super::inferred::describe;
-use super::limit::find_limits;
-use super::player::{Context, Parting, Player, belongs_to_a_call};
+use super::limit::{find_limits, has_to_do_with_limit};
+use super::player::{Context, Parting, Player, belongs_to_a_call, gives_back};
+use super::pools::{Place, Pools};
 use super::reading::Reading;
 use super::script::Script;
+use super::search::{Attempt, Task, search};
 use super::settings::{config_of, release_of, total_of};
-use super::start::{segments_of, start_of};
+use super::start::{granted_before, lengthened, segments_of, start_of};
 use super::timeline::Timeline;
 use super::witness::first_contradicted;
 use crate::outcome::{Difference, HistoryKind, Outcome};
@@ -51,12 +53,6 @@ pub enum RecordingError {
         present: String,
     },
 }
-
-/// How often another reading may be tried from an earlier point.
-const MOST_RETURNS: usize = 4_096;
-
-/// How many earlier points are kept; each holds a copy of the state.
-const MOST_POINTS: usize = 64;
 
 /// Replays one device's history through the engine and compares everything.
 ///
@@ -114,24 +110,8 @@ struct Recording {
     limit: Option<u64>,
     total: u64,
     inferred: Vec<String>,
-    beginnings: Vec<Beginning>,
-}
-
-/// Where to begin: an entry and the state before it.
-struct Beginning {
-    from: usize,
+    /// The state before the first entry.
     start: Start,
-}
-
-fn bytes_of(start: &Start) -> u64 {
-    start.segments.iter().map(|segment| segment.total_size).sum()
-}
-
-/// A replay's end.
-pub(super) struct Attempt {
-    /// Where the engine and the recording part; none if they agree.
-    pub(super) parting: Option<Parting>,
-    player: Player,
 }
 
 impl Recording {
@@ -151,11 +131,12 @@ impl Recording {
             ));
         }
         let entries: Arc<[TraceEntry]> = file.traces[ordinal].as_slice().into();
-        let start = start_of(&entries, 0, &segments, &config);
-        let timeline = Arc::new(Timeline::of(&entries, bytes_of(&start)));
-        let granted = timeline.granted_peak;
+        let granted = granted_before(&entries, &segments);
+        let timeline = Arc::new(Timeline::of(&entries, granted));
+        let start = start_of(&entries, 0, &timeline, &segments, &config);
+        let most = timeline.granted_peak;
         let total =
-            options.total.unwrap_or_else(|| total_of(&entries, &start, granted, &mut inferred));
+            options.total.unwrap_or_else(|| total_of(&entries, &start, most, &mut inferred));
         let limit = options.limit.map(|limit| match options.total {
             // PyTorch takes a fraction of the total, so the limit in force is what that makes of it.
             Some(total) if total > 0 => {
@@ -164,30 +145,56 @@ impl Recording {
             }
             _ => limit,
         });
-        let beginnings = vec![Beginning { from: 0, start }];
-        Self { ordinal, entries, timeline, segments, config, conf, limit, total, inferred, beginnings }
+        Self { ordinal, entries, timeline, segments, config, conf, limit, total, inferred, start }
     }
 
     fn outcome(self) -> (Outcome, Reading) {
-        let contradicted = first_contradicted(&self.entries, &self.timeline, &self.segments);
-        let attempt = self.replay(self.limit, &[]);
+        let (contradicted, surely) =
+            first_contradicted(&self.entries, &self.timeline, &self.segments);
+        let attempt = self.replay(self.limit);
         let mut inferred = self.inferred.clone();
-        describe(&attempt.player.notes, &attempt.player, self.limit, &mut inferred);
+        describe(&attempt, self.limit, &mut inferred);
         let collects = self.config.garbage_collection_threshold() > 0.0;
         if self.limit.is_none() && (collects || attempt.parting.is_some()) {
             self.explain_limit(&attempt, &mut inferred);
         }
+        let player = &attempt.player;
+        let partial = !player.reading.start.is_empty();
+        if partial {
+            let held = Bytes(player.reading.start.iter().map(|it| it.total_size).sum());
+            inferred.push(format!(
+                "history: it does not go back to the beginning; {held} in {} segments were there before its \
+                 first entry",
+                player.reading.start.len()
+            ));
+            let aged = attempt.parting.as_ref().is_some_and(|parting| {
+                let got = parting.got.map(|got| got.action);
+                [parting.recorded, got].into_iter().flatten().any(gives_back)
+            });
+            if collects && aged {
+                inferred.push(
+                    "garbage collection: how long blocks had been free before the first entry is not known, \
+                     and decides what goes back; the difference may be no more than that"
+                        .to_owned(),
+                );
+            }
+        }
         let found = attempt.parting.map(|parting| parting.difference);
         let difference = match (found, contradicted) {
             (Some(found), Some(blamed)) if self.is_to_blame(&blamed, &found) => Some(blamed),
-            (None, blamed) => blamed,
+            (None, Some(by_time)) if surely.is_none() => {
+                let Difference { event, got, .. } = by_time;
+                inferred.push(format!("time: entry {event} is out of order: {got}"));
+                None
+            }
+            (None, _) => surely,
             (found, _) => found,
         };
         let outcome = Outcome {
             device: u32::try_from(self.ordinal).unwrap_or(u32::MAX),
             release: self.config.release(),
             events: self.entries.len(),
-            history: if attempt.player.reading.start.is_empty() { HistoryKind::Whole } else { HistoryKind::Partial },
+            history: if partial { HistoryKind::Partial } else { HistoryKind::Whole },
             conf: self.conf.clone(),
             limit: self.limit,
             difference,
@@ -207,17 +214,20 @@ impl Recording {
 
     /// Says which limits would do, where no reading without one did.
     fn explain_limit(&self, attempt: &Attempt, inferred: &mut Vec<String>) {
-        if attempt.parting.is_none() {
+        let Some(parting) = &attempt.parting else {
             inferred.push(
                 "limit: garbage_collection_threshold is set but works only under a limit, and none was given; \
                  nothing in the recording shows one"
                     .to_owned(),
             );
             return;
+        };
+        if !has_to_do_with_limit(parting) {
+            return;
         }
         let lowest = self.timeline.granted_peak;
         let highest = self.total.max(lowest);
-        let found = find_limits(lowest, highest, |limit| self.replay(Some(limit), &[]));
+        let found = find_limits(lowest, highest, |limit| self.replay(Some(limit)));
         if let Some((from, to)) = found {
             inferred.push(format!(
                 "limit: no reading fits without one; limits from {from} to {to} bytes ({} to {}) reproduce the \
@@ -228,81 +238,117 @@ impl Recording {
         }
     }
 
-    /// Replays under a limit, with private pools beyond those of the final state if the recording
-    /// cannot be read without.
-    fn replay(&self, limit: Option<u64>, extra_pools: &[PoolId]) -> Attempt {
-        let mut pools: Vec<_> = self.segments.iter().map(|segment| segment.pool).collect();
-        pools.extend(extra_pools);
-        pools.retain(|pool| !pool.is_default());
-        pools.sort_unstable();
-        pools.dedup();
-        let retry_with_pool = pools.is_empty();
-        let context = Context {
+    /// Replays under a limit, from the state before the first entry. If that parts, from other states that
+    /// are possible; the one that goes furthest counts.
+    fn replay(&self, limit: Option<u64>) -> Attempt {
+        let mut best = self.replay_from(limit, 0, &self.start);
+        if self.start.segments.is_empty() {
+            return best;
+        }
+        self.lengthen_blocks(limit, 0, self.start.clone(), &mut best);
+        let behind = self.behind_first_call();
+        let end = behind.last().copied().unwrap_or(0);
+        for from in behind {
+            if best.parting.as_ref().is_none_or(|parting| parting.difference.event > end) {
+                break;
+            }
+            let start = start_of(&self.entries, from, &self.timeline, &self.segments, &self.config);
+            let attempt = self.replay_from(limit, from, &start);
+            if attempt.goes_further_than(&best) {
+                best = attempt;
+                self.lengthen_blocks(limit, from, start, &mut best);
+            }
+        }
+        if best.parting.is_some() {
+            // A wrong entry can make a whole history look like a partial one.
+            let whole = self.replay_from(limit, 0, &Start::default());
+            if whole.goes_further_than(&best) {
+                return whole;
+            }
+        }
+        best
+    }
+
+    /// While the engine takes a free block behind a block whose end is not known for sure, and the
+    /// recording does not, moves that end. See Note \[Sizes at the start\].
+    fn lengthen_blocks(&self, limit: Option<u64>, from: usize, start: Start, best: &mut Attempt) {
+        let mut start = start;
+        for _ in 0..MOST_LENGTHENED {
+            let Some(got) = best.parting.as_ref().and_then(|parting| parting.got) else { return };
+            let longer = || {
+                let free = best.player.free_before_cut(got.address)?;
+                let more =
+                    free.checked_sub(self.config.rounded_size(got.size)?)?.checked_add(512)?;
+                lengthened(&start, &self.config, got.address, more)
+            };
+            let Some(longer) = longer().filter(|_| got.action == Action::Alloc) else { return };
+            let attempt = self.replay_from(limit, from, &longer);
+            if !attempt.goes_further_than(best) {
+                return;
+            }
+            (start, *best) = (longer, attempt);
+        }
+    }
+
+    /// Entries to begin with instead, where the first ones are the rest of a call that began before.
+    fn behind_first_call(&self) -> Vec<usize> {
+        let inside =
+            self.entries.iter().take_while(|entry| belongs_to_a_call(entry.action)).count();
+        let ends = self.entries.get(inside).map(|entry| entry.action);
+        let end = inside + usize::from(matches!(ends, Some(Action::Alloc | Action::Oom)));
+        let completed = self.entries.first().is_some_and(|it| it.action == Action::FreeCompleted);
+        let mut behind = if completed { vec![1] } else { Vec::new() };
+        behind.extend((!behind.contains(&end) && end > 0).then_some(end));
+        behind
+    }
+
+    fn replay_from(&self, limit: Option<u64>, from: usize, start: &Start) -> Attempt {
+        let context = Arc::new(Context {
             timeline: Arc::clone(&self.timeline),
-            segments: self.segments.clone(),
-            pools,
             limit_known: limit.is_some(),
-        };
-        let attempt = self.search(limit, Arc::new(context));
-        // A segment obtained although a free block would have served tells of another pool.
-        let other_pool = attempt.parting.as_ref().is_some_and(|parting| {
-            matches!(parting.recorded, Some(Action::SegmentAlloc | Action::SegmentMap))
-                && parting.got == Some(Action::Alloc)
         });
-        if retry_with_pool && other_pool {
-            let other = self.replay(limit, &[PoolId(0, 1)]);
-            if other.parting.is_none() {
-                return other;
-            }
-        }
-        attempt
-    }
-
-    /// Tries readings, depth first, until one fits to the end.
-    fn search(&self, limit: Option<u64>, context: Arc<Context>) -> Attempt {
-        let device =
-            Script::new(DeviceId(self.ordinal as u32), self.total, Arc::clone(&self.entries));
-        let mut engine = Engine::new(device, self.config.clone());
-        engine.set_limit(limit.or(engine.limit()));
-        let Beginning { from, start } = &self.beginnings[0];
-        let mut player = Player::new(engine, context, start, *from);
-        let mut others = Vec::new();
-        let mut best: Option<Attempt> = None;
-        for _ in 0..=MOST_RETURNS {
-            let parting = self.play(&mut player, &mut others);
-            let attempt = Attempt { parting, player };
-            best = Some(match best {
-                Some(best) if !attempt.goes_further_than(&best) => best,
-                _ => attempt,
-            });
-            match (&best, others.pop()) {
-                (Some(Attempt { parting: Some(_), .. }), Some(other)) => player = other,
-                _ => break,
-            }
-        }
-        best.expect("at least one reading was played")
-    }
-
-    fn play(&self, player: &mut Player, others: &mut Vec<Player>) -> Option<Parting> {
-        while !player.at_end() {
-            if let Err(parting) = player.step(others) {
-                return Some(parting);
-            }
-            if others.len() > MOST_POINTS {
-                others.remove(0);
-            }
-        }
-        let end = self.entries.len();
-        let difference = segments_difference(&self.segments, &player.engine.segments(), end, !player.reading.start.is_empty())?;
-        Some(Parting { difference, recorded: None, got: None })
+        let pools = Pools::of(&self.entries, from, start, &self.segments);
+        search(&Replay { recording: self, limit, from, start, context }, pools)
     }
 }
 
-impl Attempt {
-    fn goes_further_than(&self, other: &Self) -> bool {
-        let reach = |attempt: &Self| {
-            attempt.parting.as_ref().map_or(usize::MAX, |parting| parting.difference.event)
-        };
-        reach(self) > reach(other)
+/// How often the end of a block is moved.
+const MOST_LENGTHENED: usize = 32;
+
+/// One replay of a recording.
+struct Replay<'a> {
+    recording: &'a Recording,
+    limit: Option<u64>,
+    from: usize,
+    start: &'a Start,
+    context: Arc<Context>,
+}
+
+impl Task for Replay<'_> {
+    fn begin(&self, pools: &Pools) -> Player {
+        let Recording { ordinal, entries, total, config, .. } = self.recording;
+        let device = Script::new(DeviceId(*ordinal as u32), *total, Arc::clone(entries));
+        let mut engine = Engine::new(device, config.clone());
+        engine.set_limit(self.limit.or(engine.limit()));
+        let mut start = self.start.clone();
+        let Start { segments, ranges, .. } = &mut start;
+        for segment in segments {
+            let range = ranges.partition_point(|&base| base <= segment.address).checked_sub(1);
+            let base = range.filter(|_| segment.expandable).map(|range| ranges[range]);
+            segment.pool = pools.pool(Place::Start(base.unwrap_or(segment.address)));
+        }
+        Player::new(engine, Arc::clone(&self.context), &start, self.from)
+    }
+
+    fn compare_end(&self, player: &Player) -> Option<Parting> {
+        let end = self.recording.entries.len();
+        let partial = !player.reading.start.is_empty();
+        let got = player.engine.segments();
+        let difference = segments_difference(&self.recording.segments, &got, end, partial)?;
+        Some(Parting::at_end(difference))
+    }
+
+    fn len(&self) -> usize {
+        self.recording.entries.len()
     }
 }

@@ -88,4 +88,3 @@ pub(super) fn config_of(
     let conf = if as_recorded { settings.conf.clone() } else { config.to_conf_string() };
     (config, conf)
 }
-

@@ -26,7 +26,7 @@
 //! 4. It reaches `max_split_size`: it is all of its segment.
 //! 5. Otherwise it is taken to end with its rounded request. Nothing is ever cut from what lies behind
 //!    it while it lives, or it would have shown (2); so only a search that would take that free block
-//!    for its size could tell the difference.
+//!    for its size can tell, and then the block is made longer until it does not.
 //!
 //! Not known are: what was asked for free blocks before they were freed, how long free blocks have
 //! been free, and the pool of segments that are gone by the end.
@@ -43,6 +43,7 @@ use tonnage_snapshot::SnapshotFile;
 
 use super::script::Script;
 use super::settings::{config_of, release_of};
+use super::timeline::Timeline;
 
 /// The only size of fixed segments in small pools; those of large pools are larger.
 const SMALL_SEGMENT: u64 = 2 << 20;
@@ -66,7 +67,9 @@ pub fn rebuild_start(file: &SnapshotFile, ordinal: usize) -> Vec<SnapshotSegment
     let settings = file.settings.as_ref().unwrap_or(&default);
     let release = release_of(file, &mut Vec::new());
     let (config, _) = config_of(settings, release, &mut Vec::new());
-    start_of(entries, 0, &segments_of(file, ordinal), &config).segments
+    let segments = segments_of(file, ordinal);
+    let timeline = Timeline::of(entries, granted_before(entries, &segments));
+    start_of(entries, 0, &timeline, &segments, &config).segments
 }
 
 /// The segments of one device at the end, by ascending address.
@@ -81,10 +84,11 @@ pub(super) fn segments_of(file: &SnapshotFile, ordinal: usize) -> Vec<SnapshotSe
 pub(super) fn start_of(
     entries: &[TraceEntry],
     from: usize,
+    timeline: &Timeline,
     segments: &[SnapshotSegment],
     config: &Config,
 ) -> Start {
-    let history = History { entries, from, at_end: segments, config };
+    let history = History { entries, from, timeline, at_end: segments, config };
     let mut memory = history.fixed_segments();
     let (runs, ranges) = history.runs();
     memory.extend(runs);
@@ -92,6 +96,42 @@ pub(super) fn start_of(
     keep_apart(&mut memory);
     let waits = if memory.is_empty() { Vec::new() } else { history.fill(&mut memory) };
     Start { segments: memory, ranges, waits }
+}
+
+/// Bytes that the driver had given before the first entry.
+pub(super) fn granted_before(entries: &[TraceEntry], at_end: &[SnapshotSegment]) -> u64 {
+    let mut granted = Granted::of(at_end);
+    entries.iter().for_each(|entry| granted.pass(entry));
+    u64::try_from((granted.at_end - granted.change).max(0)).unwrap_or(u64::MAX)
+}
+
+/// The expandable ranges of a history from the entry at `from` on, as far as they were ever mapped: where
+/// each begins and ends. Pages of one range lie together: farther apart than all memory there ever was,
+/// they belong to two.
+pub(super) fn ranges_of(
+    entries: &[TraceEntry],
+    from: usize,
+    at_end: &[SnapshotSegment],
+) -> Vec<(u64, u64)> {
+    let mut mentioned = Intervals::default();
+    let mut granted = Granted::of(at_end);
+    for entry in entries.iter().skip(from) {
+        granted.pass(entry);
+        if matches!(entry.action, Action::SegmentMap | Action::SegmentUnmap) {
+            mentioned.add(entry.address.0, entry.size);
+        }
+    }
+    for run in at_end.iter().filter(|run| run.expandable) {
+        mentioned.add(run.address.0, run.total_size);
+    }
+    let mut ranges: Vec<(u64, u64)> = Vec::new();
+    for (&start, &end) in &mentioned.all {
+        match ranges.last_mut() {
+            Some((_, reached)) if start - *reached <= granted.peak() => *reached = end,
+            _ => ranges.push((start, end)),
+        }
+    }
+    ranges
 }
 
 /// Drops what cannot be: segments inside others, or beyond any address space. Such a history is wrong,
@@ -116,6 +156,7 @@ fn keep_apart(segments: &mut Vec<SnapshotSegment>) {
 struct History<'a> {
     entries: &'a [TraceEntry],
     from: usize,
+    timeline: &'a Timeline,
     at_end: &'a [SnapshotSegment],
     config: &'a Config,
 }
@@ -190,9 +231,7 @@ impl<'a> History<'a> {
     fn runs(&self) -> (Vec<SnapshotSegment>, Vec<Address>) {
         let mut mentioned = Intervals::default();
         let mut mapped = BTreeMap::<u64, Mapped>::new();
-        let mut granted = Granted::of(self.at_end);
         for (_, entry) in self.entries() {
-            granted.pass(entry);
             let was_there = match entry.action {
                 Action::SegmentMap => false,
                 Action::SegmentUnmap => true,
@@ -211,15 +250,7 @@ impl<'a> History<'a> {
                 mapped.insert(start, Mapped { end, stream: run.stream, known });
             }
         }
-        // Pages of one range lie together: farther apart than all memory there ever was, they belong
-        // to two.
-        let mut ranges: Vec<(u64, u64)> = Vec::new();
-        for (&start, &end) in &mentioned.all {
-            match ranges.last_mut() {
-                Some((_, reached)) if start - *reached <= granted.peak() => *reached = end,
-                _ => ranges.push((start, end)),
-            }
-        }
+        let ranges = ranges_of(self.entries, self.from, self.at_end);
         let range_of =
             |at: u64| ranges.partition_point(|&(base, _)| base <= at).checked_sub(1).unwrap_or(0);
         let mut known = FxHashMap::default();
@@ -286,7 +317,6 @@ impl<'a> History<'a> {
         let mut active = self.active_blocks(memory);
         self.learn_ends(memory, &mut active);
         let mut waits = Vec::new();
-        let mut never = self.entries.len();
         for segment in memory {
             let end = segment.address.0 + segment.total_size;
             let inside: Vec<_> =
@@ -303,8 +333,7 @@ impl<'a> History<'a> {
                 let state = match block.pending {
                     None => BlockState::ActiveAllocated,
                     Some(completion) => {
-                        never += 1;
-                        waits.push((Address(at), Script::foreign_stream(completion, never)));
+                        waits.push((Address(at), Script::stream_of(completion, self.timeline)));
                         BlockState::ActivePendingFree
                     }
                 };
@@ -338,9 +367,7 @@ impl<'a> History<'a> {
 
     /// Whether blocks of the segment may be larger than their rounded requests.
     fn leaves_unsplit(&self, segment: &SnapshotSegment) -> bool {
-        !segment.expandable
-            && segment.kind == PoolKind::Large
-            && !self.config.expandable_segments()
+        !segment.expandable && segment.kind == PoolKind::Large && !self.config.expandable_segments()
     }
 
     /// The active blocks at the start, by address.
@@ -392,8 +419,7 @@ impl<'a> History<'a> {
     /// Learns where blocks end from what is allocated behind them while they live.
     fn learn_ends(&self, memory: &[SnapshotSegment], active: &mut BTreeMap<u64, Active>) {
         let unsure = |(&at, block): (&u64, &Active)| {
-            !block.sure
-                && segment_at(memory, Address(at)).is_some_and(|it| self.leaves_unsplit(it))
+            !block.sure && segment_at(memory, Address(at)).is_some_and(|it| self.leaves_unsplit(it))
         };
         if !active.iter().any(unsure) {
             return;
@@ -424,6 +450,35 @@ impl<'a> History<'a> {
             }
         }
     }
+}
+
+/// The same state with one block longer by `more` bytes, at the expense of the free block behind it at
+/// `end`: another that the history allows. None if it does not.
+pub(super) fn lengthened(start: &Start, config: &Config, end: Address, more: u64) -> Option<Start> {
+    let mut start = start.clone();
+    let below = start.segments.partition_point(|segment| segment.address < end);
+    let segment = &mut start.segments[below.checked_sub(1)?];
+    let index = segment.blocks.partition_point(|block| block.address < end).checked_sub(1)?;
+    let [block, free] = segment.blocks.get_mut(index..index + 2)? else { return None };
+    let unsplit = (block.size + more).checked_sub(config.rounded_size(block.requested_size)?)?;
+    let may_be = !segment.expandable
+        && segment.kind == PoolKind::Large
+        && block.state != BlockState::Inactive
+        && free.state == BlockState::Inactive
+        && free.address == end
+        && more < free.size
+        && unsplit <= SMALL_SIZE;
+    if !may_be {
+        return None;
+    }
+    block.size += more;
+    free.address = Address(free.address.0 + more);
+    free.size -= more;
+    segment.active_size += more;
+    if block.state == BlockState::ActiveAllocated {
+        segment.allocated_size += more;
+    }
+    Some(start)
 }
 
 /// The segment that holds an address, of segments by ascending address.
