@@ -241,32 +241,27 @@ impl Recording {
     /// Replays under a limit, from the state before the first entry. If that parts, from other states that
     /// are possible; the one that goes furthest counts.
     fn replay(&self, limit: Option<u64>) -> Attempt {
-        let mut best = self.replay_from(limit, 0, &self.start);
         if self.start.segments.is_empty() {
-            return best;
+            return self.replay_from(limit, 0, &self.start);
         }
-        self.lengthen_blocks(limit, 0, self.start.clone(), &mut best);
-        let behind = self.behind_first_call();
-        let end = behind.last().copied().unwrap_or(0);
-        for from in behind {
-            if best.parting.as_ref().is_none_or(|parting| parting.difference.event > end) {
-                break;
-            }
+        let mut best: Option<Attempt> = None;
+        for from in self.beginnings() {
             let start = start_of(&self.entries, from, &self.timeline, &self.segments, &self.config);
-            let attempt = self.replay_from(limit, from, &start);
-            if attempt.goes_further_than(&best) {
-                best = attempt;
-                self.lengthen_blocks(limit, from, start, &mut best);
+            let mut attempt = self.replay_from(limit, from, &start);
+            self.lengthen_blocks(limit, from, start, &mut attempt);
+            if attempt.parting.is_none() {
+                return attempt;
+            }
+            if best.as_ref().is_none_or(|best| attempt.goes_further_than(best)) {
+                best = Some(attempt);
             }
         }
-        if best.parting.is_some() {
-            // A wrong entry can make a whole history look like a partial one.
-            let whole = self.replay_from(limit, 0, &Start::default());
-            if whole.goes_further_than(&best) {
-                return whole;
-            }
+        // A wrong entry can make a whole history look like a partial one.
+        let whole = self.replay_from(limit, 0, &Start::default());
+        match best {
+            Some(best) if !whole.goes_further_than(&best) => best,
+            _ => whole,
         }
-        best
     }
 
     /// While the engine takes a free block behind a block whose end is not known for sure, and the
@@ -290,16 +285,20 @@ impl Recording {
         }
     }
 
-    /// Entries to begin with instead, where the first ones are the rest of a call that began before.
-    fn behind_first_call(&self) -> Vec<usize> {
-        let inside =
-            self.entries.iter().take_while(|entry| belongs_to_a_call(entry.action)).count();
-        let ends = self.entries.get(inside).map(|entry| entry.action);
-        let end = inside + usize::from(matches!(ends, Some(Action::Alloc | Action::Oom)));
-        let completed = self.entries.first().is_some_and(|it| it.action == Action::FreeCompleted);
-        let mut behind = if completed { vec![1] } else { Vec::new() };
-        behind.extend((!behind.contains(&end) && end > 0).then_some(end));
-        behind
+    /// Where to begin with a partial history. Frees that complete before anything else are part of the
+    /// state; and if the first entries are the rest of a call that began before and do not fit any whole
+    /// call, behind that one.
+    fn beginnings(&self) -> Vec<usize> {
+        let count = |inside: fn(Action) -> bool| {
+            self.entries.iter().take_while(|entry| inside(entry.action)).count()
+        };
+        let completed = count(|action| action == Action::FreeCompleted);
+        let call = count(belongs_to_a_call);
+        let ends = self.entries.get(call).map(|entry| entry.action);
+        let behind = call + usize::from(matches!(ends, Some(Action::Alloc | Action::Oom)));
+        let mut beginnings = vec![completed];
+        beginnings.extend((call > completed).then_some(behind));
+        beginnings
     }
 
     fn replay_from(&self, limit: Option<u64>, from: usize, start: &Start) -> Attempt {

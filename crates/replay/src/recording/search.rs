@@ -80,6 +80,9 @@ pub(super) fn search(task: &impl Task, pools: Pools) -> Attempt {
         }
         let tells = !search.plan.pools.only_default() || tells_of_private_pools(&parting);
         let apart = parting.apart.filter(|_| tells && !gave_up);
+        if std::env::var("DBG").is_ok() {
+            eprintln!("DBG {:?} {:?} {:?}", parting.difference, parting.apart, search.plan.pools);
+        }
         let attempt = search.attempt(Some(parting), gave_up);
         let mut furthest = match best.take() {
             Some(best) if !attempt.goes_further_than(&best) => best,
