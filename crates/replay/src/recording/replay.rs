@@ -247,6 +247,9 @@ impl Recording {
         let mut best: Option<Attempt> = None;
         for from in self.beginnings() {
             let start = start_of(&self.entries, from, &self.timeline, &self.segments, &self.config);
+            if from > 0 && !self.is_older_than(&start, from) {
+                continue;
+            }
             let mut attempt = self.replay_from(limit, from, &start);
             self.lengthen_blocks(limit, from, start, &mut attempt);
             if attempt.parting.is_none() {
@@ -256,12 +259,22 @@ impl Recording {
                 best = Some(attempt);
             }
         }
-        // A wrong entry can make a whole history look like a partial one.
+        // One wrong entry can make a whole history look like a partial one.
         let whole = self.replay_from(limit, 0, &Start::default());
+        let one_entry = matches!(&self.start.segments[..], [only] if only.active_size == 0);
         match best {
-            Some(best) if !whole.goes_further_than(&best) => best,
+            Some(best) if !one_entry && !whole.goes_further_than(&best) => best,
             _ => whole,
         }
+    }
+
+    /// Whether some of the state before the entry at `from` is from before the first entry.
+    fn is_older_than(&self, start: &Start, from: usize) -> bool {
+        let inside = |segment: &SnapshotSegment, entry: &TraceEntry| {
+            entry.address.0.checked_sub(segment.address.0).is_some_and(|it| it < segment.total_size)
+        };
+        let skipped = &self.entries[..from];
+        start.segments.iter().any(|segment| !skipped.iter().any(|entry| inside(segment, entry)))
     }
 
     /// While the engine takes a free block behind a block whose end is not known for sure, and the
