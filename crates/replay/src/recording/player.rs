@@ -10,7 +10,7 @@
 //! The player reads each call as its [`Plan`] says, and stops where the engine does something else; what
 //! to try instead is the search's business.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
@@ -71,7 +71,7 @@ pub(super) struct Played {
 
 /// A call that could not be played as planned.
 pub(super) struct Stop {
-    pub(super) parting: Parting,
+    pub(super) parting: Box<Parting>,
     pub(super) played: Played,
 }
 
@@ -140,6 +140,8 @@ pub(super) struct Player {
     pub(super) reading: Reading,
     /// Pools that were used and not released.
     used: BTreeSet<PoolId>,
+    /// Pools that were released, by the first segment of theirs that went back.
+    released: BTreeMap<PoolId, Place>,
 }
 
 impl Player {
@@ -167,7 +169,8 @@ impl Player {
         }
         let granted = engine.stats().memory_reserved();
         engine.device_mut().restored(from, granted);
-        Self { engine, context, notes: Notes::default(), reading, used }
+        let (notes, released) = (Notes::default(), BTreeMap::new());
+        Self { engine, context, notes, reading, used, released }
     }
 
     pub(super) fn cursor(&self) -> usize {
@@ -213,7 +216,7 @@ impl Player {
         result.map(|()| played).map_err(|parting| Stop { parting, played })
     }
 
-    fn free(&mut self, entry: &TraceEntry) -> Result<(), Parting> {
+    fn free(&mut self, entry: &TraceEntry) -> Result<(), Box<Parting>> {
         let at = self.cursor();
         let completion = self.context.timeline.completion(at);
         if completion != Some(at + 1) {
@@ -227,7 +230,7 @@ impl Player {
         result.map_err(|error| self.parting(at, error.to_string(), None))
     }
 
-    fn pass_snapshot(&mut self, entry: &TraceEntry) -> Result<(), Parting> {
+    fn pass_snapshot(&mut self, entry: &TraceEntry) -> Result<(), Box<Parting>> {
         let active = self.engine.stats().active_bytes.all.current;
         if Ok(entry.size) != u64::try_from(active) {
             let got = format!("snapshot with {active} active bytes");
@@ -243,8 +246,8 @@ impl Player {
         let ways = self.ways(&run, &plan.pools);
         let chosen = plan.readings.get(&run.from).copied().unwrap_or(0).min(ways.len() - 1);
         let way = ways[chosen];
-        // Two segments that go back in one call, to tell their pools apart if they should not.
-        let given_back = if plan.pools.only_default() { Vec::new() } else { self.given_back(&run) };
+        // To tell pools apart where what goes back is not what should.
+        let given_back = if run.gives_back { self.given_back(&run) } else { Vec::new() };
         let result = match way {
             Way::Request { believes_refusals } => {
                 self.play_request(&run, believes_refusals, &plan.pools)
@@ -254,9 +257,11 @@ impl Player {
                 self.empty(PoolId::DEFAULT, run.from)
             }
             Way::EmptyOnePool => {
-                let first = self.given_back(&run).first().map(|&(_, place)| place);
+                let first = given_back.first().map(|&(_, place)| place);
                 let pool = first.map_or(PoolId::DEFAULT, |place| plan.pools.pool(place));
-                self.release_pool(pool, run.from);
+                if let Some(place) = first {
+                    self.release_pool(pool, place, run.from);
+                }
                 self.empty(pool, run.from)
             }
         };
@@ -359,7 +364,7 @@ impl Player {
         run: &Run,
         believes_refusals: bool,
         pools: &Pools,
-    ) -> Result<(), Parting> {
+    ) -> Result<(), Box<Parting>> {
         let Some(request) = run.request else { return Ok(()) };
         if run.gives_back {
             self.release_pools(run, pools);
@@ -433,18 +438,19 @@ impl Player {
             return;
         }
         for (_, place) in self.given_back(run) {
-            self.release_pool(pools.pool(place), run.from);
+            self.release_pool(pools.pool(place), place, run.from);
         }
     }
 
-    fn release_pool(&mut self, pool: PoolId, from: usize) {
+    fn release_pool(&mut self, pool: PoolId, because_of: Place, from: usize) {
         if self.used.contains(&pool) && self.engine.release_pool(pool).is_ok() {
             self.used.remove(&pool);
+            self.released.insert(pool, because_of);
             self.reading.released.push((from, pool));
         }
     }
 
-    fn empty(&mut self, pool: PoolId, from: usize) -> Result<(), Parting> {
+    fn empty(&mut self, pool: PoolId, from: usize) -> Result<(), Box<Parting>> {
         self.complete_leading();
         // A scripted device does not fail.
         let _ = self.engine.empty_cache_of(pool);
@@ -456,7 +462,7 @@ impl Player {
     /// Where memory could not be given back as recorded because of a free that came too late, blames
     /// the entry where it should have been: one that nothing could have found complete here was
     /// complete at once.
-    fn without_late_free(&self, from: usize, parting: Parting) -> Parting {
+    fn without_late_free(&self, from: usize, parting: Box<Parting>) -> Box<Parting> {
         let ends_a_request = self.entries()[from..]
             .iter()
             .find(|entry| !belongs_to_a_call(entry.action))
@@ -464,7 +470,8 @@ impl Player {
         match self.context.timeline.request_of(from) {
             Some(free) if free + 1 < from && !ends_a_request => {
                 let late = self.entries()[from].to_string();
-                Parting { difference: self.parting(free + 1, late, None).difference, ..parting }
+                let difference = self.parting(free + 1, late, None).difference;
+                Box::new(Parting { difference, ..*parting })
             }
             _ => parting,
         }
@@ -478,31 +485,32 @@ impl Player {
         given_back: &[(usize, Place)],
         pools: &Pools,
     ) -> Option<(Place, Option<Place>)> {
+        if parting.plain && !run.pool.is_default() && !self.used.contains(&run.pool) {
+            // The pool was gone when the request came: what went back was of another.
+            return Some((*self.released.get(&run.pool)?, Some(run.place?)));
+        }
         let mismatch = self.engine.device().mismatch()?;
         match mismatch.got.action {
-            Action::Alloc => Some((mismatch.place?, Some(run.place?))),
+            Action::Alloc | Action::SegmentMap => Some((mismatch.place?, Some(run.place?))),
             Action::SegmentFree | Action::SegmentUnmap => {
+                // Of those that went back in the same call, or should have now, one of the same pool.
                 let released = mismatch.place?;
                 let pool = pools.pool(released);
-                let event = parting.difference.event;
-                let instead = given_back.iter().find(|&&(index, _)| index == event);
-                let together = || {
-                    let others = given_back.iter().map(|&(_, place)| place);
-                    others.filter(|&other| other != released).find(|&it| pools.pool(it) == pool)
-                };
-                let other = instead.map(|&(_, place)| place);
-                let other = other.filter(|&other| pools.pool(other) == pool);
-                if pool.is_default() {
-                    return Some((released, other));
+                let others = given_back.iter().rev().filter(|(at, _)| *at <= mismatch.event);
+                let mut others = others.map(|&(_, place)| place).filter(|&it| it != released);
+                let instead = given_back.iter().find(|&&(at, _)| at == mismatch.event);
+                match (others.find(|&other| pools.pool(other) == pool), instead) {
+                    (Some(other), _) => Some((released, Some(other))),
+                    (None, _) if pool.is_default() => Some((released, None)),
+                    (None, instead) => Some((released, Some(instead?.1))),
                 }
-                Some((released, Some(other.or_else(together)?)))
             }
             _ => None,
         }
     }
 
     /// Whether what the engine did since `from` is what was recorded, and something at all.
-    fn agreed(&self, from: usize) -> Result<(), Parting> {
+    fn agreed(&self, from: usize) -> Result<(), Box<Parting>> {
         let device = self.engine.device();
         if let Some(mismatch) = device.mismatch() {
             let (event, got) = (mismatch.event, mismatch.got);
@@ -514,16 +522,16 @@ impl Player {
         Ok(())
     }
 
-    fn parting(&self, event: usize, got: String, entry: Option<TraceEntry>) -> Parting {
+    fn parting(&self, event: usize, got: String, entry: Option<TraceEntry>) -> Box<Parting> {
         let recorded = self.entries().get(event);
         let expected = recorded.map_or_else(|| "the end".to_owned(), ToString::to_string);
-        Parting {
+        Box::new(Parting {
             difference: Difference { event, expected, got },
             recorded: recorded.map(|entry| entry.action),
             got: entry,
             apart: None,
             plain: true,
-        }
+        })
     }
 
     /// Bytes of the free memory from which a block at this address was just cut, wrongly.

@@ -15,9 +15,6 @@ use tonnage_events::{Action, Address, PoolId, SnapshotSegment, TraceEntry};
 
 use super::start::ranges_of;
 
-/// Invented pools there may be at most.
-const MOST_INVENTED: u64 = 16;
-
 /// A segment or range, by when it was obtained: an address may be used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Place {
@@ -32,8 +29,8 @@ pub(crate) enum Place {
 pub(super) struct Pools {
     /// Those of the file.
     known: FxHashMap<Place, PoolId>,
-    /// All pools that segments may belong to, the default pool first.
-    palette: Vec<PoolId>,
+    /// The last name of a pool in the file; invented ones come behind it.
+    last: u64,
     /// Pairs of different pools, both ways round.
     apart: BTreeMap<Place, BTreeSet<Place>>,
     /// Those that are not of the default pool.
@@ -63,14 +60,8 @@ impl Pools {
             known.insert(place, segment.pool);
         }
         known.extend(ranges_at_end(entries, from, start, at_end));
-        let file: BTreeSet<_> =
-            at_end.iter().map(|it| it.pool).filter(|it| !it.is_default()).collect();
-        let last = file.iter().map(|pool| pool.1).max().unwrap_or(0);
-        let mut palette = vec![PoolId::DEFAULT];
-        palette.extend(&file);
-        palette
-            .extend((1..=MOST_INVENTED).map_while(|n| last.checked_add(n)).map(|n| PoolId(0, n)));
-        Self { known, palette, ..Self::default() }
+        let last = at_end.iter().map(|segment| segment.pool.1).max().unwrap_or(0);
+        Self { known, last, ..Self::default() }
     }
 
     /// The pool of a segment: the default pool, unless something tells otherwise.
@@ -100,6 +91,10 @@ impl Pools {
             }
             None => drop(self.private.insert(one)),
         }
+        self.conclude()
+    }
+
+    fn conclude(&mut self) -> Option<Place> {
         let concluded = self.coloured()?;
         let changed = |(place, pool): (&Place, &PoolId), others: &BTreeMap<Place, PoolId>| {
             (others.get(place) != Some(pool)).then_some(*place)
@@ -117,6 +112,7 @@ impl Pools {
         let places: BTreeSet<_> = self.apart.keys().chain(&self.private).copied().collect();
         let nothing = BTreeSet::new();
         let mut settled = BTreeSet::new();
+        let mut invented = self.last;
         for &place in &places {
             let others = self.apart.get(&place).unwrap_or(&nothing);
             let mut taken = BTreeSet::new();
@@ -138,10 +134,12 @@ impl Pools {
                 }
                 continue;
             }
-            let pool = *self.palette.iter().find(|pool| !taken.contains(pool))?;
             settled.insert(place);
-            if !pool.is_default() {
-                concluded.insert(place, pool);
+            if taken.contains(&PoolId::DEFAULT) {
+                // One of its own: two that are taken for one can contradict each other, one that is
+                // taken for two cannot.
+                invented = invented.checked_add(1)?;
+                concluded.insert(place, PoolId(0, invented));
             }
         }
         Some(concluded)
@@ -191,8 +189,7 @@ mod tests {
     fn pools(known: &[(usize, PoolId)]) -> Pools {
         let known: FxHashMap<_, _> =
             known.iter().map(|&(index, pool)| (Place::Entry(index), pool)).collect();
-        let palette = vec![PoolId::DEFAULT, PoolId(0, 7), PoolId(0, 8)];
-        Pools { known, palette, ..Pools::default() }
+        Pools { known, last: 6, ..Pools::default() }
     }
 
     #[test]

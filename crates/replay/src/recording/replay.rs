@@ -222,7 +222,8 @@ impl Recording {
             );
             return;
         };
-        if !has_to_do_with_limit(parting) {
+        // Where pools had to be concluded, so much is open that a limit would explain anything.
+        if !has_to_do_with_limit(parting) || attempt.pools_concluded > 0 {
             return;
         }
         let lowest = self.timeline.granted_peak;
@@ -358,6 +359,20 @@ impl Task for Replay<'_> {
         let got = player.engine.segments();
         let difference = segments_difference(&self.recording.segments, &got, end, partial)?;
         Some(Parting::at_end(difference))
+    }
+
+    /// Memory was obtained although a free block would have served. Or it goes back in another order,
+    /// unless garbage collection explains that.
+    fn tells_of_private_pools(&self, parting: &Parting) -> bool {
+        let got = parting.got.map(|got| got.action);
+        match (parting.recorded, got) {
+            (Some(Action::SegmentAlloc | Action::SegmentMap), Some(Action::Alloc)) => true,
+            (Some(recorded), Some(got)) => {
+                let collects = self.recording.config.garbage_collection_threshold() > 0.0;
+                !collects && gives_back(recorded) && gives_back(got)
+            }
+            _ => false,
+        }
     }
 
     fn len(&self) -> usize {

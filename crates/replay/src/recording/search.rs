@@ -8,8 +8,6 @@
 //! States are copied seldom, once in as many entries as there are live blocks, so that copies cost no more
 //! than entries. All playing together is bounded: [`MOST_WORK`] times the recording.
 
-use tonnage_events::Action;
-
 use super::player::{Parting, Plan, Played, Player, Stop};
 use super::pools::{Place, Pools};
 
@@ -51,6 +49,9 @@ pub(super) trait Task {
     /// What is not as recorded after the last entry.
     fn compare_end(&self, player: &Player) -> Option<Parting>;
 
+    /// Whether it takes a private pool to explain a parting where none is known.
+    fn tells_of_private_pools(&self, parting: &Parting) -> bool;
+
     /// How many entries there are.
     fn len(&self) -> usize;
 }
@@ -61,6 +62,8 @@ pub(super) fn search(task: &impl Task, pools: Pools) -> Attempt {
     let player = task.begin(&plan.pools);
     let mut search = Search { task, plan, player, kept: Vec::new(), open: Vec::new(), work: 0 };
     let most = task.len().saturating_mul(MOST_WORK).saturating_add(AND_MORE);
+    // Invented pools can make any difference go further; where none are known, only to the end counts.
+    let invents = search.plan.pools.only_default();
     let mut best: Option<Attempt> = None;
     let mut failed: Option<(usize, Parting)> = None;
     loop {
@@ -68,7 +71,7 @@ pub(super) fn search(task: &impl Task, pools: Pools) -> Attempt {
         let Some(stop) = stop else {
             return search.attempt(None, false);
         };
-        let (run_end, parting) = (stop.played.run_end, stop.parting.clone());
+        let (run_end, parting) = (stop.played.run_end, (*stop.parting).clone());
         let parting = match failed.take() {
             Some((end, before)) if end == run_end => before.or_further(parting),
             _ => parting,
@@ -78,14 +81,11 @@ pub(super) fn search(task: &impl Task, pools: Pools) -> Attempt {
             failed = Some((run_end, parting));
             continue;
         }
-        let tells = !search.plan.pools.only_default() || tells_of_private_pools(&parting);
+        let tells = !search.plan.pools.only_default() || task.tells_of_private_pools(&parting);
         let apart = parting.apart.filter(|_| tells && !gave_up);
-        if std::env::var("DBG").is_ok() {
-            eprintln!("DBG {:?} {:?} {:?}", parting.difference, parting.apart, search.plan.pools);
-        }
         let attempt = search.attempt(Some(parting), gave_up);
         let mut furthest = match best.take() {
-            Some(best) if !attempt.goes_further_than(&best) => best,
+            Some(best) if invents || !attempt.goes_further_than(&best) => best,
             _ => attempt,
         };
         furthest.gave_up |= gave_up;
@@ -94,13 +94,6 @@ pub(super) fn search(task: &impl Task, pools: Pools) -> Attempt {
         }
         best = Some(furthest);
     }
-}
-
-/// Whether it takes a private pool to explain a parting: memory was obtained although a free block would
-/// have served. What is given back, and when, has other explanations.
-fn tells_of_private_pools(parting: &Parting) -> bool {
-    matches!(parting.recorded, Some(Action::SegmentAlloc | Action::SegmentMap))
-        && parting.got.is_some_and(|got| got.action == Action::Alloc)
 }
 
 struct Search<'a, T> {
@@ -131,7 +124,7 @@ impl<T: Task> Search<'_, T> {
                 }
             }
         }
-        let parting = self.task.compare_end(&self.player)?;
+        let parting = Box::new(self.task.compare_end(&self.player)?);
         let end = self.task.len();
         Some(Stop { parting, played: Played { call: end, run_end: end + 1, readings: 1 } })
     }

@@ -84,6 +84,13 @@ pub(super) fn config_of(
     for changed in &overrides {
         inferred.push(format!("settings: changed at run time: {changed}"));
     }
+    if config.graph_capture_record_stream_reuse() {
+        inferred.push(
+            "settings: graph_capture_record_stream_reuse is set, and changes nothing here: blocks of a capture \
+             that it would reuse stay in use"
+                .to_owned(),
+        );
+    }
     let as_recorded = valid && overrides.is_empty();
     let conf = if as_recorded { settings.conf.clone() } else { config.to_conf_string() };
     (config, conf)

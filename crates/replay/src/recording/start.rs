@@ -251,8 +251,7 @@ impl<'a> History<'a> {
             }
         }
         let ranges = ranges_of(self.entries, self.from, self.at_end);
-        let range_of =
-            |at: u64| ranges.partition_point(|&(base, _)| base <= at).checked_sub(1).unwrap_or(0);
+        let range_of = |at: u64| ranges.partition_point(|&(base, _)| base <= at).saturating_sub(1);
         let mut known = FxHashMap::default();
         for run in at_end() {
             known.insert((range_of(run.address.0), run.stream), (run.kind, run.pool));
