@@ -155,7 +155,7 @@ impl Player {
     ) -> Self {
         let mut used = BTreeSet::new();
         let mut reading = Reading::default();
-        let empty = engine.clone();
+        let empty = (!start.segments.is_empty()).then(|| engine.clone());
         let fixed = start.segments.iter().filter(|it| !it.expandable).map(|it| it.address);
         let mut places: Vec<_> = fixed.chain(start.ranges.iter().copied()).collect();
         places.sort_unstable();
@@ -164,7 +164,7 @@ impl Player {
             let private = start.segments.iter().map(|it| it.pool).filter(|pool| !pool.is_default());
             used.extend(private);
             reading.start.clone_from(&start.segments);
-        } else {
+        } else if let Some(empty) = empty {
             engine = empty;
         }
         let granted = engine.stats().memory_reserved();
