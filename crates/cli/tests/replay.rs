@@ -61,6 +61,7 @@ fn json_is_one_object_with_every_field() {
         "device",
         "release",
         "events",
+        "history",
         "conf",
         "limit",
         "exact",
@@ -73,6 +74,7 @@ fn json_is_one_object_with_every_field() {
     assert_eq!(json["schema"], 1);
     assert_eq!(json["release"], "2.11");
     assert_eq!(json["events"], 135);
+    assert_eq!(json["history"], "whole");
     assert_eq!(json["limit"], 194 << 20);
     assert_eq!(json["exact"], true);
     assert_eq!(json["difference"], Value::Null);

@@ -139,7 +139,11 @@ impl<D: Device> Engine<D> {
         Ok(())
     }
 
-    fn event_complete(&mut self, stream: StreamId, index: usize) -> Result<(), DeviceError> {
+    pub(crate) fn event_complete(
+        &mut self,
+        stream: StreamId,
+        index: usize,
+    ) -> Result<(), DeviceError> {
         let Some(done) = self.pending.nth(stream, index) else { return Ok(()) };
         self.pending.remove(stream, index);
         self.blocks[done.block].foreign_mut().events -= 1;

@@ -105,10 +105,7 @@ impl<D: Device> Engine<D> {
                 return Ok(Some(first));
             }
         }
-        let page = match request.pool.kind {
-            PoolKind::Small => SMALL_PAGE,
-            PoolKind::Large => self.config.large_segment_size(),
-        };
+        let page = self.page_size(request.pool.kind);
         let size = reserved_size(self.device.total(), page);
         let Some(size) = size.filter(|&size| size >= request.size) else { return Ok(None) };
         let range = match self.ranges.reserve(&mut self.device, size, page) {
@@ -122,6 +119,14 @@ impl<D: Device> Engine<D> {
         let id = self.blocks.insert(block);
         self.put(id);
         Ok(Some(id))
+    }
+
+    /// The page of expandable segments of this kind of pool.
+    pub(crate) fn page_size(&self, kind: PoolKind) -> u64 {
+        match kind {
+            PoolKind::Small => SMALL_PAGE,
+            PoolKind::Large => self.config.large_segment_size(),
+        }
     }
 
     /// Maps pages for the first `bytes` of an unmapped block. False if the device has no memory for

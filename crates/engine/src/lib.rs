@@ -41,6 +41,8 @@ mod give_back;
 
 mod pending;
 
+mod complete;
+
 // and back to the device.
 mod reclaim;
 
@@ -55,6 +57,9 @@ mod stats;
 mod summary;
 
 mod snapshot;
+
+// A state to go on from.
+mod restore;
 
 mod error;
 
@@ -72,6 +77,7 @@ pub use error::{
 pub use history::{Context, History, RecordOptions, StackDepth, system_time_us};
 pub use policy::Policy;
 pub use pool::{PoolError, StreamFilter};
+pub use restore::{RestoreError, Start};
 pub use snapshot::Snapshot;
 pub use stats::{Stat, StatArray, Stats};
 pub use tonnage_events::{Address, DeviceId, PoolId, PoolKind, StreamId};

@@ -56,6 +56,14 @@ impl Pending {
         }
     }
 
+    /// Where a block's oldest event is queued: its stream, and its index there.
+    pub(crate) fn place_of(&self, block: BlockId) -> Option<(StreamId, usize)> {
+        self.queues.iter().find_map(|(&stream, queue)| {
+            let index = queue.iter().position(|waiting| waiting.block == block)?;
+            Some((stream, index))
+        })
+    }
+
     /// Everything that waits for an event, with the event's stream.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (StreamId, Waiting)> + '_ {
         self.queues.iter().flat_map(|(&stream, queue)| queue.iter().map(move |&it| (stream, it)))

@@ -39,6 +39,15 @@ pub(crate) fn kind_of(size: u64) -> PoolKind {
     if size <= SMALL_SIZE { PoolKind::Small } else { PoolKind::Large }
 }
 
+impl Config {
+    /// What a request for `bytes` takes from a pool, if nothing of the block stays unsplit; none if
+    /// no such request is ever served.
+    #[must_use]
+    pub fn rounded_size(&self, bytes: u64) -> Option<u64> {
+        (0 < bytes && bytes < ABSURD_SIZE).then(|| round(bytes, self))
+    }
+}
+
 /// Rounds `bytes`, which are fewer than [`ABSURD_SIZE`], up to what the pools deal in.
 pub(crate) fn round(bytes: u64, config: &Config) -> u64 {
     if bytes < MIN_BLOCK {
@@ -50,15 +59,6 @@ pub(crate) fn round(bytes: u64, config: &Config) -> u64 {
         return round_to_division(bytes, divisions);
     }
     bytes.next_multiple_of(MIN_BLOCK)
-}
-
-impl Config {
-    /// The size that pools look for when a caller asks for `bytes`; none for absurd requests, which
-    /// are refused.
-    #[must_use]
-    pub fn rounded_size(&self, bytes: u64) -> Option<u64> {
-        (bytes < ABSURD_SIZE).then(|| round(bytes, self))
-    }
 }
 
 /// Rounds up to the next of `divisions` equal steps between two powers of two.

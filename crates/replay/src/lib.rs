@@ -14,4 +14,4 @@ pub mod tune;
 
 mod outcome;
 
-pub use outcome::{Difference, Outcome};
+pub use outcome::{Difference, HistoryKind, Outcome};

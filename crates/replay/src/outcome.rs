@@ -13,6 +13,8 @@ pub struct Outcome {
     pub release: Release,
     /// Entries or commands in the recording.
     pub events: usize,
+    /// Whether the recording goes back to an empty allocator.
+    pub history: HistoryKind,
     /// The settings that were in force, as a string.
     pub conf: String,
     /// The limit on reserved bytes, if one was in force.
@@ -21,8 +23,20 @@ pub struct Outcome {
     pub difference: Option<Difference>,
     /// What the recording does not say and was concluded instead.
     pub inferred: Vec<String>,
-    /// The figures at the end, or at the difference.
+    /// The figures at the end, or at the difference. Of a partial history: current figures are those of
+    /// the allocator, peaks are the highest since its first entry, and sums and counts are of what
+    /// its entries show.
     pub stats: Stats,
+}
+
+/// Whether a history goes back to an empty allocator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum HistoryKind {
+    /// It does.
+    Whole,
+    /// It begins later: there was memory before the first entry.
+    Partial,
 }
 
 impl Outcome {
@@ -68,6 +82,7 @@ struct Report<'a> {
     device: u32,
     release: &'static str,
     events: usize,
+    history: HistoryKind,
     conf: &'a str,
     limit: Option<u64>,
     exact: bool,
@@ -91,6 +106,7 @@ impl Outcome {
             device: self.device,
             release: self.release.name(),
             events: self.events,
+            history: self.history,
             conf: &self.conf,
             limit: self.limit,
             exact: self.exact(),

@@ -131,18 +131,6 @@ fn fields_that_disagree_with_the_string_win_and_are_named() {
 }
 
 #[test]
-fn a_history_without_its_beginning_says_so() {
-    let path = traces().join("mlp_seed.default.pickle.zst");
-    let mut file = tonnage_snapshot::open(&path).unwrap();
-    file.traces[0].drain(..200);
-    let outcome = replay_recording(&file, &RecordingOptions::default()).unwrap();
-    assert!(!outcome.exact());
-    let said =
-        outcome.inferred.iter().any(|line| line.contains("does not go back to the beginning"));
-    assert!(said, "{:?}", outcome.inferred);
-}
-
-#[test]
 fn a_file_without_history_or_without_the_device_is_refused_with_what_to_do() {
     let path = traces().join("mlp_seed.default.pickle.zst");
     let mut file = tonnage_snapshot::open(&path).unwrap();

@@ -189,8 +189,13 @@ impl Bins {
         Some(word * 64 + bits.trailing_zeros() as usize)
     }
 
+    /// The bins from `bin` on that have blocks.
+    fn filled(&self, bin: usize) -> impl Iterator<Item = usize> {
+        std::iter::successors(self.filled_from(bin), |&bin| self.filled_from(bin + 1))
+    }
+
     fn from(&self, size: u64) -> impl Iterator<Item = BlockId> {
-        self.bins[bin_of(size)..].iter().flat_map(move |bin| bin.from(key(size, Address(0))))
+        self.filled(bin_of(size)).flat_map(move |bin| self.bins[bin].from(key(size, Address(0))))
     }
 
     fn below(&self, size: u64) -> impl Iterator<Item = BlockId> {
@@ -199,7 +204,7 @@ impl Bins {
     }
 
     fn len(&self) -> usize {
-        self.bins.iter().map(Ordered::len).sum()
+        self.filled(0).map(|bin| self.bins[bin].len()).sum()
     }
 }
 

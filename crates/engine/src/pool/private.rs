@@ -144,6 +144,11 @@ impl Pools {
         }
     }
 
+    /// The private pool of this id, if there is one.
+    pub(crate) fn set_of(&self, id: PoolId) -> Option<PoolSet> {
+        self.by_id.get(&id).map(|&key| PoolSet::Private(key))
+    }
+
     /// The pool that serves a request on `stream`.
     pub(crate) fn select(&self, stream: StreamId, newest_first: bool) -> PoolSet {
         if self.diversions.is_empty() {

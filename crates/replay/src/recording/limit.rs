@@ -6,7 +6,8 @@
 
 use tonnage_events::Action;
 
-use super::replay::Attempt;
+use super::player::Parting;
+use super::search::Attempt;
 
 /// Replays it may take. Each stops at its first difference.
 const MOST_REPLAYS: usize = 60;
@@ -29,7 +30,7 @@ pub(super) fn find_limits(
     let mut left = MOST_REPLAYS;
     let mut judge = |limit| {
         left = left.checked_sub(1)?;
-        Some(verdict(&replay(limit)))
+        Some(verdict(replay(limit).parting.as_ref()))
     };
     let (mut low, mut high) = (lowest, highest);
     let exact = loop {
@@ -66,10 +67,19 @@ pub(super) fn find_limits(
     Some((from, to))
 }
 
-fn verdict(attempt: &Attempt) -> Verdict {
+/// Whether another limit could make the difference go away: memory given back, or a failed request.
+pub(super) fn has_to_do_with_limit(parting: &Parting) -> bool {
+    let actions = [parting.recorded, parting.got.map(|got| got.action)];
+    actions
+        .into_iter()
+        .flatten()
+        .any(|action| matches!(action, Action::SegmentFree | Action::SegmentUnmap | Action::Oom))
+}
+
+fn verdict(parting: Option<&Parting>) -> Verdict {
     let gives_back = |action| matches!(action, Some(Action::SegmentFree | Action::SegmentUnmap));
-    let Some(parting) = &attempt.parting else { return Verdict::Exact };
-    let (recorded, got) = (parting.recorded, parting.got);
+    let Some(parting) = parting else { return Verdict::Exact };
+    let (recorded, got) = (parting.recorded, parting.got.map(|got| got.action));
     match (gives_back(recorded), gives_back(got)) {
         (true, false) => Verdict::TooHigh,
         (false, true) => Verdict::TooLow,

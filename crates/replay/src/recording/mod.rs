@@ -5,16 +5,27 @@
 //! Everything else the engine must come to by itself; what it does is compared with what PyTorch
 //! recorded. The journey:
 //!
-//! 1. `timeline`: which free belongs to which allocation, and when each completed.
-//! 2. `script`: a device that answers as the recorded one did, and watches.
-//! 3. `player`: reads the entries as calls and makes them; where an entry can be read in several
-//!    ways, finds the one that fits.
-//! 4. `witness`: entries that contradict others, to blame the right one.
-//! 5. `limit`: which limits would explain what no other reading does.
+//! 1. `settings`: the release, the settings and the device, as far as the file tells.
+//! 2. `timeline`: which free belongs to which allocation, and when each completed.
+//! 3. `start`: the state before the first entry, if the history does not go back to the beginning.
+//! 4. `script`: a device that answers as the recorded one did, and watches.
+//! 5. `player`: reads the entries as calls and makes them.
+//! 6. `search`: where the engine does something else, tries another reading from an earlier point.
+//! 7. `pools`: which segments cannot be of the same pool, learnt on the way.
+//! 8. `final_state`: what the engine has at the end, and what the file has.
+//! 9. `witness`: entries that contradict others, to blame the right one.
+//! 10. `limit`: which limits would explain what no other reading does.
+//! 11. `inferred`: what was concluded, in words.
+
+mod final_state;
+
+mod inferred;
 
 mod limit;
 
 mod player;
+
+mod pools;
 
 mod reading;
 
@@ -22,9 +33,16 @@ mod replay;
 
 mod script;
 
+mod search;
+
+mod settings;
+
+mod start;
+
 mod timeline;
 
 mod witness;
 
 pub use reading::Reading;
 pub use replay::{RecordingError, RecordingOptions, read_recording, replay_recording};
+pub use start::rebuild_start;

@@ -5,17 +5,21 @@
 //!
 //! - Memory given back before an allocation: inside the request, because a limit or the driver
 //!   refused, or by age; or by `empty_cache` before it.
-//! - A segment that is gone by the end: of which pool it was, only later entries tell. The
-//!   player then goes on with one and comes back for the other if that fails.
+//! - Memory given back otherwise: by `empty_cache`, or by pools that are gone, one after the other.
+//!
+//! The player reads each call as its [`Plan`] says, and stops where the engine does something else; what
+//! to try instead is the search's business.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use tonnage_engine::{AllocError, Engine, StreamFilter};
-use tonnage_events::{Action, PoolId, SnapshotSegment, TraceEntry};
+use rustc_hash::FxHashMap;
+use tonnage_engine::{AllocError, Engine, Start, StreamFilter};
+use tonnage_events::{Action, Address, PoolId, TraceEntry};
 
+use super::pools::{Place, Pools};
 use super::reading::Reading;
-use super::script::{Refusal, Script};
+use super::script::Script;
 use super::timeline::Timeline;
 use crate::outcome::Difference;
 
@@ -27,27 +31,63 @@ pub(super) struct Parting {
     /// What was recorded where the plainest reading stopped.
     pub(super) recorded: Option<Action>,
     /// What the engine did there.
-    pub(super) got: Option<Action>,
+    pub(super) got: Option<TraceEntry>,
+    /// Two segments that are of different pools if nothing else is wrong; or one that is not of the
+    /// default pool.
+    pub(super) apart: Option<(Place, Option<Place>)>,
+    /// Whether a request was read as nothing but a request.
+    plain: bool,
 }
 
 impl Parting {
-    /// Both stopped; this is the plainer reading.
-    fn or_further(self, other: Self) -> Self {
-        if other.difference.event > self.difference.event {
-            return Self { difference: other.difference, ..self };
-        }
-        self
+    /// After the last entry.
+    pub(super) fn at_end(difference: Difference) -> Self {
+        Self { difference, recorded: None, got: None, apart: None, plain: true }
     }
+
+    /// Both readings of the same entries stopped: the difference is the further one's, what was done
+    /// there the plainer one's.
+    pub(super) fn or_further(self, other: Self) -> Self {
+        let further = other.difference.event > self.difference.event;
+        let plainer = other.plain && !self.plain;
+        let (far, near) = if further { (other, self) } else { (self, other) };
+        if plainer == further {
+            return far;
+        }
+        Self { recorded: near.recorded, got: near.got, plain: near.plain, ..far }
+    }
+}
+
+/// A call that was read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Played {
+    /// The entry that it begins with.
+    pub(super) call: usize,
+    /// The end of the run of entries that it belongs to.
+    pub(super) run_end: usize,
+    /// In how many ways it can be read.
+    pub(super) readings: usize,
+}
+
+/// A call that could not be played as planned.
+pub(super) struct Stop {
+    pub(super) parting: Box<Parting>,
+    pub(super) played: Played,
+}
+
+/// What to read entries as.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Plan {
+    /// The pools of segments.
+    pub(super) pools: Pools,
+    /// Calls that are not read in the first way: by their first entry, in which.
+    pub(super) readings: FxHashMap<usize, usize>,
 }
 
 /// What a recording is read with, the same for every reading.
 #[derive(Debug)]
 pub(super) struct Context {
     pub(super) timeline: Arc<Timeline>,
-    /// The segments at the end.
-    pub(super) segments: Vec<SnapshotSegment>,
-    /// Private pools that segments may belong to.
-    pub(super) pools: Vec<PoolId>,
     /// Whether the limit in force is known, so that refusals need no other explanation.
     pub(super) limit_known: bool,
 }
@@ -63,17 +103,31 @@ pub(super) struct Notes {
     pub(super) emptied: usize,
     /// Blocks that waited for a stream the recording does not name.
     pub(super) pending: usize,
-    /// Segments whose pool was concluded from what happened later.
-    pub(super) pools_chosen: usize,
 }
 
-/// A way to play a request.
-#[derive(Clone, Copy, Debug)]
-struct Play {
-    /// The pool it went to.
+/// A way to read a run of entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// A request; memory given back inside it, and its failure, are the driver's refusal if that is
+    /// to be believed.
+    Request { believes_refusals: bool },
+    /// `empty_cache()`; all pools of which memory goes back lost their last use before it.
+    EmptyCache,
+    /// The memory of one pool goes back, the first of the run: `empty_cache()` for the default pool.
+    EmptyOnePool,
+}
+
+/// A run of entries that one or more calls made: up to a request, or to something else.
+struct Run {
+    from: usize,
+    /// Behind the last entry of the run; the request's own, if there is one.
+    to: usize,
+    request: Option<TraceEntry>,
+    /// The segment that serves the request.
+    place: Option<Place>,
     pool: PoolId,
-    /// Whether memory given back inside it, and its failure, are the driver's refusal.
-    believes_refusals: bool,
+    gives_back: bool,
+    completes: bool,
 }
 
 /// An engine on its way through a recording.
@@ -86,15 +140,37 @@ pub(super) struct Player {
     pub(super) reading: Reading,
     /// Pools that were used and not released.
     used: BTreeSet<PoolId>,
-    /// The pool for the request at this cursor: another try.
-    forced: Option<(usize, PoolId)>,
+    /// Pools that were released, by the first segment of theirs that went back.
+    released: BTreeMap<PoolId, Place>,
 }
 
 impl Player {
-    pub(super) fn new(engine: Engine<Script>, context: Arc<Context>) -> Self {
-        let (notes, reading) = (Notes::default(), Reading::default());
-        let (used, forced) = (BTreeSet::new(), None);
-        Self { engine, context, notes, reading, used, forced }
+    /// A player that goes on from the state before the entry at `from`. If that state contradicts
+    /// itself it is left out, and the replay parts where it would have mattered.
+    pub(super) fn new(
+        mut engine: Engine<Script>,
+        context: Arc<Context>,
+        start: &Start,
+        from: usize,
+    ) -> Self {
+        let mut used = BTreeSet::new();
+        let mut reading = Reading::default();
+        let empty = (!start.segments.is_empty()).then(|| engine.clone());
+        let fixed = start.segments.iter().filter(|it| !it.expandable).map(|it| it.address);
+        let mut places: Vec<_> = fixed.chain(start.ranges.iter().copied()).collect();
+        places.sort_unstable();
+        engine.device_mut().restoring(places.into());
+        if engine.restore(start).is_ok() {
+            let private = start.segments.iter().map(|it| it.pool).filter(|pool| !pool.is_default());
+            used.extend(private);
+            reading.start.clone_from(&start.segments);
+        } else if let Some(empty) = empty {
+            engine = empty;
+        }
+        let granted = engine.stats().memory_reserved();
+        engine.device_mut().restored(from, granted);
+        let (notes, released) = (Notes::default(), BTreeMap::new());
+        Self { engine, context, notes, reading, used, released }
     }
 
     pub(super) fn cursor(&self) -> usize {
@@ -114,21 +190,37 @@ impl Player {
         self.cursor() == self.entries().len()
     }
 
-    /// Plays the next call. Players that would read it otherwise are put on `others`.
-    pub(super) fn step(&mut self, others: &mut Vec<Player>) -> Result<(), Parting> {
-        let Some(&entry) = self.engine.device().next() else { return Ok(()) };
-        match entry.action {
-            Action::FreeRequested => self.free(&entry),
-            Action::Snapshot => self.pass_snapshot(&entry),
-            _ => self.request_or_empty_cache(others),
-        }
+    /// Where the run of entries begins that the entry at `index` belongs to.
+    pub(super) fn run_start(&self, index: usize) -> usize {
+        let before = self.entries().get(..index).unwrap_or_default().iter().rev();
+        index - before.take_while(|entry| belongs_to_a_call(entry.action)).count()
     }
 
-    fn free(&mut self, entry: &TraceEntry) -> Result<(), Parting> {
+    /// Whether the next call can be read in several ways, or obtains memory of a pool that may turn out
+    /// to be another: points to come back to.
+    pub(super) fn may_return_here(&self) -> bool {
+        let next = self.engine.device().next();
+        next.is_some_and(|entry| belongs_to_a_call(entry.action) || entry.action == Action::Oom)
+    }
+
+    /// Plays the next call.
+    pub(super) fn step(&mut self, plan: &Plan) -> Result<Played, Stop> {
+        let from = self.cursor();
+        let played = Played { call: from, run_end: from, readings: 1 };
+        let Some(&entry) = self.engine.device().next() else { return Ok(played) };
+        let result = match entry.action {
+            Action::FreeRequested => self.free(&entry),
+            Action::Snapshot => self.pass_snapshot(&entry),
+            _ => return self.play_run(plan),
+        };
+        result.map(|()| played).map_err(|parting| Stop { parting, played })
+    }
+
+    fn free(&mut self, entry: &TraceEntry) -> Result<(), Box<Parting>> {
         let at = self.cursor();
         let completion = self.context.timeline.completion(at);
         if completion != Some(at + 1) {
-            let stream = Script::foreign_stream(completion, at);
+            let stream = Script::stream_of(completion, &self.context.timeline);
             if self.engine.record_stream(entry.address, stream).is_ok() {
                 self.notes.pending += 1;
             }
@@ -138,7 +230,7 @@ impl Player {
         result.map_err(|error| self.parting(at, error.to_string(), None))
     }
 
-    fn pass_snapshot(&mut self, entry: &TraceEntry) -> Result<(), Parting> {
+    fn pass_snapshot(&mut self, entry: &TraceEntry) -> Result<(), Box<Parting>> {
         let active = self.engine.stats().active_bytes.all.current;
         if Ok(entry.size) != u64::try_from(active) {
             let got = format!("snapshot with {active} active bytes");
@@ -148,186 +240,150 @@ impl Player {
         Ok(())
     }
 
-    fn request_or_empty_cache(&mut self, others: &mut Vec<Player>) -> Result<(), Parting> {
+    /// Plays a run of entries, or its first call, in the way that the plan says.
+    fn play_run(&mut self, plan: &Plan) -> Result<Played, Stop> {
+        let run = self.run_ahead(&plan.pools);
+        let ways = self.ways(&run, &plan.pools);
+        let chosen = plan.readings.get(&run.from).copied().unwrap_or(0).min(ways.len() - 1);
+        let way = ways[chosen];
+        // To tell pools apart where what goes back is not what should.
+        let given_back = if run.gives_back { self.given_back(&run) } else { Vec::new() };
+        let result = match way {
+            Way::Request { believes_refusals } => {
+                self.play_request(&run, believes_refusals, &plan.pools)
+            }
+            Way::EmptyCache => {
+                self.release_pools(&run, &plan.pools);
+                self.empty(PoolId::DEFAULT, run.from)
+            }
+            Way::EmptyOnePool => {
+                let first = given_back.first().map(|&(_, place)| place);
+                let pool = first.map_or(PoolId::DEFAULT, |place| plan.pools.pool(place));
+                if let Some(place) = first {
+                    self.release_pool(pool, place, run.from);
+                }
+                self.empty(pool, run.from)
+            }
+        };
+        let played = Played { call: run.from, run_end: run.to, readings: ways.len() };
+        result.map(|()| played).map_err(|mut parting| {
+            parting.plain = matches!(way, Way::Request { .. });
+            parting.apart = self.apart(&run, &parting, &given_back, &plan.pools);
+            Stop { parting, played }
+        })
+    }
+
+    /// The run of entries at the cursor.
+    fn run_ahead(&self, pools: &Pools) -> Run {
         let from = self.cursor();
         let ahead = &self.entries()[from..];
         let length = ahead.iter().position(|entry| !belongs_to_a_call(entry.action));
-        let length = length.unwrap_or(ahead.len());
-        let gives_back = ahead[..length].iter().any(|entry| gives_back(entry.action));
-        let end = ahead.get(length).copied();
-        let to = from + length;
-        if gives_back {
-            self.release_pools_of(from, to);
+        let to = from + length.unwrap_or(ahead.len());
+        let entries = &self.entries()[from..to];
+        let end = self.entries().get(to).copied();
+        let request = end.filter(|it| matches!(it.action, Action::Alloc | Action::Oom));
+        let place = request.and_then(|request| self.place_of(&request, from, to));
+        Run {
+            from,
+            to,
+            request,
+            place,
+            pool: place.map_or(PoolId::DEFAULT, |place| pools.pool(place)),
+            gives_back: entries.iter().any(|entry| gives_back(entry.action)),
+            completes: entries.iter().any(|entry| entry.action == Action::FreeCompleted),
         }
-        let Some(request) = end.filter(|it| matches!(it.action, Action::Alloc | Action::Oom))
-        else {
-            return self.empty_cache(from);
+    }
+
+    /// The segment that a request was served from: a new one, or one that is there.
+    fn place_of(&self, request: &TraceEntry, from: usize, to: usize) -> Option<Place> {
+        if request.action == Action::Oom {
+            return Some(Place::Entry(to));
+        }
+        let device = self.engine.device();
+        let run = self.entries()[from..to].iter().enumerate();
+        // What lies at the address now may be given back before a new segment takes its place.
+        let new = |&(_, it): &(usize, &TraceEntry)| match it.action {
+            Action::SegmentAlloc => true,
+            Action::SegmentMap => device.owner(it.address).is_none(),
+            _ => false,
         };
-        let pool = self.pool_of(&request, from, to, others);
+        let new = run.rev().find(new).map(|(index, _)| Place::Entry(from + index));
+        new.or_else(|| device.owner(request.address))
+    }
+
+    /// The ways to read a run, the likeliest first.
+    fn ways(&self, run: &Run, pools: &Pools) -> Vec<Way> {
+        let Some(request) = run.request else {
+            let ways = [Way::EmptyCache, Way::EmptyOnePool];
+            return ways[..if pools.only_default() { 1 } else { 2 }].into();
+        };
         // A request to a private pool finds no free complete: someone emptied the cache before it.
-        let completes =
-            self.entries()[from..to].iter().any(|it| it.action == Action::FreeCompleted);
-        let emptied = completes && !pool.is_default();
-        if !gives_back && !emptied && request.action == Action::Alloc {
-            // Nothing to choose between: no need to keep the state before.
-            self.play_request(&request, Play { pool, believes_refusals: false });
-            return self.request_agreed(from, to);
+        if run.completes && !run.pool.is_default() {
+            return vec![Way::EmptyCache, Way::EmptyOnePool];
         }
-        self.choose_reading(&request, pool, from, to)
-    }
-
-    /// Finds the reading that fits a request which failed, or before which memory was given back.
-    fn choose_reading(
-        &mut self,
-        request: &TraceEntry,
-        pool: PoolId,
-        from: usize,
-        to: usize,
-    ) -> Result<(), Parting> {
-        let limit_known = self.context.limit_known;
-        let by_request = |believes_refusals| {
-            self.attempt_request(request, Play { pool, believes_refusals }, from, to)
-        };
-        let inside = by_request(!limit_known);
-        let explained = inside.as_ref().is_ok_and(|player| player.refusals_since(self).is_empty());
-        let chosen = if explained {
-            inside
+        let inside = |believes_refusals| Way::Request { believes_refusals };
+        if !run.gives_back && request.action == Action::Alloc {
+            return vec![inside(false)];
+        }
+        let mut ways = if self.context.limit_known {
+            vec![inside(false), Way::EmptyCache, Way::EmptyOnePool, inside(true)]
+        } else if self.may_be_refused(run, &request) {
+            vec![inside(true), Way::EmptyCache, Way::EmptyOnePool]
         } else {
-            let emptied = self.attempt_empty_cache_before(request, pool, from, to);
-            match (inside, emptied) {
-                (Ok(refused), emptied) if emptied.is_err() || self.plausible(&refused) => {
-                    Ok(refused.noting_refusal(emptied.is_ok()))
-                }
-                (_, Ok(emptied)) => Ok(emptied),
-                (Err(inside), Err(emptied)) if limit_known => by_request(true)
-                    .map(|refused| refused.noting_refusal(false))
-                    .map_err(|refused| inside.or_further(emptied).or_further(refused)),
-                (Err(inside), Err(emptied)) => Err(inside.or_further(emptied)),
-                (Ok(_), Err(_)) => unreachable!("the first arm takes it"),
-            }
+            vec![Way::EmptyCache, Way::EmptyOnePool, inside(true)]
         };
-        *self = chosen?;
-        Ok(())
-    }
-
-    /// Refusals that were believed since `before`.
-    fn refusals_since(&self, before: &Self) -> &[Refusal] {
-        &self.engine.device().refusals[before.engine.device().refusals.len()..]
-    }
-
-    /// Whether the driver can have refused as `refused` believes: one that gave more, before or
-    /// later, did not refuse this for want of memory.
-    fn plausible(&self, refused: &Self) -> bool {
-        let most = self.context.timeline.granted_peak;
-        refused.refusals_since(self).iter().all(|it| it.granted.saturating_add(it.asked) > most)
-    }
-
-    fn noting_refusal(mut self, or_emptied: bool) -> Self {
-        self.notes.refused += 1;
-        self.notes.or_emptied += usize::from(or_emptied);
-        self
-    }
-
-    /// The state after `empty_cache`, if the request fits behind it.
-    fn attempt_empty_cache_before(
-        &self,
-        request: &TraceEntry,
-        pool: PoolId,
-        from: usize,
-        to: usize,
-    ) -> Result<Player, Parting> {
-        let mut player = self.attempt_empty_cache(from)?;
-        let at = player.cursor();
-        let believes_refusals = !self.context.limit_known;
-        player.attempt_request(request, Play { pool, believes_refusals }, at, to)?;
-        player.forced = Some((at, pool));
-        player.notes.emptied += 1;
-        Ok(player)
-    }
-
-    /// A stretch that ends in no request: memory was given back because someone asked for it.
-    fn empty_cache(&mut self, from: usize) -> Result<(), Parting> {
-        if self.context.pools.is_empty() {
-            // Nothing to choose between: no need to keep the state before.
-            let _ = self.engine.empty_cache();
-            self.notes.emptied += 1;
-            self.reading.emptied.push((from, PoolId::DEFAULT));
-            return self.agreed(from).map_err(|parting| self.without_late_free(from, parting));
+        if !run.gives_back && !run.completes {
+            ways.retain(|way| matches!(way, Way::Request { .. }));
+        } else if pools.only_default() {
+            ways.retain(|&way| way != Way::EmptyOnePool);
         }
-        let mut player = self
-            .attempt_empty_cache(from)
-            .map_err(|parting| self.without_late_free(from, parting))?;
-        player.notes.emptied += 1;
-        *self = player;
-        Ok(())
+        ways
     }
 
-    /// Where memory could not be given back as recorded because of a free that came too late, blames
-    /// the entry where it should have been: one that nothing could have found complete here was
-    /// complete at once.
-    fn without_late_free(&self, from: usize, parting: Parting) -> Parting {
-        match self.context.timeline.request_of(from) {
-            Some(free) if free + 1 < from => {
-                let late = self.entries()[from].to_string();
-                Parting { difference: self.parting(free + 1, late, None).difference, ..parting }
-            }
-            _ => parting,
+    /// Whether the driver can have refused: one that gave more, before or later, did not refuse this
+    /// for want of memory.
+    fn may_be_refused(&self, run: &Run, request: &TraceEntry) -> bool {
+        let obtained = self.entries()[run.from..run.to].iter().filter(|it| obtains(it.action));
+        let asked = obtained.fold(0_u64, |sum, it| sum.saturating_add(it.size)).max(request.size);
+        self.engine.device().granted().saturating_add(asked) > self.context.timeline.granted_peak
+    }
+
+    /// The segments that go back in a run, by their entries.
+    fn given_back(&self, run: &Run) -> Vec<(usize, Place)> {
+        let entries = self.entries()[run.from..run.to].iter().enumerate();
+        let entries = entries.filter(|(_, entry)| gives_back(entry.action));
+        let device = self.engine.device();
+        let place = |(index, entry): (usize, &TraceEntry)| {
+            Some((run.from + index, device.owner(entry.address)?))
+        };
+        entries.filter_map(place).collect()
+    }
+
+    fn play_request(
+        &mut self,
+        run: &Run,
+        believes_refusals: bool,
+        pools: &Pools,
+    ) -> Result<(), Box<Parting>> {
+        let Some(request) = run.request else { return Ok(()) };
+        if run.gives_back {
+            self.release_pools(run, pools);
         }
-    }
-
-    /// `empty_cache()`, or that of the one pool that the memory belongs to.
-    fn attempt_empty_cache(&self, from: usize) -> Result<Player, Parting> {
-        let all = self.attempt_empty_cache_of(PoolId::DEFAULT, from);
-        let mut run = self.entries()[from..].iter().take_while(|it| belongs_to_a_call(it.action));
-        let first = run.find(|entry| gives_back(entry.action));
-        let pool = first.and_then(|entry| self.engine.device().owner(entry.address));
-        match (all, pool.filter(|pool| !pool.is_default())) {
-            (Err(parting), Some(pool)) => {
-                self.attempt_empty_cache_of(pool, from).map_err(|other| parting.or_further(other))
-            }
-            (all, _) => all,
-        }
-    }
-
-    fn attempt_empty_cache_of(&self, pool: PoolId, from: usize) -> Result<Player, Parting> {
-        let mut player = self.clone();
-        // A scripted device does not fail.
-        let _ = player.engine.empty_cache_of(pool);
-        player.reading.emptied.push((from, pool));
-        player.agreed(from)?;
-        Ok(player)
-    }
-
-    /// The state after a request, if the engine then did what was recorded.
-    fn attempt_request(
-        &self,
-        request: &TraceEntry,
-        play: Play,
-        from: usize,
-        to: usize,
-    ) -> Result<Player, Parting> {
-        let mut player = self.clone();
-        player.play_request(request, play);
-        player.request_agreed(from, to)?;
-        Ok(player)
-    }
-
-    fn play_request(&mut self, request: &TraceEntry, play: Play) {
-        let Play { pool, believes_refusals } = play;
+        self.complete_leading();
+        let retries = self.engine.stats().num_alloc_retries;
+        let refusals = self.engine.device().refusals.len();
         let device = self.engine.device_mut();
         device.believes_refusals = believes_refusals;
         device.request_size = request.size;
-        device.pool = pool;
-        let from = self.cursor();
-        if !pool.is_default() {
-            self.reading.pools.push((from, pool));
+        if !run.pool.is_default() {
+            self.reading.pools.push((run.from, run.pool));
         }
-        let diverted = !pool.is_default() && self.divert_to(pool);
+        let diverted = !run.pool.is_default() && self.divert_to(run.pool);
         let result = self.engine.allocate(request.size, request.stream);
         if diverted {
             // Both began above.
-            let _ = self.engine.end_allocate_to_pool(pool);
-            let _ = self.engine.release_pool(pool);
+            let _ = self.engine.end_allocate_to_pool(run.pool);
+            let _ = self.engine.release_pool(run.pool);
         }
         debug_assert!(
             matches!(
@@ -339,86 +395,126 @@ impl Player {
             ),
             "a scripted device only runs out of memory"
         );
+        if self.engine.device().refusals.len() > refusals {
+            self.notes.refused += 1;
+            // What the retry gave back, empty_cache would have given back before.
+            let retried = self.engine.stats().num_alloc_retries > retries;
+            self.notes.or_emptied += usize::from(retried && run.gives_back);
+        }
+        self.agreed(run.from)?;
+        let cursor = self.cursor();
+        if cursor == run.to + 1 {
+            return Ok(());
+        }
+        Err(self.parting(cursor, "nothing".to_owned(), None))
+    }
+
+    /// Takes back the blocks that are found complete before anything else.
+    fn complete_leading(&mut self) {
+        while let Some(&entry) = self.engine.device().next()
+            && entry.action == Action::FreeCompleted
+            && self.engine.device().mismatch().is_none()
+        {
+            // A scripted device does not fail.
+            if !self.engine.complete_pending(entry.address).unwrap_or(false) {
+                break;
+            }
+        }
     }
 
     /// Sends the next request to a private pool; each request on its own, since the recording does
     /// not say when diversions began and ended.
     fn divert_to(&mut self, pool: PoolId) -> bool {
-        if self.used.insert(pool) && self.engine.create_or_use_pool(pool).is_err() {
+        if !self.used.contains(&pool) && self.engine.create_or_use_pool(pool).is_err() {
             return false;
         }
+        self.used.insert(pool);
         self.engine.begin_allocate_to_pool(pool, StreamFilter::Any).is_ok()
     }
 
     /// Memory of a private pool goes back only once the pool has no uses left.
-    fn release_pools_of(&mut self, from: usize, to: usize) {
-        for index in from..to {
-            let entry = self.entries()[index];
-            let owner = self.engine.device().owner(entry.address);
-            if let Some(pool) = owner.filter(|pool| gives_back(entry.action) && !pool.is_default())
-                && self.used.contains(&pool)
-                && self.engine.release_pool(pool).is_ok()
-            {
-                self.used.remove(&pool);
-                self.reading.released.push((from, pool));
-            }
+    fn release_pools(&mut self, run: &Run, pools: &Pools) {
+        if pools.only_default() {
+            return;
+        }
+        for (_, place) in self.given_back(run) {
+            self.release_pool(pools.pool(place), place, run.from);
         }
     }
 
-    /// The pool of the request: that of the segment it was served from, if it is known.
-    fn pool_of(
-        &mut self,
-        request: &TraceEntry,
-        from: usize,
-        to: usize,
-        others: &mut Vec<Player>,
-    ) -> PoolId {
-        if self.context.pools.is_empty() {
-            return PoolId::DEFAULT;
+    fn release_pool(&mut self, pool: PoolId, because_of: Place, from: usize) {
+        if self.used.contains(&pool) && self.engine.release_pool(pool).is_ok() {
+            self.used.remove(&pool);
+            self.released.insert(pool, because_of);
+            self.reading.released.push((from, pool));
         }
-        if let Some((at, pool)) = self.forced.take()
-            && at == from
-        {
-            return pool;
-        }
-        if request.action == Action::Alloc {
-            // What lies at the address now may be given back before a new segment takes its place.
-            let new = self.entries()[from..to].iter().any(|it| it.action == Action::SegmentAlloc);
-            let owner = self.engine.device().owner(request.address).filter(|_| !new);
-            if let Some(pool) = owner.or_else(|| self.pool_at_end(request, from, to)) {
-                return pool;
-            }
-        }
-        for &pool in &self.context.pools {
-            let mut other = self.clone();
-            other.forced = Some((from, pool));
-            other.notes.pools_chosen += 1;
-            others.push(other);
-        }
-        PoolId::DEFAULT
     }
 
-    /// The pool of a segment that is still there at the end.
-    fn pool_at_end(&self, request: &TraceEntry, from: usize, to: usize) -> Option<PoolId> {
-        let segments = &self.context.segments;
-        let below = segments.partition_point(|segment| segment.address <= request.address);
-        let segment = &segments[below.checked_sub(1)?];
-        let inside = request.address.distance_from(segment.address) < segment.total_size;
-        // Another segment may have lain there before: this one must be obtained now, and kept.
-        let obtained =
-            |it: &TraceEntry| it.action == Action::SegmentAlloc && it.address == segment.address;
-        let is_it = segment.expandable
-            || (self.entries()[from..to].iter().any(obtained)
-                && !self.context.timeline.is_released_after(segment.address, to));
-        (inside && segment.stream == request.stream && is_it).then_some(segment.pool)
+    fn empty(&mut self, pool: PoolId, from: usize) -> Result<(), Box<Parting>> {
+        self.complete_leading();
+        // A scripted device does not fail.
+        let _ = self.engine.empty_cache_of(pool);
+        self.notes.emptied += 1;
+        self.reading.emptied.push((from, pool));
+        self.agreed(from).map_err(|parting| self.without_late_free(from, parting))
+    }
+
+    /// Where memory could not be given back as recorded because of a free that came too late, blames
+    /// the entry where it should have been: one that nothing could have found complete here was
+    /// complete at once.
+    fn without_late_free(&self, from: usize, parting: Box<Parting>) -> Box<Parting> {
+        let ends_a_request = self.entries()[from..]
+            .iter()
+            .find(|entry| !belongs_to_a_call(entry.action))
+            .is_some_and(|entry| matches!(entry.action, Action::Alloc | Action::Oom));
+        match self.context.timeline.request_of(from) {
+            Some(free) if free + 1 < from && !ends_a_request => {
+                let late = self.entries()[from].to_string();
+                let difference = self.parting(free + 1, late, None).difference;
+                Box::new(Parting { difference, ..*parting })
+            }
+            _ => parting,
+        }
+    }
+
+    /// What a parting says about pools; see [`Parting::apart`].
+    fn apart(
+        &self,
+        run: &Run,
+        parting: &Parting,
+        given_back: &[(usize, Place)],
+        pools: &Pools,
+    ) -> Option<(Place, Option<Place>)> {
+        if parting.plain && !run.pool.is_default() && !self.used.contains(&run.pool) {
+            // The pool was gone when the request came: what went back was of another.
+            return Some((*self.released.get(&run.pool)?, Some(run.place?)));
+        }
+        let mismatch = self.engine.device().mismatch()?;
+        match mismatch.got.action {
+            Action::Alloc | Action::SegmentMap => Some((mismatch.place?, Some(run.place?))),
+            Action::SegmentFree | Action::SegmentUnmap => {
+                // Of those that went back in the same call, or should have now, one of the same pool.
+                let released = mismatch.place?;
+                let pool = pools.pool(released);
+                let others = given_back.iter().rev().filter(|(at, _)| *at <= mismatch.event);
+                let mut others = others.map(|&(_, place)| place).filter(|&it| it != released);
+                let instead = given_back.iter().find(|&&(at, _)| at == mismatch.event);
+                match (others.find(|&other| pools.pool(other) == pool), instead) {
+                    (Some(other), _) => Some((released, Some(other))),
+                    (None, _) if pool.is_default() => Some((released, None)),
+                    (None, instead) => Some((released, Some(instead?.1))),
+                }
+            }
+            _ => None,
+        }
     }
 
     /// Whether what the engine did since `from` is what was recorded, and something at all.
-    fn agreed(&self, from: usize) -> Result<(), Parting> {
+    fn agreed(&self, from: usize) -> Result<(), Box<Parting>> {
         let device = self.engine.device();
         if let Some(mismatch) = device.mismatch() {
             let (event, got) = (mismatch.event, mismatch.got);
-            return Err(self.parting(event, got.to_string(), Some(got.action)));
+            return Err(self.parting(event, got.to_string(), Some(got)));
         }
         if device.cursor() == from {
             return Err(self.parting(from, "nothing".to_owned(), None));
@@ -426,33 +522,39 @@ impl Player {
         Ok(())
     }
 
-    /// Whether a request that ends with the entry at `to` was played as recorded.
-    fn request_agreed(&self, from: usize, to: usize) -> Result<(), Parting> {
-        self.agreed(from)?;
-        let cursor = self.cursor();
-        if cursor == to + 1 {
-            return Ok(());
-        }
-        Err(self.parting(cursor, "nothing".to_owned(), None))
+    fn parting(&self, event: usize, got: String, entry: Option<TraceEntry>) -> Box<Parting> {
+        let recorded = self.entries().get(event);
+        let expected = recorded.map_or_else(|| "the end".to_owned(), ToString::to_string);
+        Box::new(Parting {
+            difference: Difference { event, expected, got },
+            recorded: recorded.map(|entry| entry.action),
+            got: entry,
+            apart: None,
+            plain: true,
+        })
     }
 
-    fn parting(&self, event: usize, got: String, action: Option<Action>) -> Parting {
-        let entry = self.entries().get(event);
-        let expected = entry.map_or_else(|| "the end".to_owned(), ToString::to_string);
-        Parting {
-            difference: Difference { event, expected, got },
-            recorded: entry.map(|entry| entry.action),
-            got: action,
-        }
+    /// Bytes of the free memory from which a block at this address was just cut, wrongly.
+    pub(super) fn free_before_cut(&self, address: Address) -> Option<u64> {
+        let segments = self.engine.segments();
+        let below = segments.partition_point(|segment| segment.address <= address);
+        let blocks = &segments[below.checked_sub(1)?].blocks;
+        let index = blocks.iter().position(|block| block.address == address)?;
+        let rest = blocks.get(index + 1);
+        let rest = rest.filter(|it| it.state == tonnage_events::BlockState::Inactive);
+        Some(blocks[index].size + rest.map_or(0, |rest| rest.size))
     }
 }
 
 /// Entries inside a request, or of `empty_cache`.
 pub(super) fn belongs_to_a_call(action: Action) -> bool {
-    gives_back(action)
-        || matches!(action, Action::FreeCompleted | Action::SegmentAlloc | Action::SegmentMap)
+    gives_back(action) || obtains(action) || action == Action::FreeCompleted
 }
 
-fn gives_back(action: Action) -> bool {
+pub(super) fn gives_back(action: Action) -> bool {
     matches!(action, Action::SegmentFree | Action::SegmentUnmap)
+}
+
+fn obtains(action: Action) -> bool {
+    matches!(action, Action::SegmentAlloc | Action::SegmentMap)
 }

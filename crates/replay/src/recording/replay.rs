@@ -3,18 +3,23 @@
 use std::sync::Arc;
 
 use thiserror::Error;
-use tonnage_engine::config::RecordedSettings;
-use tonnage_engine::{Config, Engine, Release};
-use tonnage_events::{Action, Bytes, DeviceId, PoolId, SnapshotSegment, TraceEntry};
+use tonnage_engine::{Config, Engine, Release, Start};
+use tonnage_events::{Action, Bytes, DeviceId, SnapshotSegment, TraceEntry};
 use tonnage_snapshot::{AllocatorSettings, SnapshotFile};
 
-use super::limit::find_limits;
-use super::player::{Context, Notes, Parting, Player, belongs_to_a_call};
+use super::final_state::segments_difference;
+use super::inferred::describe;
+use super::limit::{find_limits, has_to_do_with_limit};
+use super::player::{Context, Parting, Player, belongs_to_a_call, gives_back};
+use super::pools::{Place, Pools};
 use super::reading::Reading;
 use super::script::Script;
+use super::search::{Attempt, Task, search};
+use super::settings::{config_of, release_of, total_of};
+use super::start::{granted_before, lengthened, segments_of, start_of};
 use super::timeline::Timeline;
 use super::witness::first_contradicted;
-use crate::outcome::{Difference, Outcome};
+use crate::outcome::{Difference, HistoryKind, Outcome};
 
 /// How to replay a recording.
 #[derive(Clone, Copy, Debug, Default)]
@@ -48,16 +53,6 @@ pub enum RecordingError {
         present: String,
     },
 }
-
-/// Device total to assume if nothing tells it. It sizes expandable ranges and nothing else, and
-/// larger ones decide the same as long as no range is exhausted.
-const ASSUMED_TOTAL: u64 = 1 << 40;
-
-/// How often another reading may be tried from an earlier point.
-const MOST_RETURNS: usize = 4_096;
-
-/// How many earlier points are kept; each holds a copy of the state.
-const MOST_POINTS: usize = 64;
 
 /// Replays one device's history through the engine and compares everything.
 ///
@@ -115,13 +110,8 @@ struct Recording {
     limit: Option<u64>,
     total: u64,
     inferred: Vec<String>,
-}
-
-/// A replay's end.
-pub(super) struct Attempt {
-    /// Where the engine and the recording part; none if they agree.
-    pub(super) parting: Option<Parting>,
-    player: Player,
+    /// The state before the first entry.
+    start: Start,
 }
 
 impl Recording {
@@ -131,9 +121,7 @@ impl Recording {
         let default = AllocatorSettings::default();
         let settings = file.settings.as_ref().unwrap_or(&default);
         let (config, conf) = config_of(settings, release, &mut inferred);
-        let on_device = |segment: &&SnapshotSegment| segment.device.0 as usize == ordinal;
-        let mut segments: Vec<_> = file.segments.iter().filter(on_device).cloned().collect();
-        segments.sort_by_key(|segment| segment.address);
+        let segments = segments_of(file, ordinal);
         let skipped: usize = file.skipped_actions.values().sum();
         if skipped > 0 {
             let names: Vec<_> = file.skipped_actions.keys().map(String::as_str).collect();
@@ -143,8 +131,12 @@ impl Recording {
             ));
         }
         let entries: Arc<[TraceEntry]> = file.traces[ordinal].as_slice().into();
-        let timeline = Arc::new(Timeline::of(&entries));
-        let total = options.total.unwrap_or_else(|| total_of(&entries, &timeline, &mut inferred));
+        let granted = granted_before(&entries, &segments);
+        let timeline = Arc::new(Timeline::of(&entries, granted));
+        let start = start_of(&entries, 0, &timeline, &segments, &config);
+        let most = timeline.granted_peak;
+        let total =
+            options.total.unwrap_or_else(|| total_of(&entries, &start, most, &mut inferred));
         let limit = options.limit.map(|limit| match options.total {
             // PyTorch takes a fraction of the total, so the limit in force is what that makes of it.
             Some(total) if total > 0 => {
@@ -153,35 +145,56 @@ impl Recording {
             }
             _ => limit,
         });
-        Self { ordinal, entries, timeline, segments, config, conf, limit, total, inferred }
+        Self { ordinal, entries, timeline, segments, config, conf, limit, total, inferred, start }
     }
 
     fn outcome(self) -> (Outcome, Reading) {
-        let contradicted = first_contradicted(&self.entries, &self.timeline, &self.segments);
-        let attempt = self.replay(self.limit, &[]);
+        let (contradicted, surely) =
+            first_contradicted(&self.entries, &self.timeline, &self.segments);
+        let attempt = self.replay(self.limit);
         let mut inferred = self.inferred.clone();
-        describe(&attempt.player.notes, &attempt.player, self.limit, &mut inferred);
+        describe(&attempt, self.limit, &mut inferred);
         let collects = self.config.garbage_collection_threshold() > 0.0;
         if self.limit.is_none() && (collects || attempt.parting.is_some()) {
             self.explain_limit(&attempt, &mut inferred);
         }
-        if self.timeline.partial && attempt.parting.is_some() {
-            inferred.push(
-                "the history does not go back to the beginning: entries speak of memory that no earlier \
-                 entry obtained"
-                    .to_owned(),
-            );
+        let player = &attempt.player;
+        let partial = !player.reading.start.is_empty();
+        if partial {
+            let held = Bytes(player.reading.start.iter().map(|it| it.total_size).sum());
+            inferred.push(format!(
+                "history: it does not go back to the beginning; {held} in {} segments were there before its \
+                 first entry",
+                player.reading.start.len()
+            ));
+            let aged = attempt.parting.as_ref().is_some_and(|parting| {
+                let got = parting.got.map(|got| got.action);
+                [parting.recorded, got].into_iter().flatten().any(gives_back)
+            });
+            if collects && aged {
+                inferred.push(
+                    "garbage collection: how long blocks had been free before the first entry is not known, \
+                     and decides what goes back; the difference may be no more than that"
+                        .to_owned(),
+                );
+            }
         }
         let found = attempt.parting.map(|parting| parting.difference);
         let difference = match (found, contradicted) {
             (Some(found), Some(blamed)) if self.is_to_blame(&blamed, &found) => Some(blamed),
-            (None, blamed) => blamed,
+            (None, Some(by_time)) if surely.is_none() => {
+                let Difference { event, got, .. } = by_time;
+                inferred.push(format!("time: entry {event} is out of order: {got}"));
+                None
+            }
+            (None, _) => surely,
             (found, _) => found,
         };
         let outcome = Outcome {
             device: u32::try_from(self.ordinal).unwrap_or(u32::MAX),
             release: self.config.release(),
             events: self.entries.len(),
+            history: if partial { HistoryKind::Partial } else { HistoryKind::Whole },
             conf: self.conf.clone(),
             limit: self.limit,
             difference,
@@ -201,17 +214,21 @@ impl Recording {
 
     /// Says which limits would do, where no reading without one did.
     fn explain_limit(&self, attempt: &Attempt, inferred: &mut Vec<String>) {
-        if attempt.parting.is_none() {
+        let Some(parting) = &attempt.parting else {
             inferred.push(
                 "limit: garbage_collection_threshold is set but works only under a limit, and none was given; \
                  nothing in the recording shows one"
                     .to_owned(),
             );
             return;
+        };
+        // Where pools had to be concluded, so much is open that a limit would explain anything.
+        if !has_to_do_with_limit(parting) || attempt.pools_concluded > 0 {
+            return;
         }
         let lowest = self.timeline.granted_peak;
         let highest = self.total.max(lowest);
-        let found = find_limits(lowest, highest, |limit| self.replay(Some(limit), &[]));
+        let found = find_limits(lowest, highest, |limit| self.replay(Some(limit)));
         if let Some((from, to)) = found {
             inferred.push(format!(
                 "limit: no reading fits without one; limits from {from} to {to} bytes ({} to {}) reproduce the \
@@ -222,259 +239,143 @@ impl Recording {
         }
     }
 
-    /// Replays under a limit, with private pools beyond those of the final state if the recording
-    /// cannot be read without.
-    fn replay(&self, limit: Option<u64>, extra_pools: &[PoolId]) -> Attempt {
-        let mut pools: Vec<_> = self.segments.iter().map(|segment| segment.pool).collect();
-        pools.extend(extra_pools);
-        pools.retain(|pool| !pool.is_default());
-        pools.sort_unstable();
-        pools.dedup();
-        let retry_with_pool = pools.is_empty();
-        let context = Context {
-            timeline: Arc::clone(&self.timeline),
-            segments: self.segments.clone(),
-            pools,
-            limit_known: limit.is_some(),
-        };
-        let attempt = self.search(limit, Arc::new(context));
-        // A segment obtained although a free block would have served tells of another pool.
-        let other_pool = attempt.parting.as_ref().is_some_and(|parting| {
-            matches!(parting.recorded, Some(Action::SegmentAlloc | Action::SegmentMap))
-                && parting.got == Some(Action::Alloc)
-        });
-        if retry_with_pool && other_pool {
-            let other = self.replay(limit, &[PoolId(0, 1)]);
-            if other.parting.is_none() {
-                return other;
-            }
+    /// Replays under a limit, from the state before the first entry. If that parts, from other states that
+    /// are possible; the one that goes furthest counts.
+    fn replay(&self, limit: Option<u64>) -> Attempt {
+        if self.start.segments.is_empty() {
+            return self.replay_from(limit, 0, &self.start);
         }
-        attempt
-    }
-
-    /// Tries readings, depth first, until one fits to the end.
-    fn search(&self, limit: Option<u64>, context: Arc<Context>) -> Attempt {
-        let device =
-            Script::new(DeviceId(self.ordinal as u32), self.total, Arc::clone(&self.entries));
-        let mut engine = Engine::new(device, self.config.clone());
-        engine.set_limit(limit.or(engine.limit()));
-        let mut player = Player::new(engine, context);
-        let mut others = Vec::new();
         let mut best: Option<Attempt> = None;
-        for _ in 0..=MOST_RETURNS {
-            let parting = self.play(&mut player, &mut others);
-            let attempt = Attempt { parting, player };
-            best = Some(match best {
-                Some(best) if !attempt.goes_further_than(&best) => best,
-                _ => attempt,
-            });
-            match (&best, others.pop()) {
-                (Some(Attempt { parting: Some(_), .. }), Some(other)) => player = other,
-                _ => break,
+        for from in self.beginnings() {
+            let start = start_of(&self.entries, from, &self.timeline, &self.segments, &self.config);
+            if from > 0 && !self.is_older_than(&start, from) {
+                continue;
+            }
+            let mut attempt = self.replay_from(limit, from, &start);
+            self.lengthen_blocks(limit, from, start, &mut attempt);
+            if attempt.parting.is_none() {
+                return attempt;
+            }
+            if best.as_ref().is_none_or(|best| attempt.goes_further_than(best)) {
+                best = Some(attempt);
             }
         }
-        best.expect("at least one reading was played")
+        // One wrong entry can make a whole history look like a partial one.
+        let whole = self.replay_from(limit, 0, &Start::default());
+        let one_entry = matches!(&self.start.segments[..], [only] if only.active_size == 0);
+        match best {
+            Some(best) if !one_entry && !whole.goes_further_than(&best) => best,
+            _ => whole,
+        }
     }
 
-    fn play(&self, player: &mut Player, others: &mut Vec<Player>) -> Option<Parting> {
-        while !player.at_end() {
-            if let Err(parting) = player.step(others) {
-                return Some(parting);
+    /// Whether some of the state before the entry at `from` is from before the first entry.
+    fn is_older_than(&self, start: &Start, from: usize) -> bool {
+        let inside = |segment: &SnapshotSegment, entry: &TraceEntry| {
+            entry.address.0.checked_sub(segment.address.0).is_some_and(|it| it < segment.total_size)
+        };
+        let skipped = &self.entries[..from];
+        start.segments.iter().any(|segment| !skipped.iter().any(|entry| inside(segment, entry)))
+    }
+
+    /// While the engine takes a free block behind a block whose end is not known for sure, and the
+    /// recording does not, moves that end. See Note \[Sizes at the start\].
+    fn lengthen_blocks(&self, limit: Option<u64>, from: usize, start: Start, best: &mut Attempt) {
+        let mut start = start;
+        for _ in 0..MOST_LENGTHENED {
+            let Some(got) = best.parting.as_ref().and_then(|parting| parting.got) else { return };
+            let longer = || {
+                let free = best.player.free_before_cut(got.address)?;
+                let more =
+                    free.checked_sub(self.config.rounded_size(got.size)?)?.checked_add(512)?;
+                lengthened(&start, &self.config, got.address, more)
+            };
+            let Some(longer) = longer().filter(|_| got.action == Action::Alloc) else { return };
+            let attempt = self.replay_from(limit, from, &longer);
+            if !attempt.goes_further_than(best) {
+                return;
             }
-            if others.len() > MOST_POINTS {
-                others.remove(0);
+            (start, *best) = (longer, attempt);
+        }
+    }
+
+    /// Where to begin with a partial history. Frees that complete before anything else are part of the
+    /// state; and if the first entries are the rest of a call that began before and do not fit any whole
+    /// call, behind that one.
+    fn beginnings(&self) -> Vec<usize> {
+        let count = |inside: fn(Action) -> bool| {
+            self.entries.iter().take_while(|entry| inside(entry.action)).count()
+        };
+        let completed = count(|action| action == Action::FreeCompleted);
+        let call = count(belongs_to_a_call);
+        let ends = self.entries.get(call).map(|entry| entry.action);
+        let behind = call + usize::from(matches!(ends, Some(Action::Alloc | Action::Oom)));
+        let mut beginnings = vec![completed];
+        beginnings.extend((call > completed).then_some(behind));
+        beginnings
+    }
+
+    fn replay_from(&self, limit: Option<u64>, from: usize, start: &Start) -> Attempt {
+        let context = Arc::new(Context {
+            timeline: Arc::clone(&self.timeline),
+            limit_known: limit.is_some(),
+        });
+        let pools = Pools::of(&self.entries, from, start, &self.segments);
+        search(&Replay { recording: self, limit, from, start, context }, pools)
+    }
+}
+
+/// How often the end of a block is moved.
+const MOST_LENGTHENED: usize = 32;
+
+/// One replay of a recording.
+struct Replay<'a> {
+    recording: &'a Recording,
+    limit: Option<u64>,
+    from: usize,
+    start: &'a Start,
+    context: Arc<Context>,
+}
+
+impl Task for Replay<'_> {
+    fn begin(&self, pools: &Pools) -> Player {
+        let Recording { ordinal, entries, total, config, .. } = self.recording;
+        let device = Script::new(DeviceId(*ordinal as u32), *total, Arc::clone(entries));
+        let mut engine = Engine::new(device, config.clone());
+        engine.set_limit(self.limit.or(engine.limit()));
+        let mut start = self.start.clone();
+        let Start { segments, ranges, .. } = &mut start;
+        for segment in segments {
+            let range = ranges.partition_point(|&base| base <= segment.address).checked_sub(1);
+            let base = range.filter(|_| segment.expandable).map(|range| ranges[range]);
+            segment.pool = pools.pool(Place::Start(base.unwrap_or(segment.address)));
+        }
+        Player::new(engine, Arc::clone(&self.context), &start, self.from)
+    }
+
+    fn compare_end(&self, player: &Player) -> Option<Parting> {
+        let end = self.recording.entries.len();
+        let partial = !player.reading.start.is_empty();
+        let got = player.engine.segments();
+        let difference = segments_difference(&self.recording.segments, &got, end, partial)?;
+        Some(Parting::at_end(difference))
+    }
+
+    /// Memory was obtained although a free block would have served. Or it goes back in another order,
+    /// unless garbage collection explains that.
+    fn tells_of_private_pools(&self, parting: &Parting) -> bool {
+        let got = parting.got.map(|got| got.action);
+        match (parting.recorded, got) {
+            (Some(Action::SegmentAlloc | Action::SegmentMap), Some(Action::Alloc)) => true,
+            (Some(recorded), Some(got)) => {
+                let collects = self.recording.config.garbage_collection_threshold() > 0.0;
+                !collects && gives_back(recorded) && gives_back(got)
             }
-        }
-        let end = self.entries.len();
-        let difference = segments_difference(&self.segments, &player.engine.segments(), end)?;
-        Some(Parting { difference, recorded: None, got: None })
-    }
-}
-
-impl Attempt {
-    fn goes_further_than(&self, other: &Self) -> bool {
-        let reach = |attempt: &Self| {
-            attempt.parting.as_ref().map_or(usize::MAX, |parting| parting.difference.event)
-        };
-        reach(self) > reach(other)
-    }
-}
-
-/// The first segment or block at the end that is not as recorded.
-fn segments_difference(
-    expected: &[SnapshotSegment],
-    got: &[SnapshotSegment],
-    event: usize,
-) -> Option<Difference> {
-    let longest = expected.len().max(got.len());
-    (0..longest).find_map(|index| {
-        let (expected, got) = match (expected.get(index), got.get(index)) {
-            (Some(expected), Some(got)) => segment_difference(expected, got)?,
-            (expected, got) => (show(expected), show(got)),
-        };
-        Some(Difference { event, expected, got })
-    })
-}
-
-fn show(segment: Option<&SnapshotSegment>) -> String {
-    let Some(it) = segment else { return "no more segments at the end".to_owned() };
-    let (address, size, stream, kind, pool) =
-        (it.address, it.total_size, it.stream, it.kind, it.pool);
-    let how = if it.expandable { "expandable" } else { "fixed" };
-    format!(
-        "at the end a {how} segment at {address}, {size} bytes, stream {stream}, {kind} pool {pool}"
-    )
-}
-
-fn segment_difference(
-    expected: &SnapshotSegment,
-    got: &SnapshotSegment,
-) -> Option<(String, String)> {
-    let sums = |it: &SnapshotSegment| (it.allocated_size, it.active_size, it.requested_size);
-    let head = |it: &SnapshotSegment| {
-        (it.address, it.total_size, it.stream, it.kind, it.pool, it.expandable)
-    };
-    if head(expected) != head(got) {
-        return Some((show(Some(expected)), show(Some(got))));
-    }
-    let blocks = expected.blocks.len().max(got.blocks.len());
-    for index in 0..blocks {
-        let block = |segment: &SnapshotSegment| {
-            segment.blocks.get(index).map_or_else(
-                || format!("no more blocks in the segment at {}", segment.address),
-                |it| {
-                    let (address, size, requested, state) =
-                        (it.address, it.size, it.requested_size, it.state);
-                    format!("at the end a block at {address}, {size} bytes, {requested} requested, {state}")
-                },
-            )
-        };
-        let (expected, got) = (block(expected), block(got));
-        if expected != got {
-            return Some((expected, got));
+            _ => false,
         }
     }
-    let show = |it: &SnapshotSegment| {
-        let (allocated, active, requested) = sums(it);
-        format!(
-            "{} allocated, {active} active and {requested} requested bytes in the segment at {}",
-            allocated, it.address
-        )
-    };
-    (sums(expected) != sums(got)).then(|| (show(expected), show(got)))
-}
 
-/// The release that wrote the file, from the keys of its entries.
-fn release_of(file: &SnapshotFile, inferred: &mut Vec<String>) -> Release {
-    let release = if file.keys.user_metadata || file.keys.forward_frames {
-        Release::V2_11
-    } else {
-        Release::V2_9
-    };
-    let sure = match release {
-        _ if file.keys.forward_frames => "",
-        Release::V2_11 => ", as far as its keys tell; 2.10 looks the same (--pytorch 2.10)",
-        _ => ", as far as its keys tell",
-    };
-    inferred.push(format!("release: {release}{sure}"));
-    release
-}
-
-/// The device's total, from how far apart its expandable ranges lie: each is an eighth larger than
-/// the device.
-fn total_of(entries: &[TraceEntry], timeline: &Timeline, inferred: &mut Vec<String>) -> u64 {
-    let maps = entries.iter().filter(|entry| entry.action == Action::SegmentMap);
-    let mut starts: Vec<_> = maps.map(|entry| entry.address.0).collect();
-    if starts.is_empty() {
-        return ASSUMED_TOTAL;
-    }
-    starts.sort_unstable();
-    // Pages of one range lie together: farther apart than all memory there ever was, they belong to
-    // two.
-    let mut bases = vec![starts[0]];
-    for pair in starts.windows(2) {
-        if pair[1] - pair[0] > timeline.granted_peak {
-            bases.push(pair[1]);
-        }
-    }
-    let apart = bases.windows(2).map(|pair| pair[1] - pair[0]).min();
-    let total = apart.map_or(ASSUMED_TOTAL, |apart| apart / 9 * 8);
-    inferred.push(format!(
-        "device total: at most {}, by the address ranges of expandable segments, which it sizes",
-        Bytes(total)
-    ));
-    total
-}
-
-/// The settings of a recording, and as a string: the recorded one, and over it the separate fields.
-fn config_of(
-    settings: &AllocatorSettings,
-    release: Release,
-    inferred: &mut Vec<String>,
-) -> (Config, String) {
-    let parsed = Config::parse(&settings.conf, release);
-    let valid = parsed.is_ok();
-    let mut config = parsed.unwrap_or_else(|error| {
-        inferred.push(format!("settings: the string is not valid: {error}"));
-        Config::for_release(release)
-    });
-    let overrides = config.apply_recorded(RecordedSettings {
-        max_split_size: settings.max_split_size,
-        garbage_collection_threshold: settings.garbage_collection_threshold,
-        expandable_segments: settings.expandable_segments,
-        roundup_power2_divisions: settings.roundup_power2_divisions,
-        release_lock_on_cudamalloc: settings.release_lock_on_cudamalloc,
-        graph_capture_record_stream_reuse: settings.graph_capture_record_stream_reuse,
-        pinned_use_cuda_host_register: settings.pinned_use_cuda_host_register,
-        pinned_num_register_threads: settings.pinned_num_register_threads,
-    });
-    for changed in &overrides {
-        inferred.push(format!("settings: changed at run time: {changed}"));
-    }
-    let as_recorded = valid && overrides.is_empty();
-    let conf = if as_recorded { settings.conf.clone() } else { config.to_conf_string() };
-    (config, conf)
-}
-
-/// What the player concluded, in words.
-fn describe(notes: &Notes, player: &Player, limit: Option<u64>, inferred: &mut Vec<String>) {
-    if notes.refused > 0 {
-        let refusals = &player.engine.device().refusals;
-        let below =
-            refusals.iter().map(|it| it.granted.saturating_add(it.asked)).min().unwrap_or(0);
-        let most = player.granted_peak();
-        let mut text = format!(
-            "limit: requests that gave cached memory back or failed are read as refused by the driver: {}",
-            notes.refused
-        );
-        if limit.is_none() && most < below {
-            text += &format!("; a limit from {most} to {} bytes explains them too", below - 1);
-        }
-        if notes.or_emptied > 0 {
-            text += &format!(
-                "; an empty_cache before the request explains as well: {}",
-                notes.or_emptied
-            );
-        }
-        inferred.push(text);
-    }
-    if notes.emptied > 0 {
-        inferred.push(format!(
-            "empty_cache: calls that released memory: {}; calls that released nothing leave no trace",
-            notes.emptied
-        ));
-    }
-    if notes.pending > 0 {
-        inferred.push(format!(
-            "record_stream: blocks freed while another stream could use them: {}; which stream is not in \
-             the file",
-            notes.pending
-        ));
-    }
-    if notes.pools_chosen > 0 {
-        inferred.push(format!(
-            "pools: segments gone by the end that fit a private pool only: {}",
-            notes.pools_chosen
-        ));
+    fn len(&self) -> usize {
+        self.recording.entries.len()
     }
 }

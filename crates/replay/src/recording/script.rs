@@ -9,14 +9,20 @@
 //! | a segment, a page | memory given back, or `oom` | no memory, if refusals are believed |
 //! | whether an event is complete | the `free_completed` that waits for it | yes, else no |
 //!
+//! The player itself takes back the blocks that are found complete before anything else in a call;
+//! events answer only for those that complete later in one.
+//!
 //! Anything else is answered somehow; what the engine then does differs from the recording, and the
 //! cursor stops there.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use tonnage_device::{Device, DeviceError, EventId, MemoryInfo, PageId};
-use tonnage_events::{Action, Address, DeviceId, Event, PoolId, StreamId, TraceEntry};
+use tonnage_events::{Action, Address, DeviceId, Event, StreamId, TraceEntry};
+
+use super::pools::Place;
+use super::timeline::Timeline;
 
 /// Most bytes a recording may hold at once: sums beyond would not fit the figures. No device comes
 /// near.
@@ -30,11 +36,16 @@ const NOWHERE: Address = Address(1 << 62);
 /// streams in order, find them complete in the recorded order.
 const FOREIGN_STREAMS: u64 = 1 << 63;
 
+/// The stream of all events that no request is asked about: one, so that polling asks for one event.
+const UNPOLLED: StreamId = StreamId(FOREIGN_STREAMS - 1);
+
 /// What the engine did instead of the next entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mismatch {
     pub(crate) event: usize,
     pub(crate) got: TraceEntry,
+    /// The segment it was done with, or to.
+    pub(crate) place: Option<Place>,
 }
 
 /// A refusal that the recording was taken to show.
@@ -60,10 +71,12 @@ pub(crate) struct Script {
     pub(crate) refusals: Vec<Refusal>,
     /// Bytes of the request being served: refused as a whole, though asked for page by page.
     pub(crate) request_size: u64,
-    /// The pool that new segments belong to.
-    pub(crate) pool: PoolId,
-    /// Segments and ranges: where each begins, its end, its pool.
-    owners: BTreeMap<Address, (Address, PoolId)>,
+    /// Segments and ranges: where each begins, its end, and when it was obtained.
+    owners: BTreeMap<Address, (Address, Place)>,
+    /// The segment that was given back last.
+    released: Option<(Address, Place)>,
+    /// While a state is restored: where its segments and ranges begin, in order.
+    restoring: Option<VecDeque<Address>>,
     events: BTreeMap<EventId, StreamId>,
     last_id: u64,
 }
@@ -80,11 +93,23 @@ impl Script {
             believes_refusals: true,
             refusals: Vec::new(),
             request_size: 0,
-            pool: PoolId::DEFAULT,
             owners: BTreeMap::new(),
+            released: None,
+            restoring: None,
             events: BTreeMap::new(),
             last_id: 0,
         }
+    }
+
+    /// Answers with the places of a state that is restored, until [`restored`](Self::restored).
+    pub(crate) fn restoring(&mut self, places: VecDeque<Address>) {
+        self.restoring = Some(places);
+    }
+
+    /// Goes on with the entry at `from`, before which the driver had given `granted` bytes.
+    pub(crate) fn restored(&mut self, from: usize, granted: u64) {
+        self.restoring = None;
+        (self.cursor, self.granted) = (from, granted);
     }
 
     /// The next entry's index.
@@ -110,18 +135,25 @@ impl Script {
         self.mismatch.as_ref()
     }
 
-    /// The foreign stream of a block whose free is found complete at that entry, or never.
-    pub(crate) fn foreign_stream(completion: Option<usize>, requested: usize) -> StreamId {
-        StreamId(match completion {
-            Some(entry) => FOREIGN_STREAMS + entry as u64,
-            None => u64::MAX - requested as u64,
-        })
+    /// The stream of a block's events: one of its own only if they are asked for inside a call.
+    pub(crate) fn stream_of(completion: Option<usize>, timeline: &Timeline) -> StreamId {
+        match completion {
+            Some(entry) if timeline.completes_mid_call(entry) => {
+                StreamId(FOREIGN_STREAMS + entry as u64)
+            }
+            _ => UNPOLLED,
+        }
     }
 
-    /// The pool of the segment or range that this address lies in.
-    pub(crate) fn owner(&self, address: Address) -> Option<PoolId> {
-        let (_, &(end, pool)) = self.owners.range(..=address).next_back()?;
-        (address < end).then_some(pool)
+    /// The segment or range that this address lies in.
+    pub(crate) fn owner(&self, address: Address) -> Option<Place> {
+        let (_, &(end, place)) = self.owners.range(..=address).next_back()?;
+        (address < end).then_some(place)
+    }
+
+    /// Bytes that the driver has given.
+    pub(crate) fn granted(&self) -> u64 {
+        self.granted
     }
 
     fn next_action(&self) -> Option<Action> {
@@ -153,10 +185,20 @@ impl Script {
     }
 
     /// An address for `size` bytes, if the address space has room behind it.
-    fn place(&mut self, address: Address, size: u64) -> Option<Address> {
+    fn place(&mut self, address: Address, size: u64, place: Place) -> Option<Address> {
         let end = address.0.checked_add(size).filter(|&end| end <= NOWHERE.0 << 1)?;
-        self.owners.insert(address, (Address(end), self.pool));
+        self.owners.insert(address, (Address(end), place));
         Some(address)
+    }
+
+    /// While a state is restored: its next segment or range.
+    fn restore_place(&mut self, size: u64) -> Option<Address> {
+        let address = self.restoring.as_mut()?.pop_front()?;
+        self.place(address, size, Place::Start(address))
+    }
+
+    fn forget(&mut self, address: Address) {
+        self.released = self.owners.remove(&address).map(|(_, place)| (address, place));
     }
 }
 
@@ -179,6 +221,9 @@ impl Device for Script {
 
     fn acquire(&mut self, size: u64) -> Result<Address, DeviceError> {
         let no_memory = DeviceError::OutOfMemory { requested: size };
+        if self.restoring.is_some() {
+            return self.restore_place(size).ok_or(no_memory);
+        }
         let too_much = self.granted.saturating_add(size) > LARGEST_RECORDING;
         if self.mismatch.is_some() || too_much || self.refuses(size) {
             return Err(no_memory);
@@ -187,11 +232,12 @@ impl Device for Script {
             Some(entry) if entry.action == Action::SegmentAlloc => entry.address,
             _ => NOWHERE,
         };
-        self.place(address, size).ok_or(no_memory)
+        let place = Place::Entry(self.cursor);
+        self.place(address, size, place).ok_or(no_memory)
     }
 
     fn release(&mut self, address: Address) -> Result<(), DeviceError> {
-        self.owners.remove(&address);
+        self.forget(address);
         Ok(())
     }
 
@@ -200,24 +246,29 @@ impl Device for Script {
     }
 
     fn reserve(&mut self, size: u64) -> Result<Address, DeviceError> {
+        let no_memory = DeviceError::OutOfMemory { requested: size };
+        if self.restoring.is_some() {
+            return self.restore_place(size).ok_or(no_memory);
+        }
         // If the driver refuses the first page, the range's address shows only later.
-        let rest = &self.entries[self.cursor.min(self.entries.len())..];
-        let new = |entry: &&TraceEntry| {
-            entry.action == Action::SegmentMap && self.owner(entry.address).is_none()
-        };
-        let now = self.next().filter(|entry| entry.action == Action::SegmentMap);
-        let address = now.or_else(|| rest.iter().find(new)).map_or(NOWHERE, |entry| entry.address);
-        self.place(address, size).ok_or(DeviceError::OutOfMemory { requested: size })
+        let rest = self.entries.iter().enumerate().skip(self.cursor);
+        let maps = rest.filter(|(_, entry)| entry.action == Action::SegmentMap);
+        let mut new = maps
+            .filter(|&(index, entry)| index == self.cursor || self.owner(entry.address).is_none());
+        let (index, address) =
+            new.next().map_or((self.cursor, NOWHERE), |(index, entry)| (index, entry.address));
+        self.place(address, size, Place::Entry(index)).ok_or(no_memory)
     }
 
     fn unreserve(&mut self, address: Address) -> Result<(), DeviceError> {
-        self.owners.remove(&address);
+        self.forget(address);
         Ok(())
     }
 
     fn create_page(&mut self, size: u64) -> Result<PageId, DeviceError> {
         let too_much = self.granted.saturating_add(size) > LARGEST_RECORDING;
-        if self.mismatch.is_some() || too_much || self.refuses(size) {
+        let restoring = self.restoring.is_some();
+        if !restoring && (self.mismatch.is_some() || too_much || self.refuses(size)) {
             return Err(DeviceError::OutOfMemory { requested: size });
         }
         Ok(PageId(self.new_id()))
@@ -272,7 +323,9 @@ impl Device for Script {
         if self.next().is_some_and(|expected| expected.agrees_with(&got)) {
             self.cursor += 1;
         } else {
-            self.mismatch = Some(Mismatch { event: self.cursor, got });
+            let released = self.released.filter(|&(at, _)| at == got.address);
+            let place = released.map(|(_, place)| place).or_else(|| self.owner(got.address));
+            self.mismatch = Some(Mismatch { event: self.cursor, got, place });
         }
     }
 }

@@ -4,7 +4,7 @@
 //! in the very next entry was immediate; one that completes later waited for another stream, and
 //! the entry where it completes tells when that was found out.
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use tonnage_events::{Action, Address, TraceEntry};
 
 /// The lives of the blocks of a history.
@@ -20,22 +20,30 @@ pub(crate) struct Timeline {
     orphans: FxHashMap<usize, Option<usize>>,
     /// The last `free_requested` of an address at which nothing was live.
     needless_frees: FxHashMap<Address, usize>,
-    /// The last `segment_free` of each address.
-    last_released: FxHashMap<Address, usize>,
+    /// `free_completed` entries inside a call, behind memory that it obtained or gave back.
+    mid_call: FxHashSet<usize>,
     /// Most bytes that the driver had given at any time.
     pub(crate) granted_peak: u64,
-    /// Whether entries speak of memory that no earlier entry obtained.
-    pub(crate) partial: bool,
 }
 
 impl Timeline {
-    pub(crate) fn of(entries: &[TraceEntry]) -> Self {
-        let mut timeline = Self::default();
+    /// The lives in a history before which the driver had given `granted` bytes.
+    pub(crate) fn of(entries: &[TraceEntry], granted: u64) -> Self {
+        let mut timeline = Self { granted_peak: granted, ..Self::default() };
         let mut live = FxHashMap::<Address, usize>::default();
         let mut open = FxHashMap::<Address, usize>::default();
-        let mut segments = FxHashMap::<Address, u64>::default();
-        let mut granted = 0_u64;
+        let mut granted = granted;
+        let mut inside = false;
         for (index, entry) in entries.iter().enumerate() {
+            match entry.action {
+                Action::FreeCompleted if inside => drop(timeline.mid_call.insert(index)),
+                Action::FreeCompleted => {}
+                Action::SegmentAlloc
+                | Action::SegmentFree
+                | Action::SegmentMap
+                | Action::SegmentUnmap => inside = true,
+                _ => inside = false,
+            }
             match entry.action {
                 Action::Alloc => {
                     live.insert(entry.address, index);
@@ -44,10 +52,7 @@ impl Timeline {
                 Action::FreeRequested => {
                     match live.remove(&entry.address) {
                         Some(alloc) => drop(timeline.freed.insert(alloc, index)),
-                        None => {
-                            timeline.partial = true;
-                            timeline.needless_frees.insert(entry.address, index);
-                        }
+                        None => drop(timeline.needless_frees.insert(entry.address, index)),
                     }
                     open.insert(entry.address, index);
                 }
@@ -59,12 +64,9 @@ impl Timeline {
                     }
                 },
                 Action::SegmentAlloc => {
-                    segments.insert(entry.address, entry.size);
                     granted = granted.saturating_add(entry.size);
                 }
                 Action::SegmentFree => {
-                    timeline.partial |= segments.remove(&entry.address).is_none();
-                    timeline.last_released.insert(entry.address, index);
                     granted = granted.saturating_sub(entry.size);
                 }
                 Action::SegmentMap => granted = granted.saturating_add(entry.size),
@@ -82,14 +84,15 @@ impl Timeline {
         self.completion.get(&index).copied()
     }
 
+    /// Whether a free completes at `index` while a call is being served that has already obtained or
+    /// given back memory.
+    pub(crate) fn completes_mid_call(&self, index: usize) -> bool {
+        self.mid_call.contains(&index)
+    }
+
     /// Where the block that was allocated at `index` was freed.
     pub(crate) fn freed(&self, index: usize) -> Option<usize> {
         self.freed.get(&index).copied()
-    }
-
-    /// Whether a segment at this address is given back at or after `index`.
-    pub(crate) fn is_released_after(&self, address: Address, index: usize) -> bool {
-        self.last_released.get(&address).is_some_and(|&last| last >= index)
     }
 
     /// The free that completes at `index`.

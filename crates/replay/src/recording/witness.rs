@@ -14,17 +14,24 @@ use crate::outcome::Difference;
 /// Pages lie at multiples of this.
 const PAGE_UNIT: u64 = 2 << 20;
 
-/// The first entry that is contradicted by others.
+/// The first entry that is contradicted by others, and the first that is contradicted by more than
+/// the time of its neighbours.
 pub(super) fn first_contradicted(
     entries: &[TraceEntry],
     timeline: &Timeline,
     segments: &[SnapshotSegment],
-) -> Option<Difference> {
+) -> (Option<Difference>, Option<Difference>) {
     let witness = Witness { entries, timeline, at_end: blocks_at_end(segments) };
-    (0..entries.len()).find_map(|index| {
-        let got = witness.contradicts_time(index).or_else(|| witness.contradicts(index))?;
-        Some(Difference { event: index, expected: entries[index].to_string(), got })
-    })
+    let say = |index: usize, got| {
+        let expected = entries[index].to_string();
+        Difference { event: index, expected, got }
+    };
+    let by_time =
+        (0..entries.len()).find_map(|index| Some(say(index, witness.contradicts_time(index)?)));
+    let by_more =
+        (0..entries.len()).find_map(|index| Some(say(index, witness.contradicts(index)?)));
+    let first = by_time.into_iter().chain(by_more.clone()).min_by_key(|it| it.event);
+    (first, by_more)
 }
 
 /// A block that is in use at the end.

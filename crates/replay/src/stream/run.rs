@@ -8,7 +8,7 @@ use tonnage_events::{Address, PoolId, StreamId};
 
 use super::compare::{current_difference, end_difference, segments_difference};
 use super::format::{Command, Line, Stream, StreamError};
-use crate::outcome::{Difference, Outcome};
+use crate::outcome::{Difference, HistoryKind, Outcome};
 
 /// Gives every command of a stream to the engine and compares every answer.
 ///
@@ -44,6 +44,7 @@ pub fn replay_stream(stream: &Stream, release: Option<Release>) -> Result<Outcom
         device: 0,
         release,
         events: stream.lines.len(),
+        history: HistoryKind::Whole,
         conf: header.conf.clone(),
         limit,
         difference,

@@ -7,7 +7,7 @@ use tonnage_events::BlockState;
 
 use super::{FirstOom, Prediction, Waste, WhatIf};
 use crate::job::Job;
-use crate::outcome::{Outcome, SCHEMA, serialize_stats};
+use crate::outcome::{HistoryKind, Outcome, SCHEMA, serialize_stats};
 
 /// A prediction, and what it means.
 #[derive(Clone, Debug)]
@@ -122,6 +122,7 @@ struct Json<'a> {
     device: u32,
     release: &'static str,
     events: usize,
+    history: HistoryKind,
     conf: &'a str,
     policy: &'static str,
     limit: Option<u64>,
@@ -186,6 +187,7 @@ impl Report {
             device: recorded.device,
             release: recorded.release.name(),
             events: recorded.events,
+            history: recorded.history,
             conf: &self.conf,
             policy: self.policy.name(),
             limit: *limit,

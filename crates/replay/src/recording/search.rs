@@ -1,0 +1,199 @@
+//! From readings to the one that fits.
+//!
+//! In: a player at its beginning. Out: the player at the end of the recording, or as far as any reading
+//! went. Where the engine does something else than was recorded, the same entries are read in another
+//! way; where no way is left, something is learnt about pools. Either way the player goes back to a
+//! state that was kept before and plays on from there.
+//!
+//! States are copied seldom, once in as many entries as there are live blocks, so that copies cost no more
+//! than entries. All playing together is bounded: [`MOST_WORK`] times the recording.
+
+use super::player::{Parting, Plan, Played, Player, Stop};
+use super::pools::{Place, Pools};
+
+/// How many times its length a recording is played at most, and then some for short ones.
+pub(super) const MOST_WORK: usize = 20;
+const AND_MORE: usize = 20_000;
+
+/// How many earlier states are kept.
+const MOST_KEPT: usize = 32;
+
+/// Fewest entries between two of them.
+const KEPT_APART: usize = 128;
+
+/// A replay's end.
+pub(super) struct Attempt {
+    /// Where the engine and the recording part; none if they agree.
+    pub(super) parting: Option<Parting>,
+    pub(super) player: Player,
+    /// Segments that were concluded to belong to a private pool.
+    pub(super) pools_concluded: usize,
+    /// Whether there was more to try than [`MOST_WORK`] allows.
+    pub(super) gave_up: bool,
+}
+
+impl Attempt {
+    pub(super) fn goes_further_than(&self, other: &Self) -> bool {
+        let reach = |attempt: &Self| {
+            attempt.parting.as_ref().map_or(usize::MAX, |parting| parting.difference.event)
+        };
+        reach(self) > reach(other)
+    }
+}
+
+/// Where a search begins, and what must be true at its end.
+pub(super) trait Task {
+    /// A player before the first entry.
+    fn begin(&self, pools: &Pools) -> Player;
+
+    /// What is not as recorded after the last entry.
+    fn compare_end(&self, player: &Player) -> Option<Parting>;
+
+    /// Whether it takes a private pool to explain a parting where none is known.
+    fn tells_of_private_pools(&self, parting: &Parting) -> bool;
+
+    /// How many entries there are.
+    fn len(&self) -> usize;
+}
+
+/// Plays the recording in one way after the other until one fits to the end.
+pub(super) fn search(task: &impl Task, pools: Pools) -> Attempt {
+    let plan = Plan { pools, ..Plan::default() };
+    let player = task.begin(&plan.pools);
+    let mut search = Search { task, plan, player, kept: Vec::new(), open: Vec::new(), work: 0 };
+    let most = task.len().saturating_mul(MOST_WORK).saturating_add(AND_MORE);
+    // Invented pools can make any difference go further; where none are known, only to the end counts.
+    let invents = search.plan.pools.only_default();
+    let mut best: Option<Attempt> = None;
+    let mut failed: Option<(usize, Parting)> = None;
+    loop {
+        let stop = search.play();
+        let Some(stop) = stop else {
+            return search.attempt(None, false);
+        };
+        let (run_end, parting) = (stop.played.run_end, (*stop.parting).clone());
+        let parting = match failed.take() {
+            Some((end, before)) if end == run_end => before.or_further(parting),
+            _ => parting,
+        };
+        let gave_up = search.work > most;
+        if !gave_up && search.read_otherwise(&stop) {
+            failed = Some((run_end, parting));
+            continue;
+        }
+        let tells = !search.plan.pools.only_default() || task.tells_of_private_pools(&parting);
+        let apart = parting.apart.filter(|_| tells && !gave_up);
+        let attempt = search.attempt(Some(parting), gave_up);
+        let mut furthest = match best.take() {
+            Some(best) if invents || !attempt.goes_further_than(&best) => best,
+            _ => attempt,
+        };
+        furthest.gave_up |= gave_up;
+        if !apart.is_some_and(|(one, other)| search.learn(one, other)) {
+            return furthest;
+        }
+        best = Some(furthest);
+    }
+}
+
+struct Search<'a, T> {
+    task: &'a T,
+    plan: Plan,
+    player: Player,
+    /// Earlier states, in order.
+    kept: Vec<Player>,
+    /// Calls of the run that is being played which can be read in several ways.
+    open: Vec<Played>,
+    /// Entries played so far.
+    work: usize,
+}
+
+impl<T: Task> Search<'_, T> {
+    /// Plays on to the end, or to where it stops.
+    fn play(&mut self) -> Option<Stop> {
+        while !self.player.at_end() {
+            self.keep_state();
+            let before = self.player.cursor();
+            let played = self.player.step(&self.plan);
+            self.work += self.player.cursor().saturating_sub(before).max(1);
+            match played {
+                Err(stop) => return Some(stop),
+                Ok(played) => {
+                    self.open.retain(|open| open.run_end == played.run_end);
+                    self.open.push(played);
+                }
+            }
+        }
+        let parting = Box::new(self.task.compare_end(&self.player)?);
+        let end = self.task.len();
+        Some(Stop { parting, played: Played { call: end, run_end: end + 1, readings: 1 } })
+    }
+
+    fn keep_state(&mut self) {
+        if !self.player.may_return_here() {
+            return;
+        }
+        let at = self.player.cursor();
+        let last = self.kept.last().map_or(0, Player::cursor);
+        let live = usize::try_from(self.player.engine.stats().active.all.current).unwrap_or(0);
+        if at - last < live.max(KEPT_APART) {
+            return;
+        }
+        if self.kept.len() == MOST_KEPT {
+            // Older ones lie ever farther apart.
+            let mut index = 0;
+            self.kept.retain(|_| {
+                index += 1;
+                index % 2 == 0 || index > MOST_KEPT / 2
+            });
+        }
+        self.kept.push(self.player.clone());
+    }
+
+    /// Goes back to read the call where it stopped in the next way; or an earlier call of the same run.
+    fn read_otherwise(&mut self, stop: &Stop) -> bool {
+        self.open.retain(|open| open.run_end == stop.played.run_end);
+        self.open.push(stop.played);
+        while let Some(open) = self.open.pop() {
+            let next = self.plan.readings.get(&open.call).copied().unwrap_or(0) + 1;
+            if next < open.readings {
+                self.plan.readings.retain(|&call, _| call < open.call);
+                self.plan.readings.insert(open.call, next);
+                self.go_back_to(open.call);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Learns about pools, and goes back to where that matters first.
+    fn learn(&mut self, one: Place, other: Option<Place>) -> bool {
+        let Some(first) = self.plan.pools.learn(one, other) else { return false };
+        let entry = match first {
+            Place::Start(_) => 0,
+            // What was tried for the entries before it in the same run is open again.
+            Place::Entry(entry) => self.player.run_start(entry),
+        };
+        self.plan.readings.retain(|&call, _| call < entry);
+        if matches!(first, Place::Start(_)) {
+            self.kept.clear();
+        }
+        self.go_back_to(entry);
+        true
+    }
+
+    /// The last state before this entry.
+    fn go_back_to(&mut self, entry: usize) {
+        self.kept.retain(|player| player.cursor() <= entry);
+        self.open.clear();
+        self.player = match self.kept.last() {
+            Some(player) => player.clone(),
+            None => self.task.begin(&self.plan.pools),
+        };
+    }
+
+    fn attempt(&self, parting: Option<Parting>, gave_up: bool) -> Attempt {
+        let pools_concluded = self.plan.pools.concluded();
+        Attempt { parting, player: self.player.clone(), pools_concluded, gave_up }
+    }
+}
