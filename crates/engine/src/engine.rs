@@ -18,6 +18,7 @@ use crate::error::{
 };
 use crate::history::{Caller, Context, History, RecordOptions};
 use crate::ledger::Ledger;
+use crate::parked::Parked;
 use crate::pending::Pending;
 use crate::policy::Policy;
 use crate::pool::{PoolError, PoolRef, PoolSet, Pools, StreamFilter};
@@ -54,6 +55,8 @@ pub struct Engine<D> {
     pub(crate) pools: Pools,
     pub(crate) ranges: Ranges,
     pub(crate) pending: Pending,
+    /// The block that was freed last, if it is not merged yet.
+    pub(crate) parked: Option<Parked>,
     /// Blocks in their owners' hands, by address; kept from the first time that someone names a block
     /// by its address alone.
     pub(crate) live: Option<FxHashMap<Address, BlockId>>,
@@ -117,6 +120,7 @@ impl<D: Device> Engine<D> {
             pools: Pools::default(),
             ranges: Ranges::default(),
             pending: Pending::default(),
+            parked: None,
             live: None,
             ledger: Ledger::new(stats),
             callbacks: BTreeMap::new(),
@@ -156,6 +160,10 @@ impl<D: Device> Engine<D> {
             self.poll()?;
         }
         let request = self.plan(bytes, stream);
+        if let Some(allocation) = self.hand_out_parked(&request, stack) {
+            return Ok(allocation);
+        }
+        self.settle();
         if let Some(id) = self.find_cached(&request) {
             return Ok(self.hand_out(Found::Cached(id), &request, stack));
         }
@@ -197,6 +205,7 @@ impl<D: Device> Engine<D> {
         let mut request = request;
         if !self.callbacks.is_empty() {
             let freed = self.run_callbacks();
+            self.settle();
             // They may have changed pools and settings.
             request = self.plan(request.bytes, request.stream);
             if freed && let Some(id) = self.find_cached(&request) {
@@ -260,7 +269,7 @@ impl<D: Device> Engine<D> {
         let was_split = block.is_split();
         let fixed = block.range.is_none();
         let old = (block.size, block.address);
-        let cut = self.policy.splits(&self.config, block, request)
+        let cut = self.policy.splits(&self.config, block.size, block.pool.kind, request)
             && !self.pools.never_splits(request.pool.set);
         let mut split = SplitChange::default();
         let pool = self.pools.half_mut(request.pool);
@@ -285,6 +294,18 @@ impl<D: Device> Engine<D> {
             }
             whole
         };
+        self.give_to_owner(id, request, split, stack)
+    }
+
+    /// Writes the request into the block that serves it.
+    #[inline]
+    pub(crate) fn give_to_owner(
+        &mut self,
+        id: BlockId,
+        request: &Request,
+        split: SplitChange,
+        stack: Option<StackId>,
+    ) -> Allocation {
         let block = &mut self.blocks[id];
         block.allocated = true;
         block.requested = request.bytes;
@@ -442,6 +463,7 @@ impl<D: Device> Engine<D> {
     #[track_caller]
     pub fn empty_cache_of(&mut self, pool: PoolId) -> Result<(), CacheError> {
         let stack = self.ledger.stack(Context::All, Location::caller());
+        self.settle();
         let result = if pool.is_default() {
             self.flush(stack).map_err(CacheError::Device)
         } else {

@@ -11,12 +11,20 @@ use crate::pool::PoolSet;
 impl<D: Device> Engine<D> {
     /// Takes a block, which is live no more, out of its owner's hands.
     pub(crate) fn give_back(&mut self, id: BlockId, caller: Caller) -> Result<(), DeviceError> {
+        self.settle();
         let stack = self.ledger.stack(Context::All, caller).or(self.blocks[id].stack);
         self.blocks[id].allocated = false;
         let event = Event::FreeRequested(self.block_event(id));
         self.emit(&event, stack);
         if !self.blocks[id].is_used_elsewhere() {
-            self.complete_free(id, stack);
+            let before = self.block_event(id);
+            match self.park(id) {
+                Some(split) => {
+                    let event = Event::FreeCompleted(BlockEvent { split, ..before });
+                    self.emit(&event, stack);
+                }
+                None => self.complete_free(id, stack),
+            }
             return Ok(());
         }
         if self.pools.diverting() {
@@ -35,6 +43,7 @@ impl<D: Device> Engine<D> {
 
     /// Puts a block that nothing uses back into its pool, merged with its neighbours.
     pub(crate) fn complete_free(&mut self, id: BlockId, stack: Option<StackId>) {
+        self.settle();
         let before = self.block_event(id);
         let block = &mut self.blocks[id];
         let fixed = block.range.is_none();

@@ -42,7 +42,7 @@ impl<D: Device> Engine<D> {
         let mut sums = Sums::default();
         for (id, block) in self.blocks.iter() {
             self.check_block(id, block)?;
-            add(&mut sums, block);
+            self.add(&mut sums, id, block);
         }
         self.check_sets(&sums)?;
         self.check_figures(&sums)
@@ -78,7 +78,9 @@ impl<D: Device> Engine<D> {
                 (next.stream, next.pool, next.range) == (block.stream, block.pool, block.range),
                 "the segment of {at} mixes streams, pools or ranges"
             );
-            let merged = !(block.is_idle() && next.is_idle() && block.mapped == next.mapped);
+            let parked = self.parked.is_some_and(|it| it.id == id && it.rest == block.next);
+            let merged =
+                parked || !(block.is_idle() && next.is_idle() && block.mapped == next.mapped);
             ensure!(merged, "the free block at {at} was not merged with the next");
         }
         if let Some(prev) = block.prev {
@@ -175,30 +177,34 @@ impl<D: Device> Engine<D> {
         }
         Ok(())
     }
-}
 
-fn add(sums: &mut Sums, block: &Block) {
-    if !block.mapped {
-        sums.unmapped += 1;
-        return;
-    }
-    sums.reserved += block.size;
-    if block.is_idle() {
-        sums.free += 1;
-        if block.range.is_none() && block.is_split() {
-            sums.split.count += 1;
-            sums.split.bytes += block.size.cast_signed();
+    fn add(&self, sums: &mut Sums, id: BlockId, block: &Block) {
+        if !block.mapped {
+            sums.unmapped += 1;
+            return;
         }
-        return;
-    }
-    sums.active += block.size;
-    sums.requested += block.requested;
-    if block.allocated {
-        sums.live += 1;
-        sums.allocated += block.size;
-    } else {
-        sums.pending_events += block.foreign().events as usize;
-        // A block that could not record all its events is in both.
-        sums.deferred += usize::from(!block.foreign().streams.is_empty());
+        sums.reserved += block.size;
+        if block.is_idle() {
+            let parked = self.parked.filter(|it| it.id == id || it.rest == Some(id));
+            // A parked block is in no set; with its rest it counts as one.
+            let is_parked = parked.is_some_and(|it| it.id == id);
+            sums.free += usize::from(!is_parked);
+            if block.range.is_none() && parked.map_or(block.is_split(), |it| it.is_split) {
+                sums.split.count +=
+                    i64::from(!(is_parked && parked.is_some_and(|it| it.rest.is_some())));
+                sums.split.bytes += block.size.cast_signed();
+            }
+            return;
+        }
+        sums.active += block.size;
+        sums.requested += block.requested;
+        if block.allocated {
+            sums.live += 1;
+            sums.allocated += block.size;
+        } else {
+            sums.pending_events += block.foreign().events as usize;
+            // A block that could not record all its events is in both.
+            sums.deferred += usize::from(!block.foreign().streams.is_empty());
+        }
     }
 }

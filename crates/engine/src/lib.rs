@@ -39,6 +39,8 @@ mod grow;
 // back from the owner,
 mod give_back;
 
+mod parked;
+
 mod pending;
 
 mod complete;

@@ -80,13 +80,19 @@ impl<D: Device> Engine<D> {
                 segment.active_size += block.size;
                 segment.requested_size += block.requested;
             }
-            segment.blocks.push(SnapshotBlock {
-                address: block.address,
-                size: block.size,
-                requested_size: block.requested,
-                state,
-                stack: block.stack,
-            });
+            match segment.blocks.last_mut() {
+                // Not merged yet.
+                Some(last) if last.state == state && state == BlockState::Inactive => {
+                    last.size += block.size;
+                }
+                _ => segment.blocks.push(SnapshotBlock {
+                    address: block.address,
+                    size: block.size,
+                    requested_size: block.requested,
+                    state,
+                    stack: block.stack,
+                }),
+            }
             at = block.next;
         }
         segment

@@ -8,7 +8,9 @@ mod pytorch;
 use std::fmt;
 use std::str::FromStr;
 
-use crate::block::{Block, BlockId, Blocks};
+use tonnage_events::PoolKind;
+
+use crate::block::{BlockId, Blocks};
 use crate::config::Config;
 use crate::pool::BlockPool;
 use crate::request::Request;
@@ -54,10 +56,23 @@ impl Policy {
         }
     }
 
-    /// Whether a block chosen for the request gives back what the request does not need.
-    pub(crate) fn splits(self, config: &Config, block: &Block, request: &Request) -> bool {
+    /// Whether a block of this size that was chosen for the request gives back what the request does not need.
+    pub(crate) fn splits(
+        self,
+        config: &Config,
+        size: u64,
+        kind: PoolKind,
+        request: &Request,
+    ) -> bool {
         match self {
-            Self::Pytorch => pytorch::splits(config, block, request),
+            Self::Pytorch => pytorch::splits(config, size, kind, request),
+        }
+    }
+
+    /// Whether the first free block that is large enough serves the request, if it has this size.
+    pub(crate) fn accepts(self, config: &Config, size: u64, request: &Request) -> bool {
+        match self {
+            Self::Pytorch => pytorch::accepts(config, size, request),
         }
     }
 }

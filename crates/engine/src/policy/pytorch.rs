@@ -2,7 +2,7 @@
 
 use tonnage_events::PoolKind;
 
-use crate::block::{Block, BlockId, Blocks};
+use crate::block::{BlockId, Blocks};
 use crate::config::Config;
 use crate::pool::BlockPool;
 use crate::request::{MIN_BLOCK, Request, SMALL_SIZE, kind_of};
@@ -36,13 +36,17 @@ pub(super) fn choose(
         chosen = choose_around_ranges(pool, blocks, request)?;
     }
     // Only this one candidate is tested: no other is tried in its place.
+    accepts(config, blocks[chosen].size, request).then_some(chosen)
+}
+
+pub(super) fn accepts(config: &Config, found: u64, request: &Request) -> bool {
+    let size = request.size;
     let max_split = config.max_split_size();
-    let found = blocks[chosen].size;
     let too_good = size < max_split && found >= max_split;
     // The sum wraps around for absurd settings, as PyTorch's does.
     let too_loose =
         size >= max_split && found >= size.wrapping_add(config.max_non_split_rounding());
-    (!too_good && !too_loose).then_some(chosen)
+    !too_good && !too_loose
 }
 
 /// The candidate where the best fit is part of an expandable segment.
@@ -70,9 +74,9 @@ fn reach(blocks: &Blocks, id: BlockId) -> u64 {
     block.size + behind.map_or(0, |next| next.size)
 }
 
-pub(super) fn splits(config: &Config, block: &Block, request: &Request) -> bool {
-    let remaining = block.size - request.size;
-    if block.pool.kind == PoolKind::Small || request.expandable {
+pub(super) fn splits(config: &Config, size: u64, kind: PoolKind, request: &Request) -> bool {
+    let remaining = size - request.size;
+    if kind == PoolKind::Small || request.expandable {
         remaining >= MIN_BLOCK
     } else {
         request.size < config.max_split_size() && remaining > SMALL_SIZE

@@ -50,6 +50,26 @@ impl FreeBlocks {
         self.of(stream)?.first_from(size)
     }
 
+    /// Whether no block of `stream` with at least `size` bytes comes before a place, given by size and
+    /// address; one of them does not count.
+    #[inline]
+    pub(crate) fn has_none_before(
+        &self,
+        stream: StreamId,
+        size: u64,
+        place: (u64, Address),
+        but: Option<BlockId>,
+    ) -> bool {
+        let Some(blocks) = self.of(stream) else { return true };
+        let end = key(place.0, place.1);
+        let first = blocks.entry_from(key(size, Address(0)));
+        let first = match first {
+            Some(entry) if Some(entry.id) == but => blocks.entry_from(entry.key + 1),
+            first => first,
+        };
+        first.is_none_or(|entry| entry.key > end)
+    }
+
     /// Blocks of `stream` with at least `size` bytes, in order.
     pub(crate) fn at_least(&self, stream: StreamId, size: u64) -> impl Iterator<Item = BlockId> {
         self.of(stream).into_iter().flat_map(move |blocks| blocks.from(size))
@@ -170,8 +190,14 @@ impl Bins {
 
     #[inline]
     fn first_from(&self, size: u64) -> Option<BlockId> {
-        let bin = bin_of(size);
-        self.bins[bin].first_from(key(size, Address(0))).or_else(|| {
+        self.entry_from(key(size, Address(0))).map(|entry| entry.id)
+    }
+
+    /// The first entry that is not below the key.
+    #[inline]
+    fn entry_from(&self, key: Key) -> Option<Entry> {
+        let bin = bin_of((key >> 64) as u64);
+        self.bins[bin].first_from(key).or_else(|| {
             let next = self.filled_from(bin + 1)?;
             self.bins[next].first_from(0)
         })
@@ -323,9 +349,9 @@ impl Ordered {
     }
 
     #[inline]
-    fn first_from(&self, key: Key) -> Option<BlockId> {
+    fn first_from(&self, key: Key) -> Option<Entry> {
         let run = self.run(self.run_of(key));
-        run.get(place(run, key)).map(|entry| entry.id)
+        run.get(place(run, key)).copied()
     }
 
     fn from(&self, key: Key) -> impl Iterator<Item = BlockId> {

@@ -1,0 +1,141 @@
+//! The block that was freed last, before it is merged.
+//!
+//! Programs often free a block and then ask for one of the same size, and then PyTorch merges the
+//! block with the free one behind it, only to cut it off again. Here the last free is entered in the
+//! figures and the history at once, but merged only when something else happens; if the next request
+//! would get the very same block, it gets it, and neither merging nor cutting takes place.
+//!
+//! *No answer differs from what it would be if the block had been merged.* Whoever looks at blocks
+//! and sets either settles first or counts the parked block and its rest as one.
+
+use tonnage_device::Device;
+use tonnage_events::{Address, SplitChange, StackId, StreamId};
+
+use crate::block::BlockId;
+use crate::engine::{Allocation, Engine};
+use crate::pool::PoolRef;
+use crate::request::Request;
+
+/// A block that is free by all accounts but in no set.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Parked {
+    pub(crate) id: BlockId,
+    /// The free block behind it, which is to become part of it.
+    pub(crate) rest: Option<BlockId>,
+    /// Its size and that of its rest.
+    size: u64,
+    /// Its address, stream and pool: what a request is compared with first.
+    address: Address,
+    stream: StreamId,
+    pool: PoolRef,
+    /// Bytes of the block alone.
+    own_size: u64,
+    /// Whether the segment has blocks besides the two.
+    pub(crate) is_split: bool,
+}
+
+impl<D: Device> Engine<D> {
+    /// Parks a block that its owner has given back and nothing else uses, if that is worth it. Says what
+    /// that does to the free remainders of split segments.
+    #[inline]
+    pub(crate) fn park(&mut self, id: BlockId) -> Option<SplitChange> {
+        debug_assert!(self.parked.is_none(), "there is one place");
+        let block = &self.blocks[id];
+        // Pages of a range can go by themselves; and under garbage collection a block's age counts.
+        if block.range.is_some()
+            || self.collects_garbage()
+            || self.mergeable(id, block.prev).is_some()
+        {
+            return None;
+        }
+        let rest = self.mergeable(id, block.next);
+        let mut split = SplitChange::default();
+        let (mut size, mut behind) = (block.size, block.next);
+        if let Some(rest) = rest.map(|rest| &self.blocks[rest]) {
+            split = SplitChange { count: -1, bytes: -rest.size.cast_signed() };
+            size += rest.size;
+            behind = rest.next;
+        }
+        let is_split = block.prev.is_some() || behind.is_some();
+        if is_split {
+            split.count += 1;
+            split.bytes += size.cast_signed();
+        }
+        let (address, stream, pool, own_size) =
+            (block.address, block.stream, block.pool, block.size);
+        self.parked = Some(Parked { id, rest, size, address, stream, pool, own_size, is_split });
+        let block = &mut self.blocks[id];
+        block.stack = None;
+        block.forget_foreign();
+        Some(split)
+    }
+
+    /// Merges the parked block, if there is one, and puts it where it belongs.
+    #[inline]
+    pub(crate) fn settle(&mut self) {
+        if let Some(parked) = self.parked.take() {
+            self.settle_parked(parked);
+        }
+    }
+
+    fn settle_parked(&mut self, parked: Parked) {
+        let Parked { id, rest, pool, .. } = parked;
+        let pool = self.pools.half_mut(pool);
+        let Some(rest) = rest else {
+            pool.put(id, &mut self.blocks);
+            return;
+        };
+        let old = (self.blocks[rest].size, self.blocks[rest].address);
+        self.blocks.absorb(id, rest);
+        pool.replace(old, id, &mut self.blocks);
+    }
+
+    /// Hands the parked block out again, if the request would get it once it were merged.
+    #[inline]
+    pub(crate) fn hand_out_parked(
+        &mut self,
+        request: &Request,
+        stack: Option<StackId>,
+    ) -> Option<Allocation> {
+        let parked = self.parked?;
+        let same = parked.own_size == request.size
+            && parked.stream == request.stream
+            && parked.pool == request.pool;
+        if !same || !self.would_serve(&parked, request) {
+            return None;
+        }
+        self.parked = None;
+        let size = parked.size.cast_signed();
+        let mut split = SplitChange::default();
+        if let Some(rest) = parked.rest {
+            // The rest of a block that is cut keeps its stale size.
+            let stale = self.blocks[parked.id].requested;
+            self.blocks[rest].requested = stale;
+            split = if parked.is_split {
+                SplitChange { count: 0, bytes: -request.size.cast_signed() }
+            } else {
+                SplitChange { count: 1, bytes: size - request.size.cast_signed() }
+            };
+        } else if parked.is_split {
+            split = SplitChange { count: -1, bytes: -size };
+        }
+        Some(self.give_to_owner(parked.id, request, split, stack))
+    }
+
+    /// Whether the parked block, merged, is what the search would find, and would be cut where it ends
+    /// now.
+    #[inline]
+    fn would_serve(&self, parked: &Parked, request: &Request) -> bool {
+        let kind = parked.pool.kind;
+        let cut = self.policy.splits(&self.config, parked.size, kind, request)
+            && !self.pools.never_splits(request.pool.set);
+        cut == parked.rest.is_some()
+            && self.policy.accepts(&self.config, parked.size, request)
+            && self.pools.half(parked.pool).free().has_none_before(
+                request.stream,
+                request.size,
+                (parked.size, parked.address),
+                parked.rest,
+            )
+    }
+}
