@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use tonnage_events::Action;
 use tonnage_replay::recording::{RecordingOptions, rebuild_start, replay_recording};
 use tonnage_replay::{HistoryKind, Outcome};
 use tonnage_snapshot::SnapshotFile;
@@ -117,6 +118,53 @@ fn a_history_may_begin_anywhere_even_inside_a_call() {
             assert_current_figures(&outcome, &facts, &what);
         }
     });
+}
+
+#[test]
+fn a_history_cut_anywhere_is_exact_or_says_that_ages_decide() {
+    let names = names();
+    for_each(&names, |name| {
+        let (file, facts) = (open(name), facts(name));
+        let length = file.traces[0].len() as u64;
+        // Cuts by seed: the name.
+        let mut seed = name.bytes().fold(7_u64, |seed, byte| seed * 31 + u64::from(byte));
+        for _ in 0..2 {
+            seed = seed.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+            let cut = 1 + (seed >> 33) % (length - 1);
+            let what = format!("{name} from entry {cut} on");
+            let outcome =
+                replay_recording(&without_head(&file, cut as usize), &options(&facts)).unwrap();
+            let says = |what: &str| outcome.inferred.iter().any(|line| line.starts_with(what));
+            if outcome.difference.is_some() {
+                assert!(name.ends_with(".gc60"), "{what}: {:?}", outcome.difference);
+                assert!(says("garbage collection: "), "{what}: {:?}", outcome.inferred);
+                continue;
+            }
+            assert_current_figures(&outcome, &facts, &what);
+        }
+    });
+}
+
+#[test]
+fn entries_of_a_call_that_began_before_the_history_are_said_not_to_be_compared() {
+    let file = open("multistream.tight");
+    let facts = facts("multistream.tight");
+    let trace = &file.traces[0];
+    let inside = |index: &usize| {
+        trace[*index - 1].action == Action::SegmentFree
+            && trace[*index].action == Action::SegmentAlloc
+    };
+    let cut = (1..trace.len()).find(inside).expect("requests that give memory back");
+    let outcome = replay_recording(&without_head(&file, cut), &options(&facts)).unwrap();
+    assert_eq!(outcome.difference, None);
+    let completed = (1..trace.len()).find(|&index| {
+        trace[index].action == Action::FreeCompleted
+            && trace[index - 1].action == Action::FreeRequested
+    });
+    let cut = completed.expect("frees that complete at once");
+    let outcome = replay_recording(&without_head(&file, cut), &options(&facts)).unwrap();
+    let said = outcome.inferred.iter().any(|line| line.ends_with("not compared: 1"));
+    assert!(said && outcome.exact(), "{:?}", outcome.inferred);
 }
 
 #[test]

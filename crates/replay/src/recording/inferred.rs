@@ -1,7 +1,10 @@
 //! What was concluded on the way, in words.
 
-use super::player::{Notes, Player};
-use super::search::{Attempt, MOST_WORK};
+use tonnage_events::{Address, Bytes, SnapshotSegment, TraceEntry};
+
+use super::budget::MOST_WORK;
+use super::player::{Notes, Player, gives_back};
+use super::search::Attempt;
 
 /// What a replay concluded, in words.
 pub(super) fn describe(attempt: &Attempt, limit: Option<u64>, inferred: &mut Vec<String>) {
@@ -14,10 +17,57 @@ pub(super) fn describe(attempt: &Attempt, limit: Option<u64>, inferred: &mut Vec
     }
     if attempt.gave_up {
         inferred.push(format!(
-            "pools: the search gave up after playing {MOST_WORK} times the recording; there may be a reading \
+            "search: it gave up before it had played the recording {MOST_WORK} times; there may be a reading \
              that fits"
         ));
     }
+}
+
+/// What there was before the first entry, in words, and what is not known of it. `collects` says whether
+/// garbage is collected.
+pub(super) fn describe_start(
+    attempt: &Attempt,
+    entries: &[TraceEntry],
+    collects: bool,
+    inferred: &mut Vec<String>,
+) {
+    let start = &attempt.player.reading.start;
+    let held = Bytes(start.iter().map(|it| it.total_size).sum());
+    inferred.push(format!(
+        "history: it does not go back to the beginning; {held} in {} segments were there before its first \
+         entry",
+        start.len()
+    ));
+    let from = attempt.player.from;
+    if from > 0 {
+        inferred.push(format!(
+            "history: it begins inside a call; how many entries belong to that and are not compared: {from}"
+        ));
+    }
+    if let [only] = &start[..]
+        && only.active_size == 0
+        && let Some(entry) = entries.iter().position(|it| holds(only, it.address))
+    {
+        inferred.push(format!(
+            "history: nothing but an unused segment was there, first used by entry {entry}; if the entry that \
+             obtained it is missing before that one, it looks the same"
+        ));
+    }
+    let aged = attempt.parting.as_ref().is_some_and(|parting| {
+        let got = parting.got.map(|got| got.action);
+        [parting.recorded, got].into_iter().flatten().any(gives_back)
+    });
+    if collects && aged {
+        inferred.push(
+            "garbage collection: how long blocks had been free before the first entry is not known, and \
+             decides what goes back; the difference may be no more than that"
+                .to_owned(),
+        );
+    }
+}
+
+fn holds(segment: &SnapshotSegment, address: Address) -> bool {
+    address.0.checked_sub(segment.address.0).is_some_and(|offset| offset < segment.total_size)
 }
 
 fn describe_calls(notes: &Notes, player: &Player, limit: Option<u64>, inferred: &mut Vec<String>) {

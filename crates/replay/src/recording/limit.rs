@@ -21,16 +21,17 @@ enum Verdict {
     Other,
 }
 
-/// The lowest and the highest limit found that reproduce the recording.
+/// The lowest and the highest limit found that reproduce the recording. `replay` may refuse, once it has
+/// taken long enough.
 pub(super) fn find_limits(
     lowest: u64,
     highest: u64,
-    mut replay: impl FnMut(u64) -> Attempt,
+    mut replay: impl FnMut(u64) -> Option<Attempt>,
 ) -> Option<(u64, u64)> {
     let mut left = MOST_REPLAYS;
     let mut judge = |limit| {
         left = left.checked_sub(1)?;
-        Some(verdict(replay(limit).parting.as_ref()))
+        Some(verdict(replay(limit)?.parting.as_ref()))
     };
     let (mut low, mut high) = (lowest, highest);
     let exact = loop {

@@ -16,6 +16,11 @@
 //! 9. `witness`: entries that contradict others, to blame the right one.
 //! 10. `limit`: which limits would explain what no other reading does.
 //! 11. `inferred`: what was concluded, in words.
+//!
+//! `budget` bounds all of that together: no outcome takes more than playing 64 times the recording and
+//! 200,000 entries, and where that is not enough the outcome says so.
+
+mod budget;
 
 mod final_state;
 

@@ -17,7 +17,7 @@ use rustc_hash::FxHashMap;
 use tonnage_engine::{AllocError, Engine, Start, StreamFilter};
 use tonnage_events::{Action, Address, PoolId, TraceEntry};
 
-use super::pools::{Place, Pools};
+use super::pools::{Fact, Place, Pools};
 use super::reading::Reading;
 use super::script::Script;
 use super::timeline::Timeline;
@@ -32,9 +32,8 @@ pub(super) struct Parting {
     pub(super) recorded: Option<Action>,
     /// What the engine did there.
     pub(super) got: Option<TraceEntry>,
-    /// Two segments that are of different pools if nothing else is wrong; or one that is not of the
-    /// default pool.
-    pub(super) apart: Option<(Place, Option<Place>)>,
+    /// What that tells about pools, if nothing else is wrong: the likeliest first.
+    pub(super) facts: Vec<Fact>,
     /// Whether a request was read as nothing but a request.
     plain: bool,
 }
@@ -42,15 +41,16 @@ pub(super) struct Parting {
 impl Parting {
     /// After the last entry.
     pub(super) fn at_end(difference: Difference) -> Self {
-        Self { difference, recorded: None, got: None, apart: None, plain: true }
+        Self { difference, recorded: None, got: None, facts: Vec::new(), plain: true }
     }
 
     /// Both readings of the same entries stopped: the difference is the further one's, what was done
-    /// there the plainer one's.
+    /// there the plainer one's, and what they tell about pools comes together.
     pub(super) fn or_further(self, other: Self) -> Self {
         let further = other.difference.event > self.difference.event;
         let plainer = other.plain && !self.plain;
-        let (far, near) = if further { (other, self) } else { (self, other) };
+        let (mut far, near) = if further { (other, self) } else { (self, other) };
+        far.facts.extend(near.facts);
         if plainer == further {
             return far;
         }
@@ -126,6 +126,9 @@ struct Run {
     /// The segment that serves the request.
     place: Option<Place>,
     pool: PoolId,
+    /// The segment that goes back first, or else the first with a block that is found complete: of the
+    /// pool that is emptied first, if that is how the run is read.
+    first: Option<Place>,
     gives_back: bool,
     completes: bool,
 }
@@ -135,6 +138,8 @@ struct Run {
 pub(super) struct Player {
     pub(super) engine: Engine<Script>,
     context: Arc<Context>,
+    /// The entry that it began with; those before it are not compared.
+    pub(super) from: usize,
     pub(super) notes: Notes,
     /// What was concluded, for another allocator to be asked for the same.
     pub(super) reading: Reading,
@@ -170,7 +175,7 @@ impl Player {
         let granted = engine.stats().memory_reserved();
         engine.device_mut().restored(from, granted);
         let (notes, released) = (Notes::default(), BTreeMap::new());
-        Self { engine, context, notes, reading, used, released }
+        Self { engine, context, from, notes, reading, used, released }
     }
 
     pub(super) fn cursor(&self) -> usize {
@@ -257,7 +262,7 @@ impl Player {
                 self.empty(PoolId::DEFAULT, run.from)
             }
             Way::EmptyOnePool => {
-                let first = given_back.first().map(|&(_, place)| place);
+                let first = run.first;
                 let pool = first.map_or(PoolId::DEFAULT, |place| plan.pools.pool(place));
                 if let Some(place) = first {
                     self.release_pool(pool, place, run.from);
@@ -268,7 +273,7 @@ impl Player {
         let played = Played { call: run.from, run_end: run.to, readings: ways.len() };
         result.map(|()| played).map_err(|mut parting| {
             parting.plain = matches!(way, Way::Request { .. });
-            parting.apart = self.apart(&run, &parting, &given_back, &plan.pools);
+            parting.facts = self.facts(&run, &parting, &given_back, &plan.pools);
             Stop { parting, played }
         })
     }
@@ -283,12 +288,14 @@ impl Player {
         let end = self.entries().get(to).copied();
         let request = end.filter(|it| matches!(it.action, Action::Alloc | Action::Oom));
         let place = request.and_then(|request| self.place_of(&request, from, to));
+        let first = entries.iter().find(|entry| gives_back(entry.action)).or(entries.first());
         Run {
             from,
             to,
             request,
             place,
             pool: place.map_or(PoolId::DEFAULT, |place| pools.pool(place)),
+            first: first.and_then(|entry| self.engine.device().owner(entry.address)),
             gives_back: entries.iter().any(|entry| gives_back(entry.action)),
             completes: entries.iter().any(|entry| entry.action == Action::FreeCompleted),
         }
@@ -359,6 +366,7 @@ impl Player {
         entries.filter_map(place).collect()
     }
 
+    /// The segment of the first entry of a run: of the pool that is emptied first.
     fn play_request(
         &mut self,
         run: &Run,
@@ -477,32 +485,68 @@ impl Player {
         }
     }
 
-    /// What a parting says about pools; see [`Parting::apart`].
-    fn apart(
+    /// What a parting tells about pools; see [`Parting::facts`].
+    fn facts(
         &self,
         run: &Run,
         parting: &Parting,
         given_back: &[(usize, Place)],
         pools: &Pools,
-    ) -> Option<(Place, Option<Place>)> {
+    ) -> Vec<Fact> {
+        let mut facts: Vec<Fact> = Vec::new();
         if parting.plain && !run.pool.is_default() && !self.used.contains(&run.pool) {
-            // The pool was gone when the request came: what went back was of another.
-            return Some((*self.released.get(&run.pool)?, Some(run.place?)));
+            // The pool was gone when the request came: what went back was of another, or this one is
+            // of the default pool, which is never gone.
+            if let (Some(&released), Some(place)) = (self.released.get(&run.pool), run.place) {
+                facts.extend((released != place).then_some(Fact::Unlike(released, place)));
+                facts.push(Fact::Default(place));
+            }
+            return facts;
         }
+        facts.extend(self.fact_of_mismatch(run, given_back, pools));
+        if let Some(place) = run.place
+            && run.completes
+            && !run.gives_back
+            && !run.pool.is_default()
+        {
+            // Requests to private pools find no free complete.
+            facts.push(Fact::Default(place));
+        }
+        facts
+    }
+
+    fn fact_of_mismatch(
+        &self,
+        run: &Run,
+        given_back: &[(usize, Place)],
+        pools: &Pools,
+    ) -> Option<Fact> {
         let mismatch = self.engine.device().mismatch()?;
+        let touched = mismatch.place?;
         match mismatch.got.action {
-            Action::Alloc | Action::SegmentMap => Some((mismatch.place?, Some(run.place?))),
+            Action::Alloc | Action::SegmentMap => {
+                // What went back before the request could not serve it.
+                let went_back = given_back.iter().any(|&(_, place)| place == touched);
+                (!went_back).then_some(Fact::Apart(touched, run.place?))
+            }
             Action::SegmentFree | Action::SegmentUnmap => {
                 // Of those that went back in the same call, or should have now, one of the same pool.
-                let released = mismatch.place?;
-                let pool = pools.pool(released);
+                let pool = pools.pool(touched);
                 let others = given_back.iter().rev().filter(|(at, _)| *at <= mismatch.event);
-                let mut others = others.map(|&(_, place)| place).filter(|&it| it != released);
+                let mut others = others.map(|&(_, place)| place).filter(|&it| it != touched);
                 let instead = given_back.iter().find(|&&(at, _)| at == mismatch.event);
                 match (others.find(|&other| pools.pool(other) == pool), instead) {
-                    (Some(other), _) => Some((released, Some(other))),
-                    (None, _) if pool.is_default() => Some((released, None)),
-                    (None, instead) => Some((released, Some(instead?.1))),
+                    (Some(other), _) => Some(Fact::Unlike(touched, other)),
+                    (None, _) if pool.is_default() => Some(Fact::Private(touched)),
+                    (None, instead) => Some(Fact::Unlike(touched, instead?.1)),
+                }
+            }
+            Action::FreeCompleted => {
+                // Emptying one private pool waits for its own blocks alone.
+                let first = run.first?;
+                match pools.pool(first).is_default() {
+                    true => Some(Fact::Private(first)),
+                    false => Some(Fact::Unlike(first, touched)),
                 }
             }
             _ => None,
@@ -529,7 +573,7 @@ impl Player {
             difference: Difference { event, expected, got },
             recorded: recorded.map(|entry| entry.action),
             got: entry,
-            apart: None,
+            facts: Vec::new(),
             plain: true,
         })
     }

@@ -5,7 +5,8 @@
 //! still there; of the others it is known only that some cannot be of the same pool, and that is
 //! learnt on the way: where the engine would take a free block of one segment, but the recording took or
 //! obtained another, the two are of different pools. So the pools are a colouring of a graph whose edges
-//! come one at a time. The default pool comes first, then those of the file, then invented ones.
+//! come one at a time: the earlier of two that nobody knows is taken to be of the default pool, until
+//! something tells that it is the other way round.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,6 +25,30 @@ pub(crate) enum Place {
     Entry(usize),
 }
 
+/// What a parting tells about pools, if nothing else is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fact {
+    /// Two segments are of different pools: a free block of one would have served, and the other did.
+    Apart(Place, Place),
+    /// Two segments are of different pools if the call was read rightly: only one of them went back.
+    Unlike(Place, Place),
+    /// A segment is not of the default pool.
+    Private(Place),
+    /// A segment is of the default pool.
+    Default(Place),
+}
+
+impl Fact {
+    /// Whether both say something of the same segment.
+    pub(super) fn shares_place(self, other: Self) -> bool {
+        let places = |fact| match fact {
+            Self::Apart(one, other) | Self::Unlike(one, other) => [one, other],
+            Self::Private(it) | Self::Default(it) => [it, it],
+        };
+        places(self).iter().any(|place| places(other).contains(place))
+    }
+}
+
 /// The pool of each segment, as far as it is known or concluded.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pools {
@@ -33,8 +58,12 @@ pub(super) struct Pools {
     last: u64,
     /// Pairs of different pools, both ways round.
     apart: BTreeMap<Place, BTreeSet<Place>>,
+    /// Pairs that are taken to be.
+    unlike: BTreeMap<Place, BTreeSet<Place>>,
     /// Those that are not of the default pool.
     private: BTreeSet<Place>,
+    /// Those that are.
+    default: BTreeSet<Place>,
     /// Conclusions that differ from the default pool.
     concluded: BTreeMap<Place, PoolId>,
 }
@@ -80,47 +109,67 @@ impl Pools {
         self.concluded.len()
     }
 
-    /// Learns that two segments are of different pools, or one not of the default pool, and returns
-    /// the first segment whose pool is another now. None if that cannot be, or changes nothing.
-    pub(super) fn learn(&mut self, one: Place, other: Option<Place>) -> Option<Place> {
-        match other {
-            Some(other) if one == other => return None,
-            Some(other) => {
-                self.apart.entry(one).or_default().insert(other);
-                self.apart.entry(other).or_default().insert(one);
+    /// The pools after some facts are learnt, and the first segment whose pool is another then. None if
+    /// they cannot be, or change nothing.
+    pub(super) fn with(mut self, facts: &[Fact], now: &Self) -> Option<(Self, Place)> {
+        for &fact in facts {
+            match fact {
+                Fact::Apart(one, other) | Fact::Unlike(one, other) if one == other => return None,
+                Fact::Apart(one, other) => {
+                    self.apart.entry(one).or_default().insert(other);
+                    self.apart.entry(other).or_default().insert(one);
+                }
+                Fact::Unlike(one, other) => {
+                    self.unlike.entry(one).or_default().insert(other);
+                    self.unlike.entry(other).or_default().insert(one);
+                }
+                Fact::Private(place) => drop(self.private.insert(place)),
+                Fact::Default(place) => drop(self.default.insert(place)),
             }
-            None => drop(self.private.insert(one)),
         }
-        self.conclude()
+        self.concluded = self.coloured()?;
+        let first = self.first_change_from(now)?;
+        Some((self, first))
     }
 
-    fn conclude(&mut self) -> Option<Place> {
-        let concluded = self.coloured()?;
-        let changed = |(place, pool): (&Place, &PoolId), others: &BTreeMap<Place, PoolId>| {
-            (others.get(place) != Some(pool)).then_some(*place)
+    /// As it was before some facts were learnt, but with all pairs of different pools: these are sure,
+    /// which of the two is the private one is not.
+    pub(super) fn reconsidered(&self, before: &Self) -> Self {
+        Self { apart: self.apart.clone(), ..before.clone() }
+    }
+
+    /// The first segment for which these conclusions differ from others.
+    fn first_change_from(&self, other: &Self) -> Option<Place> {
+        let lacks = |(place, pool): (&Place, &PoolId), others: &Self| {
+            (others.concluded.get(place) != Some(pool)).then_some(*place)
         };
-        let gained = concluded.iter().find_map(|it| changed(it, &self.concluded));
-        let lost = self.concluded.iter().find_map(|it| changed(it, &concluded));
-        let first = gained.into_iter().chain(lost).min();
-        self.concluded = concluded;
-        first
+        let gained = self.concluded.iter().find_map(|it| lacks(it, other));
+        let lost = other.concluded.iter().find_map(|it| lacks(it, self));
+        gained.into_iter().chain(lost).min()
+    }
+
+    /// The pool that a segment has for sure.
+    fn fixed(&self, place: Place) -> Option<PoolId> {
+        let default = self.default.contains(&place).then_some(PoolId::DEFAULT);
+        self.known.get(&place).copied().or(default)
     }
 
     /// The first pool for each segment, in order, that those before it leave.
     fn coloured(&self) -> Option<BTreeMap<Place, PoolId>> {
         let mut concluded = BTreeMap::<Place, PoolId>::new();
-        let places: BTreeSet<_> = self.apart.keys().chain(&self.private).copied().collect();
-        let nothing = BTreeSet::new();
+        let pairs = self.apart.keys().chain(self.unlike.keys());
+        let places: BTreeSet<_> =
+            pairs.chain(&self.private).chain(&self.default).copied().collect();
         let mut settled = BTreeSet::new();
         let mut invented = self.last;
         for &place in &places {
-            let others = self.apart.get(&place).unwrap_or(&nothing);
+            let others = [&self.apart, &self.unlike].into_iter().filter_map(|it| it.get(&place));
             let mut taken = BTreeSet::new();
-            for other in others {
-                match self.known.get(other) {
-                    Some(&pool) => drop(taken.insert(pool)),
-                    None if settled.contains(other) => {
-                        taken.insert(concluded.get(other).copied().unwrap_or_default());
+            for &other in others.flatten() {
+                match self.fixed(other) {
+                    Some(pool) => drop(taken.insert(pool)),
+                    None if settled.contains(&other) => {
+                        taken.insert(concluded.get(&other).copied().unwrap_or_default());
                     }
                     None => {}
                 }
@@ -128,8 +177,9 @@ impl Pools {
             if self.private.contains(&place) {
                 taken.insert(PoolId::DEFAULT);
             }
-            if let Some(known) = self.known.get(&place) {
-                if taken.contains(known) {
+            if let Some(fixed) = self.fixed(place) {
+                let otherwise = !fixed.is_default() && self.default.contains(&place);
+                if otherwise || taken.contains(&fixed) {
                     return None;
                 }
                 continue;
@@ -143,6 +193,15 @@ impl Pools {
             }
         }
         Some(concluded)
+    }
+
+    /// What else a fact may mean: of two segments whose pools nobody knows, the later one is taken to be
+    /// private, but it may be the earlier one.
+    pub(super) fn otherwise(&self, fact: Fact) -> Option<[Fact; 2]> {
+        let (Fact::Apart(one, other) | Fact::Unlike(one, other)) = fact else { return None };
+        let earlier = one.min(other);
+        let open = self.fixed(one).is_none() && self.fixed(other).is_none();
+        (open && self.pool(earlier).is_default()).then_some([fact, Fact::Private(earlier)])
     }
 }
 
@@ -192,18 +251,25 @@ mod tests {
         Pools { known, last: 6, ..Pools::default() }
     }
 
+    /// Learns a fact, and says what is another then.
+    fn learn(pools: &mut Pools, fact: Fact) -> Option<Place> {
+        let (with, first) = pools.clone().with(&[fact], pools)?;
+        *pools = with;
+        Some(first)
+    }
+
     #[test]
     fn segments_of_different_pools_get_different_ones_and_the_first_change_is_told() {
         let (a, b, c) = (Place::Start(Address(9)), Place::Entry(1), Place::Entry(2));
         let mut pools = pools(&[(3, PoolId::DEFAULT)]);
         assert!(pools.only_default());
-        assert_eq!(pools.learn(a, Some(b)), Some(b));
+        assert_eq!(learn(&mut pools, Fact::Apart(a, b)), Some(b));
         assert_eq!([pools.pool(a), pools.pool(b)], [PoolId::DEFAULT, PoolId(0, 7)]);
         // What is known stays.
-        assert_eq!(pools.learn(Place::Entry(3), Some(a)), Some(a));
+        assert_eq!(learn(&mut pools, Fact::Apart(Place::Entry(3), a)), Some(a));
         assert_eq!([pools.pool(a), pools.pool(b)], [PoolId(0, 7), PoolId::DEFAULT]);
-        assert_eq!(pools.learn(b, None), Some(b));
-        assert_eq!(pools.learn(c, Some(a)), None);
+        assert_eq!(learn(&mut pools, Fact::Private(b)), Some(b));
+        assert_eq!(learn(&mut pools, Fact::Apart(c, a)), None);
         assert_eq!(pools.pool(c), PoolId::DEFAULT);
         assert!(!pools.only_default());
     }
@@ -211,7 +277,26 @@ mod tests {
     #[test]
     fn what_cannot_be_is_not_concluded() {
         let mut pools = pools(&[(3, PoolId(0, 7)), (4, PoolId(0, 7))]);
-        assert_eq!(pools.learn(Place::Entry(3), Some(Place::Entry(4))), None);
-        assert_eq!(pools.learn(Place::Entry(3), Some(Place::Entry(3))), None);
+        let (a, b, c) = (Place::Entry(3), Place::Entry(4), Place::Entry(5));
+        assert_eq!(learn(&mut pools, Fact::Apart(a, b)), None);
+        assert_eq!(learn(&mut pools, Fact::Apart(a, a)), None);
+        assert_eq!(learn(&mut pools, Fact::Default(a)), None);
+        assert_eq!(learn(&mut pools, Fact::Private(c)), Some(c));
+        assert_eq!(learn(&mut pools, Fact::Default(c)), None);
+    }
+
+    #[test]
+    fn of_two_segments_nobody_knows_either_may_be_the_private_one() {
+        let (a, b) = (Place::Entry(1), Place::Entry(2));
+        let none = pools(&[]);
+        let apart = Fact::Apart(a, b);
+        let facts = none.otherwise(apart).expect("both are open");
+        let (pools, first) = none.clone().with(&facts, &none).expect("it can be");
+        assert_eq!((first, pools.pool(a), pools.pool(b)), (a, PoolId(0, 7), PoolId::DEFAULT));
+        assert_eq!(pools.otherwise(apart), None);
+        // What is sure is kept, what was believed is not.
+        let again = pools.reconsidered(&none);
+        let (again, _) = again.with(&[Fact::Default(a)], &pools).expect("it can be");
+        assert_eq!((again.pool(a), again.pool(b)), (PoolId::DEFAULT, PoolId(0, 7)));
     }
 }

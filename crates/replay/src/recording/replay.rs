@@ -7,8 +7,9 @@ use tonnage_engine::{Config, Engine, Release, Start};
 use tonnage_events::{Action, Bytes, DeviceId, SnapshotSegment, TraceEntry};
 use tonnage_snapshot::{AllocatorSettings, SnapshotFile};
 
+use super::budget::Budget;
 use super::final_state::segments_difference;
-use super::inferred::describe;
+use super::inferred::{describe, describe_start};
 use super::limit::{find_limits, has_to_do_with_limit};
 use super::player::{Context, Parting, Player, belongs_to_a_call, gives_back};
 use super::pools::{Place, Pools};
@@ -112,6 +113,7 @@ struct Recording {
     inferred: Vec<String>,
     /// The state before the first entry.
     start: Start,
+    budget: Budget,
 }
 
 impl Recording {
@@ -145,7 +147,20 @@ impl Recording {
             }
             _ => limit,
         });
-        Self { ordinal, entries, timeline, segments, config, conf, limit, total, inferred, start }
+        let budget = Budget::of(entries.len());
+        Self {
+            ordinal,
+            entries,
+            timeline,
+            segments,
+            config,
+            conf,
+            limit,
+            total,
+            inferred,
+            start,
+            budget,
+        }
     }
 
     fn outcome(self) -> (Outcome, Reading) {
@@ -161,23 +176,7 @@ impl Recording {
         let player = &attempt.player;
         let partial = !player.reading.start.is_empty();
         if partial {
-            let held = Bytes(player.reading.start.iter().map(|it| it.total_size).sum());
-            inferred.push(format!(
-                "history: it does not go back to the beginning; {held} in {} segments were there before its \
-                 first entry",
-                player.reading.start.len()
-            ));
-            let aged = attempt.parting.as_ref().is_some_and(|parting| {
-                let got = parting.got.map(|got| got.action);
-                [parting.recorded, got].into_iter().flatten().any(gives_back)
-            });
-            if collects && aged {
-                inferred.push(
-                    "garbage collection: how long blocks had been free before the first entry is not known, \
-                     and decides what goes back; the difference may be no more than that"
-                        .to_owned(),
-                );
-            }
+            describe_start(&attempt, &self.entries, collects, &mut inferred);
         }
         let found = attempt.parting.map(|parting| parting.difference);
         let difference = match (found, contradicted) {
@@ -228,7 +227,14 @@ impl Recording {
         }
         let lowest = self.timeline.granted_peak;
         let highest = self.total.max(lowest);
-        let found = find_limits(lowest, highest, |limit| self.replay(Some(limit)));
+        let found = find_limits(lowest, highest, |limit| {
+            (!self.budget.is_spent()).then(|| self.replay(Some(limit)))
+        });
+        if found.is_none() && self.budget.is_spent() {
+            inferred.push(
+                "limit: the search for limits that reproduce the recording gave up; there may be some".to_owned(),
+            );
+        }
         if let Some((from, to)) = found {
             inferred.push(format!(
                 "limit: no reading fits without one; limits from {from} to {to} bytes ({} to {}) reproduce the \
@@ -247,6 +253,9 @@ impl Recording {
         }
         let mut best: Option<Attempt> = None;
         for from in self.beginnings() {
+            if best.is_some() && self.budget.is_spent() {
+                break;
+            }
             let start = start_of(&self.entries, from, &self.timeline, &self.segments, &self.config);
             if from > 0 && !self.is_older_than(&start, from) {
                 continue;
@@ -271,11 +280,13 @@ impl Recording {
 
     /// Whether some of the state before the entry at `from` is from before the first entry.
     fn is_older_than(&self, start: &Start, from: usize) -> bool {
-        let inside = |segment: &SnapshotSegment, entry: &TraceEntry| {
-            entry.address.0.checked_sub(segment.address.0).is_some_and(|it| it < segment.total_size)
+        let mut skipped: Vec<_> = self.entries[..from].iter().map(|entry| entry.address).collect();
+        skipped.sort_unstable();
+        let is_skipped = |segment: &SnapshotSegment| {
+            let first = skipped.partition_point(|&address| address < segment.address);
+            skipped.get(first).is_some_and(|at| at.0 - segment.address.0 < segment.total_size)
         };
-        let skipped = &self.entries[..from];
-        start.segments.iter().any(|segment| !skipped.iter().any(|entry| inside(segment, entry)))
+        start.segments.iter().any(|segment| !is_skipped(segment))
     }
 
     /// While the engine takes a free block behind a block whose end is not known for sure, and the
@@ -283,6 +294,9 @@ impl Recording {
     fn lengthen_blocks(&self, limit: Option<u64>, from: usize, start: Start, best: &mut Attempt) {
         let mut start = start;
         for _ in 0..MOST_LENGTHENED {
+            if self.budget.is_spent() {
+                return;
+            }
             let Some(got) = best.parting.as_ref().and_then(|parting| parting.got) else { return };
             let longer = || {
                 let free = best.player.free_before_cut(got.address)?;
@@ -321,7 +335,7 @@ impl Recording {
             limit_known: limit.is_some(),
         });
         let pools = Pools::of(&self.entries, from, start, &self.segments);
-        search(&Replay { recording: self, limit, from, start, context }, pools)
+        search(&Replay { recording: self, limit, from, start, context }, pools, &self.budget)
     }
 }
 
@@ -339,8 +353,9 @@ struct Replay<'a> {
 
 impl Task for Replay<'_> {
     fn begin(&self, pools: &Pools) -> Player {
-        let Recording { ordinal, entries, total, config, .. } = self.recording;
-        let device = Script::new(DeviceId(*ordinal as u32), *total, Arc::clone(entries));
+        let Recording { ordinal, entries, timeline, total, config, .. } = self.recording;
+        let id = DeviceId(*ordinal as u32);
+        let device = Script::new(id, *total, Arc::clone(entries), timeline);
         let mut engine = Engine::new(device, config.clone());
         engine.set_limit(self.limit.or(engine.limit()));
         let mut start = self.start.clone();
@@ -361,15 +376,16 @@ impl Task for Replay<'_> {
         Some(Parting::at_end(difference))
     }
 
-    /// Memory was obtained although a free block would have served. Or it goes back in another order,
-    /// unless garbage collection explains that.
+    /// Memory was obtained although a free block would have served. Or it goes back in another order, or
+    /// without waiting for others, unless garbage collection explains that.
     fn tells_of_private_pools(&self, parting: &Parting) -> bool {
         let got = parting.got.map(|got| got.action);
         match (parting.recorded, got) {
             (Some(Action::SegmentAlloc | Action::SegmentMap), Some(Action::Alloc)) => true,
             (Some(recorded), Some(got)) => {
                 let collects = self.recording.config.garbage_collection_threshold() > 0.0;
-                !collects && gives_back(recorded) && gives_back(got)
+                let otherwise = gives_back(got) || got == Action::FreeCompleted;
+                !collects && gives_back(recorded) && otherwise
             }
             _ => false,
         }

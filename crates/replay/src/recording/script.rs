@@ -31,6 +31,10 @@ const LARGEST_RECORDING: u64 = 1 << 56;
 /// Where a segment is put that the recording does not have.
 const NOWHERE: Address = Address(1 << 62);
 
+/// How many entries that map pages are looked at for the address of a range whose first page the driver
+/// refused.
+const MOST_MAPS_AHEAD: usize = 1_000;
+
 /// The stream of events for a free that completes at entry k is this plus k. Pending blocks get a
 /// stream each, because the recording does not name it; the numbers let the engine, which polls
 /// streams in order, find them complete in the recorded order.
@@ -63,6 +67,8 @@ pub(crate) struct Script {
     id: DeviceId,
     total: u64,
     entries: Arc<[TraceEntry]>,
+    /// The entries that map pages.
+    maps: Arc<[usize]>,
     cursor: usize,
     mismatch: Option<Mismatch>,
     granted: u64,
@@ -82,11 +88,17 @@ pub(crate) struct Script {
 }
 
 impl Script {
-    pub(crate) fn new(id: DeviceId, total: u64, entries: Arc<[TraceEntry]>) -> Self {
+    pub(crate) fn new(
+        id: DeviceId,
+        total: u64,
+        entries: Arc<[TraceEntry]>,
+        timeline: &Timeline,
+    ) -> Self {
         Self {
             id,
             total,
             entries,
+            maps: Arc::clone(&timeline.maps),
             cursor: 0,
             mismatch: None,
             granted: 0,
@@ -251,12 +263,12 @@ impl Device for Script {
             return self.restore_place(size).ok_or(no_memory);
         }
         // If the driver refuses the first page, the range's address shows only later.
-        let rest = self.entries.iter().enumerate().skip(self.cursor);
-        let maps = rest.filter(|(_, entry)| entry.action == Action::SegmentMap);
-        let mut new = maps
-            .filter(|&(index, entry)| index == self.cursor || self.owner(entry.address).is_none());
-        let (index, address) =
-            new.next().map_or((self.cursor, NOWHERE), |(index, entry)| (index, entry.address));
+        let ahead = self.maps.partition_point(|&index| index < self.cursor);
+        let maps = self.maps[ahead..].iter().take(MOST_MAPS_AHEAD);
+        let mut maps = maps.map(|&index| (index, self.entries[index].address));
+        let new =
+            maps.find(|&(index, at)| index == self.cursor || self.owner(at).is_none());
+        let (index, address) = new.unwrap_or((self.cursor, NOWHERE));
         self.place(address, size, Place::Entry(index)).ok_or(no_memory)
     }
 
@@ -323,7 +335,9 @@ impl Device for Script {
         if self.next().is_some_and(|expected| expected.agrees_with(&got)) {
             self.cursor += 1;
         } else {
-            let released = self.released.filter(|&(at, _)| at == got.address);
+            // Another may lie there by now, unless it is the giving back that differs.
+            let gives_back = matches!(got.action, Action::SegmentFree | Action::SegmentUnmap);
+            let released = self.released.filter(|&(at, _)| gives_back && at == got.address);
             let place = released.map(|(_, place)| place).or_else(|| self.owner(got.address));
             self.mismatch = Some(Mismatch { event: self.cursor, got, place });
         }

@@ -6,14 +6,11 @@
 //! state that was kept before and plays on from there.
 //!
 //! States are copied seldom, once in as many entries as there are live blocks, so that copies cost no more
-//! than entries. All playing together is bounded: [`MOST_WORK`] times the recording.
+//! than entries. All playing together is bounded by a [`Budget`].
 
+use super::budget::Budget;
 use super::player::{Parting, Plan, Played, Player, Stop};
-use super::pools::{Place, Pools};
-
-/// How many times its length a recording is played at most, and then some for short ones.
-pub(super) const MOST_WORK: usize = 20;
-const AND_MORE: usize = 20_000;
+use super::pools::{Fact, Place, Pools};
 
 /// How many earlier states are kept.
 const MOST_KEPT: usize = 32;
@@ -28,7 +25,7 @@ pub(super) struct Attempt {
     pub(super) player: Player,
     /// Segments that were concluded to belong to a private pool.
     pub(super) pools_concluded: usize,
-    /// Whether there was more to try than [`MOST_WORK`] allows.
+    /// Whether there was more to try than the budget allows.
     pub(super) gave_up: bool,
 }
 
@@ -57,11 +54,13 @@ pub(super) trait Task {
 }
 
 /// Plays the recording in one way after the other until one fits to the end.
-pub(super) fn search(task: &impl Task, pools: Pools) -> Attempt {
+pub(super) fn search(task: &impl Task, pools: Pools, budget: &Budget) -> Attempt {
     let plan = Plan { pools, ..Plan::default() };
     let player = task.begin(&plan.pools);
-    let mut search = Search { task, plan, player, kept: Vec::new(), open: Vec::new(), work: 0 };
-    let most = task.len().saturating_mul(MOST_WORK).saturating_add(AND_MORE);
+    let (kept, open, beliefs) = (Vec::new(), Vec::new(), Vec::new());
+    let mut search = Search { task, budget, plan, player, kept, open, beliefs, work: 0 };
+    search.spend(search.size());
+    let most = budget.part();
     // Invented pools can make any difference go further; where none are known, only to the end counts.
     let invents = search.plan.pools.only_default();
     let mut best: Option<Attempt> = None;
@@ -71,40 +70,53 @@ pub(super) fn search(task: &impl Task, pools: Pools) -> Attempt {
         let Some(stop) = stop else {
             return search.attempt(None, false);
         };
-        let (run_end, parting) = (stop.played.run_end, (*stop.parting).clone());
+        let (run_end, mut parting) = (stop.played.run_end, (*stop.parting).clone());
+        if search.plan.pools.only_default() && !task.tells_of_private_pools(&parting) {
+            parting.facts.clear();
+        }
         let parting = match failed.take() {
             Some((end, before)) if end == run_end => before.or_further(parting),
             _ => parting,
         };
-        let gave_up = search.work > most;
+        let gave_up = search.work >= most;
         if !gave_up && search.read_otherwise(&stop) {
             failed = Some((run_end, parting));
             continue;
         }
-        let tells = !search.plan.pools.only_default() || task.tells_of_private_pools(&parting);
-        let apart = parting.apart.filter(|_| tells && !gave_up);
+        let facts = parting.facts.clone();
         let attempt = search.attempt(Some(parting), gave_up);
         let mut furthest = match best.take() {
             Some(best) if invents || !attempt.goes_further_than(&best) => best,
             _ => attempt,
         };
         furthest.gave_up |= gave_up;
-        if !apart.is_some_and(|(one, other)| search.learn(one, other)) {
+        if gave_up || !search.learn(&facts) {
             return furthest;
         }
         best = Some(furthest);
     }
 }
 
+/// Facts that were believed although something else may be true.
+struct Belief {
+    /// What was known before.
+    before: Pools,
+    believed: Fact,
+    /// What else to believe, the likeliest last.
+    otherwise: Vec<Vec<Fact>>,
+}
+
 struct Search<'a, T> {
     task: &'a T,
+    budget: &'a Budget,
     plan: Plan,
     player: Player,
     /// Earlier states, in order.
     kept: Vec<Player>,
     /// Calls of the run that is being played which can be read in several ways.
     open: Vec<Played>,
-    /// Entries played so far.
+    beliefs: Vec<Belief>,
+    /// Work so far, in entries.
     work: usize,
 }
 
@@ -115,7 +127,12 @@ impl<T: Task> Search<'_, T> {
             self.keep_state();
             let before = self.player.cursor();
             let played = self.player.step(&self.plan);
-            self.work += self.player.cursor().saturating_sub(before).max(1);
+            // All of a run is looked at, even if only its first call is played.
+            let run_end = match &played {
+                Ok(played) => played.run_end,
+                Err(stop) => stop.played.run_end,
+            };
+            self.spend(run_end.max(self.player.cursor()).saturating_sub(before).max(1));
             match played {
                 Err(stop) => return Some(stop),
                 Ok(played) => {
@@ -129,14 +146,24 @@ impl<T: Task> Search<'_, T> {
         Some(Stop { parting, played: Played { call: end, run_end: end + 1, readings: 1 } })
     }
 
+    fn spend(&mut self, work: usize) {
+        self.work += work;
+        self.budget.spend(work);
+    }
+
+    /// What it costs to copy the player, in entries.
+    fn size(&self) -> usize {
+        let live = self.player.engine.stats().active.all.current;
+        usize::try_from(live).unwrap_or(0).max(1)
+    }
+
     fn keep_state(&mut self) {
         if !self.player.may_return_here() {
             return;
         }
         let at = self.player.cursor();
         let last = self.kept.last().map_or(0, Player::cursor);
-        let live = usize::try_from(self.player.engine.stats().active.all.current).unwrap_or(0);
-        if at - last < live.max(KEPT_APART) {
+        if at - last < self.size().max(KEPT_APART) {
             return;
         }
         if self.kept.len() == MOST_KEPT {
@@ -166,20 +193,55 @@ impl<T: Task> Search<'_, T> {
         false
     }
 
-    /// Learns about pools, and goes back to where that matters first.
-    fn learn(&mut self, one: Place, other: Option<Place>) -> bool {
-        let Some(first) = self.plan.pools.learn(one, other) else { return false };
-        let entry = match first {
+    /// Believes one of the facts, the likeliest first, and goes back to where that matters first. If none
+    /// of them can be, something that was believed before is not true.
+    fn learn(&mut self, facts: &[Fact]) -> bool {
+        let mut otherwise: Vec<_> = facts.iter().rev().map(|&fact| vec![fact]).collect();
+        if let Some(meant) = facts.first().and_then(|&fact| self.plan.pools.otherwise(fact)) {
+            let likeliest = otherwise.len() - 1;
+            otherwise.insert(likeliest, meant.to_vec());
+        }
+        if let Some(&believed) = facts.first() {
+            let before = self.plan.pools.clone();
+            self.beliefs.push(Belief { before, believed, otherwise });
+            if self.believe_otherwise(self.beliefs.len() - 1) {
+                return true;
+            }
+            self.beliefs.pop();
+        }
+        let about = |belief: &Belief| facts.iter().any(|fact| fact.shares_place(belief.believed));
+        let of_these = (0..self.beliefs.len()).rev().filter(|&it| about(&self.beliefs[it]));
+        let all = (0..self.beliefs.len()).rev();
+        let order: Vec<_> = of_these.chain(all).collect();
+        order.into_iter().any(|belief| belief < self.beliefs.len() && self.believe_otherwise(belief))
+    }
+
+    /// Gives up a belief and those that came after it for the next that it may have been instead.
+    fn believe_otherwise(&mut self, index: usize) -> bool {
+        let belief = &mut self.beliefs[index];
+        while let Some(facts) = belief.otherwise.pop() {
+            let before = self.plan.pools.reconsidered(&belief.before);
+            let Some((pools, first)) = before.with(&facts, &self.plan.pools) else { continue };
+            self.beliefs.truncate(index + 1);
+            self.plan.pools = pools;
+            self.go_back_before(first);
+            return true;
+        }
+        false
+    }
+
+    /// Goes back to where the pool of a segment matters first.
+    fn go_back_before(&mut self, place: Place) {
+        let entry = match place {
             Place::Start(_) => 0,
             // What was tried for the entries before it in the same run is open again.
             Place::Entry(entry) => self.player.run_start(entry),
         };
         self.plan.readings.retain(|&call, _| call < entry);
-        if matches!(first, Place::Start(_)) {
+        if matches!(place, Place::Start(_)) {
             self.kept.clear();
         }
         self.go_back_to(entry);
-        true
     }
 
     /// The last state before this entry.
@@ -190,6 +252,7 @@ impl<T: Task> Search<'_, T> {
             Some(player) => player.clone(),
             None => self.task.begin(&self.plan.pools),
         };
+        self.spend(self.size());
     }
 
     fn attempt(&self, parting: Option<Parting>, gave_up: bool) -> Attempt {

@@ -4,6 +4,8 @@
 //! in the very next entry was immediate; one that completes later waited for another stream, and
 //! the entry where it completes tells when that was found out.
 
+use std::sync::Arc;
+
 use rustc_hash::{FxHashMap, FxHashSet};
 use tonnage_events::{Action, Address, TraceEntry};
 
@@ -12,6 +14,8 @@ use tonnage_events::{Action, Address, TraceEntry};
 pub(crate) struct Timeline {
     /// For each `free_requested`: where it completed, if it did.
     completion: FxHashMap<usize, usize>,
+    /// For each `free_completed` that a free was waiting for: where that was requested.
+    request: FxHashMap<usize, usize>,
     /// For each `alloc`: where it was freed, if it was.
     freed: FxHashMap<usize, usize>,
     /// The `alloc` of each block that is not freed by the end.
@@ -22,6 +26,8 @@ pub(crate) struct Timeline {
     needless_frees: FxHashMap<Address, usize>,
     /// `free_completed` entries inside a call, behind memory that it obtained or gave back.
     mid_call: FxHashSet<usize>,
+    /// The entries that map pages.
+    pub(crate) maps: Arc<[usize]>,
     /// Most bytes that the driver had given at any time.
     pub(crate) granted_peak: u64,
 }
@@ -57,7 +63,10 @@ impl Timeline {
                     open.insert(entry.address, index);
                 }
                 Action::FreeCompleted => match open.remove(&entry.address) {
-                    Some(request) => drop(timeline.completion.insert(request, index)),
+                    Some(request) => {
+                        timeline.completion.insert(request, index);
+                        timeline.request.insert(index, request);
+                    }
                     None => {
                         let block = live.get(&entry.address).copied();
                         timeline.orphans.insert(index, block);
@@ -76,6 +85,8 @@ impl Timeline {
             timeline.granted_peak = timeline.granted_peak.max(granted);
         }
         timeline.live_at_end = live;
+        let maps = entries.iter().enumerate().filter(|(_, it)| it.action == Action::SegmentMap);
+        timeline.maps = maps.map(|(index, _)| index).collect();
         timeline
     }
 
@@ -97,7 +108,7 @@ impl Timeline {
 
     /// The free that completes at `index`.
     pub(crate) fn request_of(&self, index: usize) -> Option<usize> {
-        self.completion.iter().find(|&(_, &completed)| completed == index).map(|(&free, _)| free)
+        self.request.get(&index).copied()
     }
 
     /// Whether the block that was allocated at `index` is never freed.

@@ -1,0 +1,60 @@
+//! How much playing one outcome may take.
+//!
+//! In: the length of a recording. Out: a count of entries that all its replays share: other beginnings, other
+//! readings, other pools, other limits. What is not an entry but costs as much as some, such as the copy
+//! of a state, is counted as that many. So the time for a recording grows with its length alone, whatever
+//! is in it.
+
+use std::cell::Cell;
+
+/// How many times its length a recording is played at most, and then some for short ones.
+pub(super) const MOST_WORK: usize = 64;
+const AND_MORE: usize = 200_000;
+
+/// How much of that one replay may take, so that one which leads nowhere leaves room for others.
+const PARTS: usize = 3;
+
+/// What is left to play.
+#[derive(Debug)]
+pub(super) struct Budget {
+    all: usize,
+    left: Cell<usize>,
+}
+
+impl Budget {
+    /// Enough for a recording of so many entries.
+    pub(super) fn of(entries: usize) -> Self {
+        let all = entries.saturating_mul(MOST_WORK).saturating_add(AND_MORE);
+        Self { all, left: Cell::new(all) }
+    }
+
+    /// Most work for one replay.
+    pub(super) fn part(&self) -> usize {
+        (self.all / PARTS).min(self.left.get())
+    }
+
+    /// Takes work of this many entries.
+    pub(super) fn spend(&self, work: usize) {
+        self.left.set(self.left.get().saturating_sub(work));
+    }
+
+    /// Whether nothing is left: what goes on finishes, and nothing else is begun.
+    pub(super) fn is_spent(&self) -> bool {
+        self.left.get() == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_replay_gets_a_part_and_all_together_no_more_than_there_is() {
+        let budget = Budget::of(1_000);
+        assert_eq!(budget.part(), 88_000);
+        budget.spend(200_000);
+        assert_eq!((budget.part(), budget.is_spent()), (64_000, false));
+        budget.spend(usize::MAX);
+        assert_eq!((budget.part(), budget.is_spent()), (0, true));
+    }
+}

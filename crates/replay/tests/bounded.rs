@@ -1,0 +1,47 @@
+//! No recording takes longer than its length warrants, whatever is in it.
+
+use std::time::Instant;
+
+use tonnage_device::Dry;
+use tonnage_engine::{Config, Engine, RecordOptions, Release, StreamId};
+use tonnage_replay::recording::{RecordingOptions, replay_recording};
+use tonnage_snapshot::{AllocatorSettings, Keys, SnapshotFile};
+
+/// A program that holds many blocks under a limit, and then asks in vain.
+fn failed_requests(live: u64, failures: u64, conf: &str) -> SnapshotFile {
+    let config = Config::parse(conf, Release::default()).unwrap();
+    let mut engine = Engine::new(Dry::new(64 << 30), config);
+    engine.record_history(Some(RecordOptions::default()));
+    engine.set_limit(Some(live * 1024 + (64 << 20)));
+    for _ in 0..live {
+        engine.allocate(1000, StreamId(0)).unwrap();
+    }
+    for failure in 0..failures {
+        let _ = engine.allocate((1 << 30) + failure, StreamId(0)).unwrap_err();
+    }
+    let snapshot = engine.snapshot();
+    SnapshotFile {
+        segments: snapshot.segments,
+        traces: vec![snapshot.entries],
+        settings: Some(AllocatorSettings { conf: conf.to_owned(), ..Default::default() }),
+        keys: Keys { user_metadata: true, ..Keys::default() },
+        ..SnapshotFile::default()
+    }
+}
+
+#[test]
+fn many_failed_requests_with_many_live_blocks() {
+    for conf in ["", "expandable_segments:True"] {
+        let file = failed_requests(100_000, 2_000, conf);
+        for head in [0, 50_000] {
+            for limit in [None, Some(1 << 40), Some(100_000 * 1024 + (64 << 20))] {
+                let mut file = file.clone();
+                file.traces[0].drain(..head);
+                let began = Instant::now();
+                let options = RecordingOptions { limit, ..Default::default() };
+                let outcome = replay_recording(&file, &options).unwrap();
+                println!("{conf:?} {head} {limit:?} {:?} {:?} {:?}", began.elapsed(), outcome.difference, outcome.inferred);
+            }
+        }
+    }
+}
