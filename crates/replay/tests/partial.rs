@@ -127,7 +127,8 @@ fn a_history_cut_anywhere_is_exact_or_says_that_ages_decide() {
         let (file, facts) = (open(name), facts(name));
         let length = file.traces[0].len() as u64;
         // Cuts by seed: the name.
-        let mut seed = name.bytes().fold(7_u64, |seed, byte| seed * 31 + u64::from(byte));
+        let mut seed =
+            name.bytes().fold(7, |seed: u64, byte| seed.wrapping_mul(31) ^ u64::from(byte));
         for _ in 0..2 {
             seed = seed.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
             let cut = 1 + (seed >> 33) % (length - 1);

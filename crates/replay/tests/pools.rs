@@ -5,10 +5,10 @@ mod synthetic;
 use synthetic::Program;
 use tonnage_replay::recording::{RecordingOptions, replay_recording};
 
-/// Programs, and how many of them may be read wrongly at most: where several pools come and go, it
-/// is not always decided by the entries which of two segments was the private one.
+/// Programs, and how many of them are read wrongly at most: all with expandable segments, where a range
+/// of one pool is given back in parts that the entries show in another order than the pools found.
 const PROGRAMS: u64 = 300;
-const MOST_MISREAD: usize = 30;
+const MOST_MISREAD: usize = 6;
 
 #[test]
 fn programs_with_pools_are_nearly_all_read_exactly() {

@@ -18,7 +18,7 @@
 //! 11. `inferred`: what was concluded, in words.
 //!
 //! `budget` bounds all of that together: no outcome takes more than playing 64 times the recording and
-//! 200,000 entries, and where that is not enough the outcome says so.
+//! 50,000 entries, and where that is not enough the outcome says so.
 
 mod budget;
 

@@ -266,8 +266,7 @@ impl Device for Script {
         let ahead = self.maps.partition_point(|&index| index < self.cursor);
         let maps = self.maps[ahead..].iter().take(MOST_MAPS_AHEAD);
         let mut maps = maps.map(|&index| (index, self.entries[index].address));
-        let new =
-            maps.find(|&(index, at)| index == self.cursor || self.owner(at).is_none());
+        let new = maps.find(|&(index, at)| index == self.cursor || self.owner(at).is_none());
         let (index, address) = new.unwrap_or((self.cursor, NOWHERE));
         self.place(address, size, Place::Entry(index)).ok_or(no_memory)
     }

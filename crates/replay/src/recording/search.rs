@@ -213,7 +213,9 @@ impl<T: Task> Search<'_, T> {
         let of_these = (0..self.beliefs.len()).rev().filter(|&it| about(&self.beliefs[it]));
         let all = (0..self.beliefs.len()).rev();
         let order: Vec<_> = of_these.chain(all).collect();
-        order.into_iter().any(|belief| belief < self.beliefs.len() && self.believe_otherwise(belief))
+        order
+            .into_iter()
+            .any(|belief| belief < self.beliefs.len() && self.believe_otherwise(belief))
     }
 
     /// Gives up a belief and those that came after it for the next that it may have been instead.
