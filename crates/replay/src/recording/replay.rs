@@ -251,9 +251,11 @@ impl Recording {
         if self.start.segments.is_empty() {
             return self.replay_from(limit, 0, &self.start);
         }
+        // One wrong entry can make a whole history look like a partial one.
+        let one_entry = matches!(&self.start.segments[..], [only] if only.active_size == 0);
         let mut best: Option<Attempt> = None;
         for from in self.beginnings() {
-            if best.is_some() && self.budget.is_spent() {
+            if best.is_some() && (one_entry || self.budget.is_spent()) {
                 break;
             }
             let start = start_of(&self.entries, from, &self.timeline, &self.segments, &self.config);
@@ -269,9 +271,7 @@ impl Recording {
                 best = Some(attempt);
             }
         }
-        // One wrong entry can make a whole history look like a partial one.
         let whole = self.replay_from(limit, 0, &Start::default());
-        let one_entry = matches!(&self.start.segments[..], [only] if only.active_size == 0);
         match best {
             Some(best) if !one_entry && !whole.goes_further_than(&best) => best,
             _ => whole,
