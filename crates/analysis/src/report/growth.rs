@@ -298,6 +298,10 @@ fn grow(
             each[iteration].leaked = each[iteration].leaked.saturating_add(it.requested);
         }
     }
+    // What the loop gathered and freed before the peak was no leak.
+    if leak_at_peak < leak / 2 && peak.event().is_some_and(|event| event >= loops.end()) {
+        (leak, leak_at_peak) = (0, 0);
+    }
     // What precedes the loop may have asked for more than any iteration.
     let first = usize::from(
         loops.includes_setup && each[1..].iter().all(|it| it.passing < each[0].passing),
@@ -325,7 +329,7 @@ fn grow(
     let largest = kinds.into_iter().max_by_key(|&(bytes, _)| bytes);
     let kind = largest.filter(|&(bytes, _)| bytes > small).map_or(GrowthKind::Steady, |it| it.1);
     let mut named = growing_lines(lifetimes, fates, lines, GrowthKind::Leak, |it, fate| {
-        if fate == Fate::Leaks { signed(it.requested) } else { 0 }
+        if leak > 0 && fate == Fate::Leaks { signed(it.requested) } else { 0 }
     });
     let top = |iteration: usize| {
         let range = loops.ranges[iteration].clone();

@@ -6,7 +6,7 @@
 //! 1. Marks: PyTorch notes the beginning and end of each `Optimizer.step` and `Optimizer.zero_grad`. Of
 //!    those that come once an iteration, the one where least is live cuts.
 //! 2. Repetition: a request that comes as often as many others, at regular distances over most of the
-//!    history, comes once an iteration. With stacks a request is known by its stack, else by its size and
+//!    history and with something freed in between, comes once an iteration. With stacks a request is known by its stack, else by its size and
 //!    those of its two neighbours. Loops inside an iteration have requests that come more often, so
 //!    the least frequent of the regular ones counts.
 //! 3. Tides: live bytes that rise and fall by at least half of the largest fall.
@@ -150,13 +150,26 @@ fn by_repetition(device: &DeviceView<'_>, live: &[u64]) -> Option<Iterations> {
         .map(|(event, _)| event)
         .collect();
     let size = |place: usize| requests.get(place).map_or(0, |&it| device.entries[it as usize].size);
+    // Requests one after the other, with nothing freed between them, build something: they are no loop.
+    let mut freed = Vec::with_capacity(requests.len());
+    let (mut frees, mut next) = (0_u32, 0);
+    for (event, entry) in device.entries.iter().enumerate() {
+        frees += u32::from(entry.action == Action::FreeRequested);
+        if requests.get(next) == Some(&(event as u32)) {
+            freed.push(frees);
+            next += 1;
+        }
+    }
     let mut places = FxHashMap::<Key, Places>::default();
     for (place, &event) in requests.iter().enumerate() {
         let key = match device.entries[event as usize].stack {
             Some(stack) if !device.file.stacks.frames(stack).is_empty() => Key::Stack(stack),
             _ => Key::Sizes([place.checked_sub(1).map_or(0, size), size(place), size(place + 1)]),
         };
-        places.entry(key).or_default().0.push((place as u32, event));
+        let known = &mut places.entry(key).or_default().0;
+        if known.last().is_none_or(|&(last, _)| freed[last as usize] < freed[place]) {
+            known.push((place as u32, event));
+        }
     }
     let regular = |it: &&Places| it.0.len() >= FEWEST && it.are_regular(requests.len());
     let regular: Vec<_> = places.values().filter(regular).collect();
@@ -178,7 +191,7 @@ fn by_repetition(device: &DeviceView<'_>, live: &[u64]) -> Option<Iterations> {
     let starts: Vec<usize> =
         cuts.0.iter().map(|&(_, event)| start_of_call(device, event as usize)).collect();
     Some(Iterations {
-        ranges: from_starts(&starts, device.entries.len()),
+        ranges: from_starts(&starts, device),
         source: IterationSource::Repetition,
         includes_setup: false,
     })
@@ -191,11 +204,16 @@ fn start_of_call(device: &DeviceView<'_>, event: usize) -> usize {
     event - parts
 }
 
-/// Each from one start to the next; the last is as long as the one before it.
-fn from_starts(starts: &[usize], entries: usize) -> Vec<Range<usize>> {
+/// Each from one start to the next. The last is about as long as the one before it, since segments that
+/// are obtained add entries, but ends with its last request: what is freed behind that may be the end
+/// of the program.
+fn from_starts(starts: &[usize], device: &DeviceView<'_>) -> Vec<Range<usize>> {
     let mut ranges: Vec<_> = starts.windows(2).map(|pair| pair[0]..pair[1]).collect();
     if let (Some(last), Some(&start)) = (ranges.last().cloned(), starts.last()) {
-        ranges.push(start..entries.min(start + last.len()));
+        let end = device.entries.len().min(start + last.len() + last.len() / 4 + 4);
+        let is_request = |entry: &tonnage_events::TraceEntry| entry.action == Action::Alloc;
+        let last = device.entries[start..end].iter().rposition(is_request).unwrap_or(0);
+        ranges.push(start..start + last + 1);
     }
     ranges
 }
@@ -227,7 +245,7 @@ fn by_tides(device: &DeviceView<'_>, live: &[u64]) -> Option<Iterations> {
         }
     }
     (starts.len() >= FEWEST).then(|| Iterations {
-        ranges: from_starts(&starts, device.entries.len()),
+        ranges: from_starts(&starts, device),
         source: IterationSource::Tides,
         includes_setup: false,
     })
