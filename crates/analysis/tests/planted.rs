@@ -5,6 +5,8 @@ mod programs;
 
 use programs::Planted;
 use tonnage_analysis::report::{Report, ReportOptions};
+use tonnage_events::Stacks;
+use tonnage_snapshot::SnapshotFile;
 
 const SEEDS: u64 = 8;
 
@@ -19,12 +21,39 @@ fn check(name: &str, program: fn(u64) -> Planted) {
         assert_eq!(verdict.cause, cause, "{name}, seed {seed}: {bytes} bytes\n{page}");
         let off = verdict.bytes.abs_diff(bytes) as f64 / bytes as f64;
         assert!(off <= 0.01, "{name}, seed {seed}: {} instead of {bytes}\n{page}", verdict.bytes);
-        let expected =
-            line.map(|line| format!("crates/analysis/tests/planted/programs.rs:{line}"));
+        let expected = line.map(|line| format!("crates/analysis/tests/planted/programs.rs:{line}"));
         assert_eq!(verdict.line, expected, "{name}, seed {seed}\n{page}");
         let peak = &report.peak.reserved;
         assert_eq!(peak.requested + report.waste.total(), peak.bytes, "{name}, seed {seed}");
         assert!(page.lines().all(|line| line.chars().count() <= 100), "{name}\n{page}");
+    }
+}
+
+/// The same file as if no stacks had been recorded.
+fn without_stacks(mut file: SnapshotFile) -> SnapshotFile {
+    for entry in file.traces.iter_mut().flatten() {
+        entry.stack = None;
+    }
+    for segment in &mut file.segments {
+        segment.stack = None;
+        for block in &mut segment.blocks {
+            block.stack = None;
+        }
+    }
+    SnapshotFile { stacks: Stacks::default(), ..file }
+}
+
+fn check_without_stacks(name: &str, program: fn(u64) -> Planted) {
+    for seed in 0..SEEDS {
+        let Planted { file, cause, bytes, .. } = program(seed);
+        let total = (cause.name() == "outside").then(programs::total);
+        let options = ReportOptions { total, ..ReportOptions::default() };
+        let report = Report::of(&without_stacks(file), &options).unwrap();
+        let (verdict, page) = (&report.verdict, report.to_text(name));
+        assert_eq!(verdict.cause, cause, "{name}, seed {seed}: {bytes} bytes\n{page}");
+        let off = verdict.bytes.abs_diff(bytes) as f64 / bytes as f64;
+        assert!(off <= 0.01, "{name}, seed {seed}: {} instead of {bytes}\n{page}", verdict.bytes);
+        assert_eq!(verdict.line, None);
     }
 }
 
@@ -33,6 +62,7 @@ macro_rules! planted {
         $(#[test]
         fn $test() {
             check(stringify!($program), programs::$program);
+            check_without_stacks(stringify!($program), programs::$program);
         })*
     };
 }

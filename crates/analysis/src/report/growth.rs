@@ -143,7 +143,7 @@ impl Grown {
         peak: Moment,
         lines: &mut Lines<'_>,
     ) -> Self {
-        let iterations = Iterations::find(device, live);
+        let iterations = Iterations::find(device, lifetimes, live);
         let Some(loops) = &iterations else {
             let growth = Growth {
                 kind: GrowthKind::Unknown,
@@ -220,10 +220,14 @@ fn fates(lifetimes: &Lifetimes, loops: &Iterations) -> Vec<Fate> {
         let usual = |bytes: &BTreeMap<usize, u64>| bytes.range(1..last).map(|(_, &it)| it).max();
         leaking = staying.iter().filter_map(|(&place, it)| Some((place, usual(it)?))).collect();
     }
-    let mut seen = FxHashMap::<(Place, usize), u64>::default();
+    // Where a loop begins is told by one of its requests, and others may come before it.
+    let first = &loops.ranges[0];
+    let eve = first.start.saturating_sub(first.len())..first.start;
+    let mut seen = FxHashMap::<(Place, Option<usize>), u64>::default();
     for (row, it) in lifetimes.iter().enumerate() {
-        let Some(iteration) = iteration_of(&it, loops) else { continue };
-        if !in_loop(&it, loops) || !it.is_live_after(end) {
+        let Some(event) = it.allocated.event().filter(|_| it.is_live_after(end)) else { continue };
+        let iteration = loops.of(event);
+        if iteration.is_none() && !eve.contains(&event) {
             continue;
         }
         let Some(&usual) = leaking.get(&place_of(&it)) else { continue };
@@ -237,28 +241,6 @@ fn fates(lifetimes: &Lifetimes, loops: &Iterations) -> Vec<Fate> {
     fates
 }
 
-/// Bytes that pass, after every entry.
-fn passing(lifetimes: &Lifetimes, fates: &[Fate], entries: usize) -> Vec<u64> {
-    let mut changes = vec![0_i64; entries];
-    let mut sum = 0_i64;
-    for (_, it) in lifetimes.iter().enumerate().filter(|&(row, _)| fates[row] == Fate::Passes) {
-        let bytes = i64::try_from(it.requested).unwrap_or(i64::MAX);
-        match it.allocated {
-            Moment::Before => sum = sum.saturating_add(bytes),
-            Moment::Event(event) => changes[event] = changes[event].saturating_add(bytes),
-            Moment::After => {}
-        }
-        if let Moment::Event(event) = it.free_requested {
-            changes[event] = changes[event].saturating_sub(bytes);
-        }
-    }
-    let levels = changes.iter().map(|&change| {
-        sum = sum.saturating_add(change);
-        u64::try_from(sum).unwrap_or(0)
-    });
-    levels.collect()
-}
-
 #[allow(clippy::too_many_arguments, reason = "what one look at a history yields")]
 fn grow(
     device: &DeviceView<'_>,
@@ -270,7 +252,8 @@ fn grow(
     fates: &[Fate],
     lines: &mut Lines<'_>,
 ) -> Growth {
-    let passing = passing(lifetimes, fates, device.entries.len());
+    let passing = lifetimes.iter().zip(fates).filter(|&(_, &fate)| fate == Fate::Passes);
+    let passing = super::live_after(passing.map(|(it, _)| it), device.entries.len());
     let most = |of: &dyn Fn(usize) -> u64, range: &std::ops::Range<usize>| {
         range.clone().map(of).max().unwrap_or(0)
     };

@@ -9,7 +9,8 @@
 //!    history and with something freed in between, comes once an iteration. With stacks a request is known by its stack, else by its size and
 //!    those of its two neighbours. Loops inside an iteration have requests that come more often, so
 //!    the least frequent of the regular ones counts.
-//! 3. Tides: live bytes that rise and fall by at least half of the largest fall.
+//! 3. Tides: live bytes that rise, by at least a twentieth of the largest fall, and fall again by two
+//!    thirds of that.
 //!
 //! Each is one pass over the entries, and none needs the sizes to be the same.
 
@@ -21,9 +22,13 @@ use tonnage_events::Action;
 use tonnage_snapshot::Stage;
 
 use crate::device_view::DeviceView;
+use crate::lifetimes::Lifetimes;
 
 /// Fewer are no loop.
 const FEWEST: usize = 3;
+
+/// Rises below this part of the largest fall are no tides.
+const TIDE: u64 = 20;
 
 /// What iterations were told by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -48,10 +53,14 @@ pub(super) struct Iterations {
 }
 
 impl Iterations {
-    pub(super) fn find(device: &DeviceView<'_>, live: &[u64]) -> Option<Self> {
+    pub(super) fn find(
+        device: &DeviceView<'_>,
+        lifetimes: &Lifetimes,
+        live: &[u64],
+    ) -> Option<Self> {
         by_marks(device, live)
             .or_else(|| by_repetition(device, live))
-            .or_else(|| by_tides(device, live))
+            .or_else(|| by_tides(device, lifetimes))
     }
 
     /// The iteration that an entry is part of.
@@ -188,13 +197,37 @@ fn by_repetition(device: &DeviceView<'_>, live: &[u64]) -> Option<Iterations> {
         let cuts: Vec<_> = it.0.iter().map(|&(_, event)| event as usize).collect();
         (mean_before(live, &cuts), cuts[0])
     })?;
+    let mut places: Vec<usize> = cuts.0.iter().map(|&(place, _)| place as usize).collect();
+    extend(&mut places, requests.len(), |one, other| size(one) == size(other));
     let starts: Vec<usize> =
-        cuts.0.iter().map(|&(_, event)| start_of_call(device, event as usize)).collect();
+        places.into_iter().map(|place| start_of_call(device, requests[place] as usize)).collect();
     Some(Iterations {
         ranges: from_starts(&starts, device),
         source: IterationSource::Repetition,
         includes_setup: false,
     })
+}
+
+/// The first iteration of a loop has other neighbours than the rest, and so has the last: adds them where
+/// most requests are the same as an iteration later, or earlier.
+fn extend(starts: &mut Vec<usize>, requests: usize, same: impl Fn(usize, usize) -> bool) {
+    let (Some(&[first, second]), Some(&[before, last])) =
+        (starts.first_chunk(), starts.last_chunk())
+    else {
+        return;
+    };
+    // The request that begins an iteration, and most of those that follow.
+    let alike = |from: usize, length: usize, by: usize| {
+        let found = (from..from + length).filter(|&place| same(place, place + by)).count();
+        length > 0 && same(from, from + by) && found * 10 >= length * 6
+    };
+    let (ahead, behind) = (second - first, last - before);
+    if last + behind < requests && alike(last, behind.min(requests - last - behind), behind) {
+        starts.push(last + behind);
+    }
+    if first >= ahead && alike(first - ahead, ahead, ahead) {
+        starts.insert(0, first - ahead);
+    }
 }
 
 /// Memory that a request obtained comes before the request's own entry.
@@ -218,30 +251,31 @@ fn from_starts(starts: &[usize], device: &DeviceView<'_>) -> Vec<Range<usize>> {
     ranges
 }
 
-fn by_tides(device: &DeviceView<'_>, live: &[u64]) -> Option<Iterations> {
+fn by_tides(device: &DeviceView<'_>, lifetimes: &Lifetimes) -> Option<Iterations> {
+    // What is never freed only lifts the ground.
+    let live =
+        super::live_after(lifetimes.iter().filter(|it| !it.is_live_at_end()), device.entries.len());
+    let live = &live[..];
     let (mut high, mut fall) = (0_u64, 0_u64);
     for &level in live {
         high = high.max(level);
         fall = fall.max(high - level);
     }
-    // The last fall of all may be the end of the program, and larger than any tide.
-    let threshold = fall / 3;
-    if threshold == 0 {
+    let least = fall / TIDE;
+    if least == 0 {
         return None;
     }
     let mut starts = Vec::new();
-    let (mut low, mut low_at, mut high, mut rising) = (0_u64, 0_usize, 0_u64, false);
+    let (mut low, mut low_at, mut high) = (0_u64, 0_usize, 0_u64);
     for (event, &level) in live.iter().enumerate() {
-        if rising {
-            high = high.max(level);
-            if high - level >= threshold {
-                (rising, low, low_at) = (false, level, event + 1);
-            }
-        } else if level < low {
-            (low, low_at) = (level, event + 1);
-        } else if level - low >= threshold {
+        if level <= low {
+            (low, low_at, high) = (level, event + 1, level);
+        }
+        high = high.max(level);
+        let (rose, fell) = (high - low, high - level);
+        if rose >= least && fell >= rose / 3 * 2 {
             starts.push(low_at);
-            (rising, high) = (true, level);
+            (low, low_at, high) = (level, event + 1, level);
         }
     }
     (starts.len() >= FEWEST).then(|| Iterations {

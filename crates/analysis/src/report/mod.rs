@@ -67,7 +67,7 @@ pub use waste::{BlamedBlock, BlamedLine, WasteOfKind, WasteReport};
 use crate::device_view::{DeviceView, devices};
 use crate::inspect::{DeviceInspection, HistoryKind};
 use crate::levels::Levels;
-use crate::lifetimes::{Lifetimes, Moment};
+use crate::lifetimes::{Lifetime, Lifetimes, Moment};
 use growth::Grown;
 use lines::Lines;
 use purpose::Purposes;
@@ -273,7 +273,7 @@ impl Report {
                     .to_owned(),
             );
         }
-        let live = live_after(lifetimes, device.entries.len());
+        let live = live_after(lifetimes.iter(), device.entries.len());
         let (grew_at, stream) = reserved_peak(device, levels);
         let segments = state::state_at(device, lifetimes, grew_at, &reading.pools);
         let config = device.sizing();
@@ -368,10 +368,10 @@ fn choose_device<'a, 'f>(
 }
 
 /// Live requested bytes after every entry: handed out and not yet given back by their owners.
-fn live_after(lifetimes: &Lifetimes, entries: usize) -> Vec<u64> {
+fn live_after(lifetimes: impl Iterator<Item = Lifetime>, entries: usize) -> Vec<u64> {
     let mut changes = vec![0_i64; entries];
     let mut sum = 0_i64;
-    for it in lifetimes.iter() {
+    for it in lifetimes {
         let bytes = i64::try_from(it.requested).unwrap_or(i64::MAX);
         match (it.allocated, it.free_requested) {
             // Given back before the history, and only not yet unused.
