@@ -63,6 +63,8 @@ mod restore;
 
 mod error;
 
+mod oom_verdict;
+
 mod invariants;
 
 #[doc(hidden)]
@@ -75,6 +77,7 @@ pub use error::{
     RecordStreamError,
 };
 pub use history::{Context, History, RecordOptions, StackDepth, system_time_us};
+pub use oom_verdict::OomVerdict;
 pub use policy::Policy;
 pub use pool::{PoolError, StreamFilter};
 pub use restore::{RestoreError, Start};

@@ -222,7 +222,7 @@ fn fates(lifetimes: &Lifetimes, loops: &Iterations) -> Vec<Fate> {
     }
     // Where a loop begins is told by one of its requests, and others may come before it.
     let first = &loops.ranges[0];
-    let eve = first.start.saturating_sub(first.len())..first.start;
+    let eve = first.start.saturating_sub(2 * first.len())..first.start;
     let mut seen = FxHashMap::<(Place, Option<usize>), u64>::default();
     for (row, it) in lifetimes.iter().enumerate() {
         let Some(event) = it.allocated.event().filter(|_| it.is_live_after(end)) else { continue };
