@@ -53,6 +53,11 @@ pub(crate) fn show(frame: &Frame) -> String {
     format!("{}:{} {}", cut(&frame.filename), frame.line, cut(&frame.name))
 }
 
+/// A frame as `file:line`.
+pub(crate) fn show_line(frame: &Frame) -> String {
+    format!("{}:{}", cut(&frame.filename), frame.line)
+}
+
 fn cut(name: &str) -> &str {
     name.char_indices().nth(LONGEST_NAME).map_or(name, |(end, _)| &name[..end])
 }

@@ -1,8 +1,8 @@
-//! What a memory snapshot tells, without a GPU and without replaying it.
+//! What a memory snapshot tells, without a GPU.
 //!
 //! In:  a [`SnapshotFile`](tonnage_snapshot::SnapshotFile).
 //! Out: lifetimes of allocations, levels over time, peaks, what is in a file, what changed between
-//!      two.
+//!      two, and the diagnosis. Only the diagnosis replays, to try other settings.
 //!
 //! | stage | in → out | lives in |
 //! | --- | --- | --- |
@@ -11,6 +11,7 @@
 //! | 3 levels | lifetimes → bytes after every entry, peaks | `levels.rs` |
 //! | 4 call sites | stack → the line of the user's program | `call_site.rs` |
 //! | 5 answers | all of these → [`Inspection`], [`Comparison`] | `inspect.rs`, `diff.rs` |
+//! | 6 diagnosis | all of these, and a replay → [`report::Report`] | `report/` |
 //!
 //! A history has requested sizes only. How large the blocks were follows from the rounding rules
 //! and, in large segments, from the addresses: what is left behind a block, up to the next one, is
@@ -55,6 +56,9 @@ mod call_site;
 mod inspect;
 
 mod diff;
+
+// 6. The diagnosis.
+pub mod report;
 
 pub use call_site::{CallSites, call_site};
 pub use device_view::{DeviceView, devices};

@@ -26,6 +26,8 @@ mod manual;
 
 mod replay;
 
+mod report;
+
 mod tune;
 
 mod what_if;
@@ -46,6 +48,7 @@ struct Arguments {
 enum Verb {
     Inspect(inspect::Arguments),
     Replay(replay::Arguments),
+    Report(report::Arguments),
     Tune(tune::Arguments),
     Diff(diff::Arguments),
     Export(export::Arguments),
@@ -65,6 +68,7 @@ fn main() -> ExitCode {
     let answer = match verb {
         Verb::Inspect(arguments) => inspect::run(&arguments),
         Verb::Replay(arguments) => replay::run(&arguments),
+        Verb::Report(arguments) => report::run(&arguments),
         Verb::Tune(arguments) => tune::run(&arguments),
         Verb::Diff(arguments) => diff::run(&arguments),
         Verb::Export(arguments) => export::run(&arguments),

@@ -1,10 +1,13 @@
 //! What can go wrong, sorted by what the caller can do.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use thiserror::Error;
 use tonnage_device::DeviceError;
 use tonnage_events::{Address, Bytes, DeviceId, PoolId, PoolKind, StreamId};
+
+use crate::oom_verdict::OomVerdict;
 
 /// An allocation that could not be served. The allocator is as usable as before.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -108,6 +111,11 @@ pub struct OutOfMemory {
     pub largest_cached: Option<CachedBlock>,
     /// The largest block that waits for events.
     pub largest_pending: Option<PendingBlock>,
+    /// Need or waste, and whose.
+    pub verdict: OomVerdict,
+    /// The file that a snapshot of this moment was written to, or why that failed; none if no one asked
+    /// for one.
+    pub snapshot: Option<Result<PathBuf, String>>,
 }
 
 /// A free block, and where it is free.
@@ -260,7 +268,16 @@ impl fmt::Display for OutOfMemory {
                 " Try `expandable_segments:True`: enough is cached in all, only not in one piece."
             )?;
         }
-        Ok(())
+        write!(f, "\n{}", self.verdict)?;
+        match &self.snapshot {
+            None => Ok(()),
+            Some(Ok(path)) => write!(
+                f,
+                "\nA snapshot of this moment is in {0}: `tonnage report {0}` says more.",
+                path.display()
+            ),
+            Some(Err(why)) => write!(f, "\nA snapshot of this moment could not be written: {why}"),
+        }
     }
 }
 

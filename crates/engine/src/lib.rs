@@ -65,6 +65,8 @@ mod restore;
 
 mod error;
 
+mod oom_verdict;
+
 mod invariants;
 
 #[doc(hidden)]
@@ -77,6 +79,7 @@ pub use error::{
     RecordStreamError,
 };
 pub use history::{Context, History, RecordOptions, StackDepth, system_time_us};
+pub use oom_verdict::OomVerdict;
 pub use policy::Policy;
 pub use pool::{PoolError, StreamFilter};
 pub use restore::{RestoreError, Start};

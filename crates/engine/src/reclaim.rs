@@ -6,6 +6,8 @@ use tonnage_events::{Event, PoolId, PoolKind, StackId, StreamId};
 use crate::block::BlockId;
 use crate::engine::Engine;
 use crate::error::{AllocError, CacheError, CachedBlock, OutOfMemory, PendingBlock};
+use crate::history::History;
+use crate::oom_verdict::OomVerdict;
 use crate::pool::{PoolRef, PoolSet, PrivateKey};
 use crate::request::Request;
 
@@ -220,6 +222,13 @@ impl<D: Device> Engine<D> {
             largest_own: None,
             largest_cached: None,
             largest_pending: None,
+            verdict: OomVerdict::of(
+                &self.segments(),
+                request.stream,
+                &self.config,
+                self.history().map(History::stacks),
+            ),
+            snapshot: None,
         };
         for (id, block) in self.blocks.iter().filter(|(_, block)| block.mapped && !block.allocated)
         {

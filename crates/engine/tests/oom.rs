@@ -99,7 +99,9 @@ fn the_message_answers_the_questions_in_order() {
          to a segment. The device has 8.00 GiB, 20.00 MiB free; 30.00 MiB are allowed. Reserved \
          are 20.00 MiB: 5.00 MiB in use, 0 bytes pending, 15.00 MiB cached. The largest free block \
          has 15.00 MiB (large pool (0, 0), stream 0): what is free lies in pieces too small for \
-         23.84 MiB."
+         23.84 MiB.\n\
+         Verdict: pinned_segment: 15.00 MiB are free in segments that one live block keeps.\n  \
+         of no use: pinned_segment 15.00 MiB"
     );
     assert_eq!(AllocError::OutOfMemory(Box::new(report.clone())).to_string(), report.to_string());
 }

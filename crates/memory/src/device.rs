@@ -1,6 +1,7 @@
 //! A device and its allocator, as a handle that threads share.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use thiserror::Error;
 use tonnage_device::cuda::Cuda;
@@ -12,6 +13,7 @@ use tonnage_events::{Bytes, DeviceId, ParseBytesError, StreamId};
 use crate::any_device::AnyDevice;
 use crate::block::Block;
 use crate::current::current_stream_of;
+use crate::oom::snapshot_from_env;
 use crate::pinned::PinnedPool;
 use crate::stream::Stream;
 use crate::sync::{Arc, Mutex, lock};
@@ -74,6 +76,9 @@ pub struct DeviceOptions {
     pub id: DeviceId,
     /// On `host`: fill freed and fresh memory with patterns, so that wrong use shows.
     pub poison: bool,
+    /// Where to save a snapshot when a request fails: the message then says so. By default what the
+    /// environment variable `TONNAGE_OOM_SNAPSHOT` names, if it is set.
+    pub snapshot_on_oom: Option<PathBuf>,
 }
 
 /// What the handles of one device share.
@@ -83,6 +88,8 @@ pub(crate) struct Shared {
     pub(crate) parked: Mutex<Option<DeviceError>>,
     /// Host memory that the device reaches.
     pub(crate) pinned: PinnedPool,
+    /// Where to save a snapshot when a request fails.
+    pub(crate) snapshot_on_oom: Option<PathBuf>,
 }
 
 impl Drop for Shared {
@@ -165,6 +172,7 @@ impl Device {
             engine: Mutex::new(engine),
             parked: Mutex::new(None),
             pinned: PinnedPool::default(),
+            snapshot_on_oom: options.snapshot_on_oom.or_else(snapshot_from_env),
         };
         Self { shared: Arc::new(shared), id, kind }
     }
@@ -201,7 +209,8 @@ impl Device {
     #[track_caller]
     #[inline]
     pub fn allocate_on(&self, bytes: u64, stream: StreamId) -> Result<Block, AllocError> {
-        let allocation = lock(&self.shared.engine).allocate(bytes, stream)?;
+        let served = lock(&self.shared.engine).allocate(bytes, stream);
+        let allocation = served.map_err(|error| self.explained(error))?;
         Ok(Block::new(self.clone(), allocation))
     }
 

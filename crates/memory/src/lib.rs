@@ -37,6 +37,8 @@ mod view;
 
 mod dump;
 
+mod oom;
+
 #[allow(unsafe_code, reason = "host memory that a device reaches is raw memory")]
 mod pinned;
 

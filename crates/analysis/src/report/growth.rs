@@ -1,0 +1,390 @@
+//! What grows from one iteration to the next.
+//!
+//! In:  a device, its lifetimes, its iterations.
+//! Out: a [`Growth`]: what leaks, what longer inputs ask for, and from which lines.
+//!
+//! # Note \[Staying, leaking, passing\]
+//!
+//! A block of a loop *stays* if it is still live where the last iteration ends, and was handed out before
+//! that one began. Parameters, optimizer states and workspaces stay; they come once. What comes from the
+//! same place in most iterations and stays each time *leaks*, and then so does what that place asked
+//! for in the first iteration and in the last. A place is a stack; without stacks, a size.
+//!
+//! All else *passes*. The most that is passing at once, iteration by iteration, is what inputs decide:
+//! it is free of parameters, of optimizer states that the first step makes, and of leaks. So growth by longer
+//! inputs is the largest of these less the first.
+
+use std::collections::BTreeMap;
+
+use rustc_hash::FxHashMap;
+use serde::Serialize;
+use tonnage_events::StackId;
+
+use super::iterations::{IterationSource, Iterations};
+use super::lines::Lines;
+use crate::device_view::DeviceView;
+use crate::levels::Levels;
+use crate::lifetimes::{Lifetime, Lifetimes, Moment};
+
+/// Growth below this share of what is reserved at the peak is none.
+const STEADY: f64 = 0.02;
+
+/// How many lines are named.
+const NAMED: usize = 5;
+
+/// How many iterations are listed; the middle of longer loops is left out.
+const LISTED: usize = 64;
+
+/// What a history does over time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GrowthKind {
+    /// Blocks are added in every iteration and never freed.
+    Leak,
+    /// Later iterations ask for more.
+    LongerInputs,
+    /// More is reserved, though no more is asked for.
+    Fragmentation,
+    /// Neither.
+    Steady,
+    /// No iterations were found.
+    Unknown,
+}
+
+/// What grows from one iteration to the next.
+#[derive(Clone, Debug, Serialize)]
+pub struct Growth {
+    /// The largest kind.
+    pub kind: GrowthKind,
+    /// What iterations were told by; none if there are none.
+    pub told_by: Option<IterationSource>,
+    /// How many there are.
+    pub iterations: usize,
+    /// Bytes that stay in an iteration of the leaking kind, on average.
+    pub leak_per_iteration: u64,
+    /// Bytes that leaked in all.
+    pub leak: u64,
+    /// Of these, live where reserved memory first peaks.
+    pub leak_at_peak: u64,
+    /// The most that an iteration asks for beyond the first one.
+    pub longer_inputs: u64,
+    /// The iteration that asks for most, from 0.
+    pub longest: usize,
+    /// Reserved memory gained since the first iteration that neither explains.
+    pub fragmentation: u64,
+    /// The lines that leak or grow, largest first.
+    pub lines: Vec<GrowingLine>,
+    /// The first and last iterations, in order.
+    pub each: Vec<Iteration>,
+}
+
+/// A line that asks for more and more.
+#[derive(Clone, Debug, Serialize)]
+pub struct GrowingLine {
+    /// The line; none without stacks.
+    pub line: Option<String>,
+    /// Leak or longer inputs.
+    pub kind: GrowthKind,
+    /// Bytes it added in all.
+    pub bytes: u64,
+    /// Blocks it leaked.
+    pub blocks: usize,
+}
+
+/// One iteration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Iteration {
+    /// Its number, from 0.
+    pub number: usize,
+    /// Its first entry.
+    pub first_event: usize,
+    /// Most live requested bytes in it.
+    pub requested: u64,
+    /// Of these, the most that it does not keep.
+    pub passing: u64,
+    /// Most reserved bytes in it.
+    pub reserved: u64,
+    /// Bytes that leaked in it.
+    pub leaked: u64,
+}
+
+/// What becomes of each allocation, by row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    Stays,
+    Leaks,
+    Passes,
+}
+
+/// Growth, and what the rest of the report takes from the same look.
+pub(super) struct Grown {
+    pub(super) growth: Growth,
+    pub(super) iterations: Option<Iterations>,
+    pub(super) fates: Vec<Fate>,
+}
+
+/// What a block is known by from one iteration to the next.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Place {
+    Stack(StackId),
+    Size(u64),
+}
+
+fn place_of(it: &Lifetime) -> Place {
+    it.stack.map_or(Place::Size(it.requested), Place::Stack)
+}
+
+impl Grown {
+    pub(super) fn of(
+        device: &DeviceView<'_>,
+        lifetimes: &Lifetimes,
+        levels: &Levels,
+        live: &[u64],
+        peak: Moment,
+        lines: &mut Lines<'_>,
+    ) -> Self {
+        let iterations = Iterations::find(device, lifetimes, live);
+        let Some(loops) = &iterations else {
+            let growth = Growth {
+                kind: GrowthKind::Unknown,
+                told_by: None,
+                iterations: 0,
+                leak_per_iteration: 0,
+                leak: 0,
+                leak_at_peak: 0,
+                longer_inputs: 0,
+                longest: 0,
+                fragmentation: 0,
+                lines: Vec::new(),
+                each: Vec::new(),
+            };
+            let fates = vec![Fate::Passes; lifetimes.len()];
+            return Self { growth, iterations, fates };
+        };
+        let fates = fates(lifetimes, loops);
+        let growth = grow(device, lifetimes, levels, live, peak, loops, &fates, lines);
+        Self { growth, iterations, fates }
+    }
+}
+
+/// The iteration that an allocation begins in; those before the loop count as the first.
+fn iteration_of(it: &Lifetime, loops: &Iterations) -> Option<usize> {
+    match it.allocated {
+        Moment::Before => Some(0),
+        Moment::Event(event) if event < loops.ranges[0].start => Some(0),
+        Moment::Event(event) => loops.of(event),
+        Moment::After => None,
+    }
+}
+
+fn in_loop(it: &Lifetime, loops: &Iterations) -> bool {
+    it.allocated.event().is_some_and(|event| event >= loops.ranges[0].start)
+}
+
+fn fates(lifetimes: &Lifetimes, loops: &Iterations) -> Vec<Fate> {
+    let last = loops.ranges.len() - 1;
+    let end = Moment::Event(loops.end().saturating_sub(1));
+    let mut fates = vec![Fate::Passes; lifetimes.len()];
+    // Bytes that stay, by place and iteration. The ends of the loop tell nothing by themselves.
+    let mut staying = FxHashMap::<Place, BTreeMap<usize, u64>>::default();
+    let mut by_iteration = vec![0_u64; last + 1];
+    for (row, it) in lifetimes.iter().enumerate() {
+        let Some(iteration) = iteration_of(&it, loops).filter(|_| it.is_live_after(end)) else {
+            continue;
+        };
+        if iteration < last {
+            fates[row] = Fate::Stays;
+        }
+        if in_loop(&it, loops) {
+            let bytes = staying.entry(place_of(&it)).or_default().entry(iteration).or_default();
+            *bytes = bytes.saturating_add(it.requested);
+            by_iteration[iteration] = by_iteration[iteration].saturating_add(it.requested);
+        }
+    }
+    // In most of the iterations between the first and the last.
+    let between = last.saturating_sub(1);
+    let often = |found: usize| found >= 1 && found * 10 >= between * 6;
+    let middle = |it: &BTreeMap<usize, u64>| it.range(1..last).count();
+    let mut leaking: FxHashMap<Place, u64> = staying
+        .iter()
+        .filter(|(_, bytes)| often(middle(bytes)))
+        .map(|(&place, bytes)| (place, bytes.range(1..last).map(|(_, &it)| it).max().unwrap_or(0)))
+        .collect();
+    let sum = |all: bool| -> u64 {
+        let counted = staying.iter().filter(|(place, _)| all || leaking.contains_key(place));
+        counted.flat_map(|(_, bytes)| bytes.range(1..last)).map(|(_, &it)| it).sum()
+    };
+    // Sizes that differ from iteration to iteration hide a leak that no place shows.
+    let filled = by_iteration[1..last].iter().filter(|&&bytes| bytes > 0).count();
+    if sum(false) * 2 < sum(true) && between >= 3 && filled * 10 >= between * 8 {
+        let usual = |bytes: &BTreeMap<usize, u64>| bytes.range(1..last).map(|(_, &it)| it).max();
+        leaking = staying.iter().filter_map(|(&place, it)| Some((place, usual(it)?))).collect();
+    }
+    // Where a loop begins is told by one of its requests, and others may come before it.
+    let first = &loops.ranges[0];
+    let eve = first.start.saturating_sub(2 * first.len())..first.start;
+    let mut seen = FxHashMap::<(Place, Option<usize>), u64>::default();
+    for (row, it) in lifetimes.iter().enumerate() {
+        let Some(event) = it.allocated.event().filter(|_| it.is_live_after(end)) else { continue };
+        let iteration = loops.of(event);
+        if iteration.is_none() && !eve.contains(&event) {
+            continue;
+        }
+        let Some(&usual) = leaking.get(&place_of(&it)) else { continue };
+        // The first iteration also has what comes once, the last what the next would free.
+        let bytes = seen.entry((place_of(&it), iteration)).or_default();
+        *bytes = bytes.saturating_add(it.requested);
+        if *bytes <= usual {
+            fates[row] = Fate::Leaks;
+        }
+    }
+    fates
+}
+
+#[allow(clippy::too_many_arguments, reason = "what one look at a history yields")]
+fn grow(
+    device: &DeviceView<'_>,
+    lifetimes: &Lifetimes,
+    levels: &Levels,
+    live: &[u64],
+    peak: Moment,
+    loops: &Iterations,
+    fates: &[Fate],
+    lines: &mut Lines<'_>,
+) -> Growth {
+    let passing = lifetimes.iter().zip(fates).filter(|&(_, &fate)| fate == Fate::Passes);
+    let passing = super::live_after(passing.map(|(it, _)| it), device.entries.len());
+    let most = |of: &dyn Fn(usize) -> u64, range: &std::ops::Range<usize>| {
+        range.clone().map(of).max().unwrap_or(0)
+    };
+    let reserved = |event: usize| levels.after()[event].reserved;
+    let mut each: Vec<_> = loops
+        .ranges
+        .iter()
+        .enumerate()
+        .map(|(number, range)| Iteration {
+            number,
+            first_event: range.start,
+            requested: most(&|event| live[event], range),
+            passing: most(&|event| passing[event], range),
+            reserved: most(&reserved, range),
+            leaked: 0,
+        })
+        .collect();
+    let (mut leak, mut leak_at_peak) = (0_u64, 0_u64);
+    for (_, it) in lifetimes.iter().enumerate().filter(|&(row, _)| fates[row] == Fate::Leaks) {
+        leak = leak.saturating_add(it.requested);
+        if it.is_live_after(peak) {
+            leak_at_peak = leak_at_peak.saturating_add(it.requested);
+        }
+        if let Some(iteration) = iteration_of(&it, loops) {
+            each[iteration].leaked = each[iteration].leaked.saturating_add(it.requested);
+        }
+    }
+    // What the loop gathered and freed before the peak was no leak.
+    if leak_at_peak < leak / 2 && peak.event().is_some_and(|event| event >= loops.end()) {
+        (leak, leak_at_peak) = (0, 0);
+    }
+    // What precedes the loop may have asked for more than any iteration.
+    let first = usize::from(
+        loops.includes_setup && each[1..].iter().all(|it| it.passing < each[0].passing),
+    );
+    let longest = (first..each.len()).max_by_key(|&i| (each[i].passing, usize::MAX - i));
+    let longest = longest.unwrap_or(first);
+    let longer_inputs = each[longest].passing.saturating_sub(each[first].passing);
+    let reserved_peak = levels.peak(|level| level.reserved).map_or(0, |peak| peak.bytes);
+    let gained = each.iter().map(|it| it.reserved).max().unwrap_or(0);
+    let stayed: u64 = lifetimes
+        .iter()
+        .enumerate()
+        .filter(|(row, it)| fates[*row] == Fate::Stays && in_loop(it, loops))
+        .map(|(_, it)| it.requested)
+        .sum();
+    let fragmentation = gained
+        .saturating_sub(each[first].reserved)
+        .saturating_sub(leak.saturating_add(longer_inputs).saturating_add(stayed));
+    let small = (reserved_peak as f64 * STEADY) as u64;
+    let kinds = [
+        (leak, GrowthKind::Leak),
+        (longer_inputs, GrowthKind::LongerInputs),
+        (fragmentation, GrowthKind::Fragmentation),
+    ];
+    let largest = kinds.into_iter().max_by_key(|&(bytes, _)| bytes);
+    let kind = largest.filter(|&(bytes, _)| bytes > small).map_or(GrowthKind::Steady, |it| it.1);
+    let mut named = growing_lines(lifetimes, fates, lines, GrowthKind::Leak, |it, fate| {
+        if leak > 0 && fate == Fate::Leaks { signed(it.requested) } else { 0 }
+    });
+    let top = |iteration: usize| {
+        let range = loops.ranges[iteration].clone();
+        Moment::Event(range.max_by_key(|&event| (passing[event], usize::MAX - event)).unwrap_or(0))
+    };
+    let (was, is) = (top(first), top(longest));
+    if longer_inputs > 0 {
+        named.extend(growing_lines(
+            lifetimes,
+            fates,
+            lines,
+            GrowthKind::LongerInputs,
+            |it, fate| {
+                let sign = i64::from(it.is_live_after(is)) - i64::from(it.is_live_after(was));
+                if fate == Fate::Passes { sign * signed(it.requested) } else { 0 }
+            },
+        ));
+    }
+    Growth {
+        kind,
+        told_by: Some(loops.source),
+        iterations: each.len(),
+        leak_per_iteration: leak / each.len().max(1) as u64,
+        leak,
+        leak_at_peak,
+        longer_inputs,
+        longest,
+        fragmentation,
+        lines: named,
+        each: shortened(each),
+    }
+}
+
+fn signed(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}
+
+/// The lines that add most; `added` says how much an allocation adds.
+fn growing_lines(
+    lifetimes: &Lifetimes,
+    fates: &[Fate],
+    lines: &mut Lines<'_>,
+    kind: GrowthKind,
+    added: impl Fn(&Lifetime, Fate) -> i64,
+) -> Vec<GrowingLine> {
+    let mut stacks = FxHashMap::<Option<StackId>, (i64, usize)>::default();
+    for (row, it) in lifetimes.iter().enumerate() {
+        let bytes = added(&it, fates[row]);
+        if bytes != 0 {
+            let sum = stacks.entry(it.stack).or_default();
+            *sum = (sum.0.saturating_add(bytes), sum.1 + usize::from(bytes > 0));
+        }
+    }
+    let mut by_line = BTreeMap::<Option<String>, (i64, usize)>::new();
+    for (stack, (bytes, blocks)) in stacks {
+        let sum = by_line.entry(lines.of(stack)).or_default();
+        *sum = (sum.0.saturating_add(bytes), sum.1 + blocks);
+    }
+    let mut found: Vec<_> = by_line
+        .into_iter()
+        .filter(|&(_, (bytes, _))| bytes > 0)
+        .map(|(line, (bytes, blocks))| GrowingLine { line, kind, bytes: bytes as u64, blocks })
+        .collect();
+    found.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.line.cmp(&b.line)));
+    found.truncate(NAMED);
+    found
+}
+
+/// Without the middle, if there are many.
+fn shortened(mut each: Vec<Iteration>) -> Vec<Iteration> {
+    if each.len() > LISTED {
+        each.drain(LISTED / 2..each.len() - LISTED / 2);
+    }
+    each
+}

@@ -1,0 +1,286 @@
+//! Where the iterations of a loop begin and end.
+//!
+//! In:  a device, its lifetimes, the live bytes after every entry.
+//! Out: [`Iterations`]: ranges of entries, and what they were told by.
+//!
+//! 1. Marks: PyTorch notes the beginning and end of each `Optimizer.step` and `Optimizer.zero_grad`. Of
+//!    those that come once an iteration, the one where least is live cuts.
+//! 2. Repetition: a request that comes as often as many others, at regular distances over most of the
+//!    history and with something freed in between, comes once an iteration. With stacks a request is known by its stack, else by its size and
+//!    those of its two neighbours. Loops inside an iteration have requests that come more often, so
+//!    the least frequent of the regular ones counts.
+//! 3. Tides: live bytes that rise, by at least a twentieth of the largest fall, and fall again by two
+//!    thirds of that.
+//!
+//! Each is one pass over the entries, and none needs the sizes to be the same.
+
+use std::ops::Range;
+
+use rustc_hash::FxHashMap;
+use serde::Serialize;
+use tonnage_events::Action;
+use tonnage_snapshot::Stage;
+
+use crate::device_view::DeviceView;
+use crate::lifetimes::Lifetimes;
+
+/// Fewer are no loop.
+const FEWEST: usize = 3;
+
+/// Rises below this part of the largest fall are no tides.
+const TIDE: u64 = 20;
+
+/// What iterations were told by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum IterationSource {
+    /// Marked scopes of the optimizer.
+    Annotations,
+    /// The same requests again.
+    Repetition,
+    /// Live bytes that rise and fall.
+    Tides,
+}
+
+/// The iterations of a history.
+#[derive(Clone, Debug)]
+pub(super) struct Iterations {
+    /// Entries of each, in order, without gaps.
+    pub(super) ranges: Vec<Range<usize>>,
+    pub(super) source: IterationSource,
+    /// Whether the first range begins with what precedes the loop.
+    pub(super) includes_setup: bool,
+}
+
+impl Iterations {
+    pub(super) fn find(
+        device: &DeviceView<'_>,
+        lifetimes: &Lifetimes,
+        live: &[u64],
+    ) -> Option<Self> {
+        by_marks(device, live)
+            .or_else(|| by_repetition(device, live))
+            .or_else(|| by_tides(device, lifetimes))
+    }
+
+    /// The iteration that an entry is part of.
+    pub(super) fn of(&self, event: usize) -> Option<usize> {
+        let place = self.ranges.partition_point(|it| it.end <= event);
+        self.ranges.get(place).filter(|it| it.contains(&event)).map(|_| place)
+    }
+
+    /// Where the loop ends.
+    pub(super) fn end(&self) -> usize {
+        self.ranges.last().map_or(0, |it| it.end)
+    }
+}
+
+/// Live bytes before an entry.
+fn before(live: &[u64], event: usize) -> u64 {
+    event.checked_sub(1).and_then(|event| live.get(event)).copied().unwrap_or(0)
+}
+
+fn mean_before(live: &[u64], cuts: &[usize]) -> u64 {
+    let sum: u128 = cuts.iter().map(|&cut| u128::from(before(live, cut))).sum();
+    (sum / cuts.len().max(1) as u128) as u64
+}
+
+fn by_marks(device: &DeviceView<'_>, live: &[u64]) -> Option<Iterations> {
+    let ends = |prefix: &str| -> Vec<usize> {
+        let marks = device.file.annotations.iter().filter(|mark| {
+            mark.stage == Stage::End
+                && mark.time_us > 0
+                && mark.device == device.device
+                && mark.name.starts_with(prefix)
+        });
+        let mut cuts: Vec<_> = marks
+            .map(|mark| device.entries.partition_point(|entry| entry.time_us <= mark.time_us))
+            .collect();
+        cuts.sort_unstable();
+        cuts.dedup();
+        cuts
+    };
+    let kinds = [ends("Optimizer.step"), ends("Optimizer.zero_grad")];
+    let most = kinds.iter().map(Vec::len).max().filter(|&most| most >= FEWEST)?;
+    let cuts = kinds
+        .into_iter()
+        .filter(|cuts| cuts.len() >= FEWEST && cuts.len() + 1 >= most)
+        .min_by_key(|cuts| mean_before(live, cuts))?;
+    let mut from = 0;
+    let ranges = cuts.iter().map(|&cut| std::mem::replace(&mut from, cut)..cut);
+    let mut ranges: Vec<_> = ranges.filter(|it| !it.is_empty()).collect();
+    // What comes behind the last mark is an iteration that was not finished, if it does as much.
+    let rest = from..device.entries.len();
+    let usual = ranges.iter().skip(1).map(Range::len).min().unwrap_or(usize::MAX);
+    let allocs = |range: &Range<usize>| {
+        device.entries[range.clone()].iter().filter(|it| it.action == Action::Alloc).count()
+    };
+    if rest.len() >= usual / 4 && allocs(&rest) * 8 >= usual {
+        let end = rest.end.min(from + usual + usual / 4);
+        ranges.push(from..end);
+    }
+    (ranges.len() >= FEWEST).then_some(Iterations {
+        ranges,
+        source: IterationSource::Annotations,
+        includes_setup: true,
+    })
+}
+
+/// What a request is known by.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Key {
+    Stack(tonnage_events::StackId),
+    Sizes([u64; 3]),
+}
+
+/// Where a key comes: entries of requests, by their number among the requests.
+#[derive(Default)]
+struct Places(Vec<(u32, u32)>);
+
+impl Places {
+    /// Whether it comes at regular distances over most of the `requests`.
+    fn are_regular(&self, requests: usize) -> bool {
+        let mut gaps: Vec<_> = self.0.windows(2).map(|pair| pair[1].0 - pair[0].0).collect();
+        let span: u32 = gaps.iter().sum();
+        gaps.sort_unstable();
+        // The first iteration of all may ask for much that stays.
+        let odd = usize::from(gaps.len() >= 4);
+        let (least, median) = (gaps[0], gaps[gaps.len() / 2]);
+        let largest = gaps[gaps.len() - 1 - odd];
+        let covers = (span as usize + median as usize) * 5 >= requests * 2;
+        covers && largest <= median.saturating_mul(2) && least.saturating_mul(2) >= median
+    }
+}
+
+fn by_repetition(device: &DeviceView<'_>, live: &[u64]) -> Option<Iterations> {
+    let requests: Vec<u32> = (0_u32..)
+        .zip(device.entries)
+        .filter(|(_, entry)| entry.action == Action::Alloc)
+        .map(|(event, _)| event)
+        .collect();
+    let size = |place: usize| requests.get(place).map_or(0, |&it| device.entries[it as usize].size);
+    // Requests one after the other, with nothing freed between them, build something: they are no loop.
+    let mut freed = Vec::with_capacity(requests.len());
+    let (mut frees, mut next) = (0_u32, 0);
+    for (event, entry) in device.entries.iter().enumerate() {
+        frees += u32::from(entry.action == Action::FreeRequested);
+        if requests.get(next) == Some(&(event as u32)) {
+            freed.push(frees);
+            next += 1;
+        }
+    }
+    let mut places = FxHashMap::<Key, Places>::default();
+    for (place, &event) in requests.iter().enumerate() {
+        let key = match device.entries[event as usize].stack {
+            Some(stack) if !device.file.stacks.frames(stack).is_empty() => Key::Stack(stack),
+            _ => Key::Sizes([place.checked_sub(1).map_or(0, size), size(place), size(place + 1)]),
+        };
+        let known = &mut places.entry(key).or_default().0;
+        if known.last().is_none_or(|&(last, _)| freed[last as usize] < freed[place]) {
+            known.push((place as u32, event));
+        }
+    }
+    let regular = |it: &&Places| it.0.len() >= FEWEST && it.are_regular(requests.len());
+    let regular: Vec<_> = places.values().filter(regular).collect();
+    let mut votes = std::collections::BTreeMap::<usize, usize>::new();
+    for it in &regular {
+        *votes.entry(it.0.len()).or_default() += 1;
+    }
+    // A count off by one is the same loop, cut at its ends.
+    let votes_near = |count: usize| -> usize {
+        [count - 1, count, count + 1].iter().filter_map(|near| votes.get(near)).sum()
+    };
+    let most = votes.keys().map(|&count| votes_near(count)).max()?;
+    let count = *votes.keys().find(|&&count| votes_near(count) * 5 >= most)?;
+    let once = regular.iter().filter(|it| it.0.len() == count || it.0.len() == count + 1);
+    let cuts = once.min_by_key(|it| {
+        let cuts: Vec<_> = it.0.iter().map(|&(_, event)| event as usize).collect();
+        (mean_before(live, &cuts), cuts[0])
+    })?;
+    let mut places: Vec<usize> = cuts.0.iter().map(|&(place, _)| place as usize).collect();
+    extend(&mut places, requests.len(), |one, other| size(one) == size(other));
+    let starts: Vec<usize> =
+        places.into_iter().map(|place| start_of_call(device, requests[place] as usize)).collect();
+    Some(Iterations {
+        ranges: from_starts(&starts, device),
+        source: IterationSource::Repetition,
+        includes_setup: false,
+    })
+}
+
+/// The first iteration of a loop has other neighbours than the rest, and so has the last: adds them where
+/// most requests are the same as an iteration later, or earlier.
+fn extend(starts: &mut Vec<usize>, requests: usize, same: impl Fn(usize, usize) -> bool) {
+    let (Some(&[first, second]), Some(&[before, last])) =
+        (starts.first_chunk(), starts.last_chunk())
+    else {
+        return;
+    };
+    // The request that begins an iteration, and most of those that follow.
+    let alike = |from: usize, length: usize, by: usize| {
+        let found = (from..from + length).filter(|&place| same(place, place + by)).count();
+        length > 0 && same(from, from + by) && found * 10 >= length * 6
+    };
+    let (ahead, behind) = (second - first, last - before);
+    if last + behind < requests && alike(last, behind.min(requests - last - behind), behind) {
+        starts.push(last + behind);
+    }
+    if first >= ahead && alike(first - ahead, ahead, ahead) {
+        starts.insert(0, first - ahead);
+    }
+}
+
+/// Memory that a request obtained comes before the request's own entry.
+fn start_of_call(device: &DeviceView<'_>, event: usize) -> usize {
+    let part = |action: Action| matches!(action, Action::SegmentAlloc | Action::SegmentMap);
+    let parts = device.entries[..event].iter().rev().take_while(|it| part(it.action)).count();
+    event - parts
+}
+
+/// Each from one start to the next. The last is about as long as the one before it, since segments that
+/// are obtained add entries, but ends with its last request: what is freed behind that may be the end
+/// of the program.
+fn from_starts(starts: &[usize], device: &DeviceView<'_>) -> Vec<Range<usize>> {
+    let mut ranges: Vec<_> = starts.windows(2).map(|pair| pair[0]..pair[1]).collect();
+    if let (Some(last), Some(&start)) = (ranges.last().cloned(), starts.last()) {
+        let end = device.entries.len().min(start + last.len() + last.len() / 4 + 4);
+        let is_request = |entry: &tonnage_events::TraceEntry| entry.action == Action::Alloc;
+        let last = device.entries[start..end].iter().rposition(is_request).unwrap_or(0);
+        ranges.push(start..start + last + 1);
+    }
+    ranges
+}
+
+fn by_tides(device: &DeviceView<'_>, lifetimes: &Lifetimes) -> Option<Iterations> {
+    // What is never freed only lifts the ground.
+    let live =
+        super::live_after(lifetimes.iter().filter(|it| !it.is_live_at_end()), device.entries.len());
+    let live = &live[..];
+    let (mut high, mut fall) = (0_u64, 0_u64);
+    for &level in live {
+        high = high.max(level);
+        fall = fall.max(high - level);
+    }
+    let least = fall / TIDE;
+    if least == 0 {
+        return None;
+    }
+    let mut starts = Vec::new();
+    let (mut low, mut low_at, mut high) = (0_u64, 0_usize, 0_u64);
+    for (event, &level) in live.iter().enumerate() {
+        if level <= low {
+            (low, low_at, high) = (level, event + 1, level);
+        }
+        high = high.max(level);
+        let (rose, fell) = (high - low, high - level);
+        if rose >= least && fell >= rose / 3 * 2 {
+            starts.push(low_at);
+            (low, low_at, high) = (level, event + 1, level);
+        }
+    }
+    (starts.len() >= FEWEST).then(|| Iterations {
+        ranges: from_starts(&starts, device),
+        source: IterationSource::Tides,
+        includes_setup: false,
+    })
+}

@@ -1,0 +1,197 @@
+//! What the bytes are for.
+//!
+//! In:  an allocation, what becomes of it, the iterations, the marked scopes, its stack.
+//! Out: a [`Purpose`] and how sure that is.
+//!
+//! No file says what a tensor is; so it is concluded from when the block comes and goes, in this order:
+//!
+//! | purpose | told by | sure |
+//! | --- | --- | --- |
+//! | `optimizer` | stays, handed out inside `Optimizer.step` or under `torch/optim` | high |
+//! | `gradients` | freed inside `Optimizer.zero_grad`, or there from one iteration into the next | high, medium |
+//! | `workspace` | stays, of a size that cuBLAS takes, from no line of the program | medium |
+//! | `parameters` | stays, from before the first iteration | medium; high under `Module.to` and the like |
+//! | `cache` | stays or leaks, from a later iteration | low |
+//! | `temporary` | gone within a fiftieth of an iteration | medium |
+//! | `activations` | everything else that an iteration frees | medium |
+
+use serde::Serialize;
+use tonnage_events::{StackId, Stacks};
+use tonnage_snapshot::Stage;
+
+use super::growth::{Fate, Grown};
+use crate::device_view::DeviceView;
+use crate::lifetimes::{Lifetime, Moment};
+
+/// What bytes are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Purpose {
+    /// Weights.
+    Parameters,
+    /// Their gradients.
+    Gradients,
+    /// What the optimizer keeps of them.
+    Optimizer,
+    /// Kept for the way back.
+    Activations,
+    /// Gone again at once.
+    Temporary,
+    /// Scratch memory of a library.
+    Workspace,
+    /// Kept for later iterations.
+    Cache,
+    /// Nothing tells.
+    Unknown,
+}
+
+impl Purpose {
+    /// Its name in JSON.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Parameters => "parameters",
+            Self::Gradients => "gradients",
+            Self::Optimizer => "optimizer",
+            Self::Activations => "activations",
+            Self::Temporary => "temporary",
+            Self::Workspace => "workspace",
+            Self::Cache => "cache",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// How sure a conclusion is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Confidence {
+    /// One of several readings.
+    Low,
+    /// Likely.
+    Medium,
+    /// Something in the file says so.
+    High,
+}
+
+impl Confidence {
+    /// Its name in JSON.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Low => "low",
+            Self::Medium => "medium",
+            Self::High => "high",
+        }
+    }
+}
+
+/// What cuBLAS takes by default: two buffers of 4 MiB and eight of 16 KiB, as PyTorch asks for them, and
+/// 32 MiB on Hopper.
+const WORKSPACES: [u64; 3] = [8_519_680, 33_554_432, 4_194_304 + 131_072];
+
+/// Tells purposes.
+pub(super) struct Purposes<'a> {
+    stacks: &'a Stacks,
+    grown: &'a Grown,
+    /// Entries inside scopes of these kinds, as ranges.
+    steps: Vec<(usize, usize)>,
+    zero_grads: Vec<(usize, usize)>,
+    /// Entries of a usual iteration.
+    usual: usize,
+}
+
+impl<'a> Purposes<'a> {
+    pub(super) fn new(device: &DeviceView<'a>, grown: &'a Grown) -> Self {
+        let usual = grown.iterations.as_ref().map_or(0, |loops| {
+            let mut lengths: Vec<_> = loops.ranges.iter().map(std::ops::Range::len).collect();
+            lengths.sort_unstable();
+            lengths[lengths.len() / 2]
+        });
+        Self {
+            stacks: &device.file.stacks,
+            grown,
+            steps: scopes(device, "Optimizer.step"),
+            zero_grads: scopes(device, "Optimizer.zero_grad"),
+            usual,
+        }
+    }
+
+    pub(super) fn of(&self, row: usize, it: &Lifetime) -> (Purpose, Confidence) {
+        use Confidence::{High, Low, Medium};
+        let Some(loops) = &self.grown.iterations else {
+            return (Purpose::Unknown, Low);
+        };
+        let fate = self.grown.fates[row];
+        let inside = |scopes: &[(usize, usize)], moment: Moment| {
+            let Moment::Event(event) = moment else { return false };
+            let place = scopes.partition_point(|&(start, _)| start <= event);
+            place.checked_sub(1).is_some_and(|place| event < scopes[place].1)
+        };
+        let in_step = inside(&self.steps, it.allocated);
+        if fate != Fate::Passes && (in_step || self.has_file(it.stack, "/torch/optim/")) {
+            return (Purpose::Optimizer, High);
+        }
+        if inside(&self.zero_grads, it.free_requested) {
+            return (Purpose::Gradients, High);
+        }
+        let first = loops.ranges[0].clone();
+        let early = match it.allocated {
+            Moment::Before => true,
+            Moment::Event(event) => event < first.start,
+            Moment::After => false,
+        };
+        match fate {
+            Fate::Stays if WORKSPACES.contains(&it.requested) && !early => {
+                (Purpose::Workspace, Medium)
+            }
+            Fate::Stays if self.has_file(it.stack, "/torch/nn/modules/module.py") => {
+                (Purpose::Parameters, High)
+            }
+            Fate::Stays if early => (Purpose::Parameters, Medium),
+            Fate::Stays if it.allocated.event().is_some_and(|event| event < first.end) => {
+                let sure = if loops.includes_setup { Medium } else { Low };
+                (Purpose::Parameters, sure)
+            }
+            Fate::Stays | Fate::Leaks => (Purpose::Cache, Low),
+            Fate::Passes => {
+                let (Moment::Event(from), Moment::Event(to)) = (it.allocated, it.free_requested)
+                else {
+                    return (Purpose::Unknown, Low);
+                };
+                let crosses = loops.of(from).is_some_and(|at| to > loops.ranges[at].end);
+                if in_step || (to - from) * 50 < self.usual {
+                    (Purpose::Temporary, Medium)
+                } else if crosses && !self.zero_grads.is_empty() {
+                    (Purpose::Gradients, Medium)
+                } else {
+                    (Purpose::Activations, Medium)
+                }
+            }
+        }
+    }
+
+    fn has_file(&self, stack: Option<StackId>, part: &str) -> bool {
+        let frames = stack.map_or(&[][..], |stack| self.stacks.frames(stack));
+        frames.iter().any(|frame| frame.filename.contains(part))
+    }
+}
+
+/// Scopes of this name, as entries from and to, by where they begin.
+fn scopes(device: &DeviceView<'_>, prefix: &str) -> Vec<(usize, usize)> {
+    let at = |time: u64| device.entries.partition_point(|entry| entry.time_us < time);
+    let mut open = None;
+    let mut found = Vec::new();
+    for mark in &device.file.annotations {
+        if mark.device != device.device || mark.time_us == 0 || !mark.name.starts_with(prefix) {
+            continue;
+        }
+        match mark.stage {
+            Stage::Start => open = Some(mark.time_us),
+            Stage::End => found.extend(open.take().map(|from| (at(from), at(mark.time_us + 1)))),
+            Stage::Other(_) => {}
+        }
+    }
+    found.sort_unstable();
+    found
+}

@@ -1,0 +1,225 @@
+//! What limits the job, in one paragraph.
+//!
+//! In:  the waste, the growth, the peak, the failures.
+//! Out: the causes, largest first, and the [`Verdict`].
+//!
+//! # Note \[The rule\]
+//!
+//! Every cause has bytes. `need` is what was live at the peak; it is never avoidable. Of the others,
+//!
+//! 1. a leak of at least 5 % of what is reserved at the peak is the verdict, unless another cause is twice as
+//!    large: it grows with every iteration, the others do not;
+//! 2. else the largest of at least 15 % of what is reserved; memory that others hold counts only where
+//!    the device itself was full;
+//! 3. else `need`.
+
+use serde::Serialize;
+use tonnage_events::Bytes;
+use tonnage_replay::what_if::WasteKind;
+
+use super::growth::{Growth, GrowthKind};
+use super::oom::OomReport;
+use super::peak::PeakReport;
+use super::waste::WasteReport;
+
+/// Shares of reserved memory from which on a cause is the verdict. Chosen: below, allocators that work
+/// well waste as much.
+const LEAK_SHARE: f64 = 0.05;
+const WASTE_SHARE: f64 = 0.15;
+
+/// Why a job needs as much as it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cause {
+    /// What was live at the peak.
+    Need,
+    /// Blocks that every iteration adds and none frees.
+    Leak,
+    /// Iterations that ask for more than the first.
+    LongerInputs,
+    /// Free where it did not fit.
+    Fragmentation,
+    /// Cached for another stream.
+    Stream,
+    /// Freed, an event still outstanding.
+    Pending,
+    /// Free in a private pool.
+    PrivatePool,
+    /// Free in segments that one live block keeps.
+    PinnedSegment,
+    /// Rounded up.
+    Rounding,
+    /// Handed out beyond the rounded size.
+    Unsplit,
+    /// Held by other processes, or by this one outside the allocator.
+    Outside,
+}
+
+impl Cause {
+    /// Its name in JSON.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Need => "need",
+            Self::Leak => "leak",
+            Self::LongerInputs => "longer_inputs",
+            Self::Fragmentation => "fragmentation",
+            Self::Stream => "stream",
+            Self::Pending => "pending",
+            Self::PrivatePool => "private_pool",
+            Self::PinnedSegment => "pinned_segment",
+            Self::Rounding => "rounding",
+            Self::Unsplit => "unsplit",
+            Self::Outside => "outside",
+        }
+    }
+}
+
+impl From<WasteKind> for Cause {
+    fn from(kind: WasteKind) -> Self {
+        match kind {
+            WasteKind::Pending => Self::Pending,
+            WasteKind::PrivatePool => Self::PrivatePool,
+            WasteKind::Stream => Self::Stream,
+            WasteKind::PinnedSegment => Self::PinnedSegment,
+            WasteKind::Fragmentation => Self::Fragmentation,
+            WasteKind::Unsplit => Self::Unsplit,
+            WasteKind::Rounding => Self::Rounding,
+        }
+    }
+}
+
+/// A cause with its bytes, the line to blame and a sentence.
+#[derive(Clone, Debug, Serialize)]
+pub struct Verdict {
+    /// The cause.
+    pub cause: Cause,
+    /// Its bytes.
+    pub bytes: u64,
+    /// The line to blame, as `file:line`; none without stacks.
+    pub line: Option<String>,
+    /// What it means.
+    pub text: String,
+}
+
+/// Every cause that has bytes, largest first; `need` is always there.
+pub(super) fn causes(
+    waste: &WasteReport,
+    growth: &Growth,
+    peak: &PeakReport,
+    ooms: &[OomReport],
+) -> Vec<Verdict> {
+    let at = |line: &Option<String>| line.as_ref().map_or(String::new(), |it| format!(" at {it}"));
+    let mut causes = Vec::new();
+    let line = peak.sites.first().and_then(|it| it.line.clone());
+    causes.push(Verdict {
+        cause: Cause::Need,
+        bytes: peak.requested,
+        text: format!(
+            "{} are live at once in {} blocks{}; no allocator can do with less.",
+            Bytes(peak.requested),
+            peak.blocks,
+            line.as_ref().map_or(String::new(), |it| format!(", most of them from {it}"))
+        ),
+        line,
+    });
+    let grown = |kind: GrowthKind| growth.lines.iter().find(|it| it.kind == kind);
+    if growth.leak > 0 {
+        let line = grown(GrowthKind::Leak).and_then(|it| it.line.clone());
+        causes.push(Verdict {
+            cause: Cause::Leak,
+            bytes: growth.leak,
+            text: format!(
+                "Each of {} iterations keeps {} for good{}: {} in all, and more with every iteration.",
+                growth.iterations,
+                Bytes(growth.leak_per_iteration),
+                at(&line),
+                Bytes(growth.leak)
+            ),
+            line,
+        });
+    }
+    if growth.longer_inputs > 0 {
+        let line = grown(GrowthKind::LongerInputs).and_then(|it| it.line.clone());
+        causes.push(Verdict {
+            cause: Cause::LongerInputs,
+            bytes: growth.longer_inputs,
+            text: format!(
+                "Iteration {} asks for {} more than the first{}: its inputs are larger.",
+                growth.longest,
+                Bytes(growth.longer_inputs),
+                at(&line)
+            ),
+            line,
+        });
+    }
+    for kind in waste.kinds.iter().filter(|it| it.bytes > 0) {
+        let line = kind.lines.first().and_then(|it| it.line.clone());
+        causes.push(Verdict {
+            cause: kind.kind.into(),
+            bytes: kind.bytes,
+            text: waste_text(kind.kind, kind.bytes, peak.reserved.bytes, &at(&line)),
+            line,
+        });
+    }
+    let full = |it: &&OomReport| !it.by_limit;
+    if let Some(bytes) = ooms.iter().filter(full).filter_map(|it| it.outside).max()
+        && bytes > 0
+    {
+        causes.push(Verdict {
+            cause: Cause::Outside,
+            bytes,
+            line: None,
+            text: format!(
+                "{} of the device are held by other processes, or by this one outside the allocator.",
+                Bytes(bytes)
+            ),
+        });
+    }
+    causes.sort_by_key(|it| (u64::MAX - it.bytes, it.cause));
+    causes
+}
+
+fn waste_text(kind: WasteKind, bytes: u64, reserved: u64, at: &str) -> String {
+    let share = bytes as f64 / reserved.max(1) as f64 * 100.0;
+    let of = format!("{} ({share:.0} % of reserved)", Bytes(bytes));
+    match kind {
+        WasteKind::Pending => format!(
+            "{of} are freed, but wait for another stream to finish with them; they were asked for{at}."
+        ),
+        WasteKind::PrivatePool => {
+            format!(
+                "{of} are free inside private pools, obtained{at}, where no one else may use them."
+            )
+        }
+        WasteKind::Stream => {
+            format!(
+                "{of} are cached for other streams than the one that needs memory, obtained{at}."
+            )
+        }
+        WasteKind::PinnedSegment => {
+            format!("{of} are free in segments that a single live block keeps, asked for{at}.")
+        }
+        WasteKind::Fragmentation => {
+            format!("{of} are free, but in pieces that did not fit; they were obtained{at}.")
+        }
+        WasteKind::Unsplit => {
+            format!("{of} were handed out beyond what was asked for, too small to split off{at}.")
+        }
+        WasteKind::Rounding => format!("{of} are sizes rounded up, mostly{at}."),
+    }
+}
+
+/// The cause that limits the job: see Note \[The rule\].
+pub(super) fn choose(causes: &[Verdict], reserved: u64) -> Option<&Verdict> {
+    let share = |it: &Verdict| it.bytes as f64 / reserved.max(1) as f64;
+    let avoidable = || causes.iter().filter(|it| it.cause != Cause::Need);
+    let largest = avoidable().max_by_key(|it| it.bytes).filter(|it| share(it) >= WASTE_SHARE);
+    let leak = avoidable().find(|it| it.cause == Cause::Leak && share(it) >= LEAK_SHARE);
+    match (leak, largest) {
+        (Some(leak), Some(other)) if other.bytes / 2 > leak.bytes => Some(other),
+        (Some(leak), _) => Some(leak),
+        (None, Some(other)) => Some(other),
+        (None, None) => causes.iter().find(|it| it.cause == Cause::Need),
+    }
+}

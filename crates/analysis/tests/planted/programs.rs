@@ -1,0 +1,260 @@
+//! Small programs with a known fault, recorded on the engine itself.
+//!
+//! In:  a seed: sizes, lengths of loops and noise depend on it.
+//! Out: a [`Planted`]: the recording, and what the report must say of it.
+
+use tonnage_analysis::report::Cause;
+use tonnage_device::Dry;
+use tonnage_engine::{Allocation, Config, Engine, RecordOptions, Release, StreamFilter};
+use tonnage_events::{DeviceId, PoolId, StreamId};
+use tonnage_memory::snapshot_file;
+use tonnage_snapshot::SnapshotFile;
+
+const MIB: u64 = 1 << 20;
+const TOTAL: u64 = 80 << 30;
+const MAIN: StreamId = StreamId::DEFAULT;
+const SIDE: StreamId = StreamId(7);
+
+/// A recording with a fault.
+pub(crate) struct Planted {
+    pub(crate) file: SnapshotFile,
+    pub(crate) cause: Cause,
+    pub(crate) bytes: u64,
+    /// The line to blame, in this file; none where there is no such line.
+    pub(crate) line: Option<u32>,
+}
+
+/// A program on its way.
+struct Program {
+    engine: Engine<Dry>,
+    state: u64,
+}
+
+impl Program {
+    fn new(seed: u64, conf: &str) -> Self {
+        Self::on(Dry::new(TOTAL), seed, conf)
+    }
+
+    fn on(device: Dry, seed: u64, conf: &str) -> Self {
+        let config = Config::parse(conf, Release::default()).unwrap();
+        let mut engine = Engine::new(device, config);
+        engine.record_history(Some(RecordOptions::default()));
+        Self { engine, state: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1 }
+    }
+
+    /// A number from `from` up to `to`, by xorshift.
+    fn pick(&mut self, from: u64, to: u64) -> u64 {
+        self.state ^= self.state << 13;
+        self.state ^= self.state >> 7;
+        self.state ^= self.state << 17;
+        from + self.state % (to - from + 1)
+    }
+
+    #[track_caller]
+    fn ask(&mut self, bytes: u64) -> Allocation {
+        self.engine.allocate(bytes, MAIN).unwrap()
+    }
+
+    #[track_caller]
+    fn ask_on(&mut self, bytes: u64, stream: StreamId) -> Allocation {
+        self.engine.allocate(bytes, stream).unwrap()
+    }
+
+    fn free(&mut self, blocks: impl IntoIterator<Item = Allocation>) {
+        for block in blocks {
+            self.engine.free(&block).unwrap();
+        }
+    }
+
+    /// Parameters of a model: what every job has.
+    fn parameters(&mut self, blocks: u64, bytes: u64) -> Vec<Allocation> {
+        (0..blocks).map(|_| self.ask(bytes)).collect()
+    }
+
+    /// An iteration of a model: activations that go in the opposite order.
+    fn iterate(&mut self, layers: u64, bytes: u64) {
+        let mut kept: Vec<_> = (0..layers).map(|_| self.ask(bytes)).collect();
+        while let Some(block) = kept.pop() {
+            let gradient = self.ask(bytes / 2);
+            self.free([block, gradient]);
+        }
+    }
+
+    fn planted(mut self, cause: Cause, bytes: u64, line: Option<u32>) -> Planted {
+        let file = snapshot_file(self.engine.snapshot(), DeviceId(0));
+        Planted { file, cause, bytes, line }
+    }
+}
+
+/// Every loss is kept, with the outputs that its graph holds.
+pub(crate) fn summed_losses(seed: u64) -> Planted {
+    let mut program = Program::new(seed, "");
+    let (iterations, layer) = (program.pick(8, 30), program.pick(4, 8) * 2 * MIB);
+    let outputs = program.pick(3, 9) * MIB + program.pick(0, 4000);
+    program.parameters(6, 12 * MIB);
+    let mut total = Vec::new();
+    let mut line = 0;
+    for _ in 0..iterations {
+        program.iterate(5, layer);
+        line = line!() + 1;
+        total.push(program.ask(outputs));
+    }
+    // The program goes on to its end, where everything is freed.
+    program.free(total);
+    program.planted(Cause::Leak, iterations * outputs, Some(line))
+}
+
+/// A few elements of each batch are kept, and with them the batch.
+pub(crate) fn kept_views(seed: u64) -> Planted {
+    let mut program = Program::new(seed, "");
+    let (iterations, layer) = (program.pick(6, 20), program.pick(6, 12) * 2 * MIB);
+    let base = program.pick(12, 20) * MIB;
+    program.parameters(4, 16 * MIB);
+    let mut previous: Option<Allocation> = None;
+    let line = line!() + 2;
+    for _ in 0..iterations {
+        let _base_of_the_view = program.ask(base);
+        program.iterate(4, layer);
+        // What the next iteration replaces is no leak.
+        let carried = program.ask(5 * MIB);
+        program.free(previous.replace(carried));
+    }
+    program.planted(Cause::Leak, iterations * base, Some(line))
+}
+
+/// Later batches are several times as long; room that a long one leaves serves the next.
+pub(crate) fn longer_inputs(seed: u64) -> Planted {
+    let mut program = Program::new(seed, "expandable_segments:True");
+    let (iterations, unit) = (program.pick(6, 12), program.pick(8, 20) * 2 * MIB);
+    program.parameters(5, 12 * MIB);
+    let mut bytes = 0;
+    let line = line!() + 5;
+    for iteration in 0..iterations {
+        let length = 1 + iteration;
+        let mut kept = Vec::new();
+        for _ in 0..4 {
+            kept.push(program.ask(length * unit));
+        }
+        bytes = 4 * (length - 1) * unit;
+        program.free(kept);
+    }
+    program.planted(Cause::LongerInputs, bytes, Some(line))
+}
+
+/// Each sequence is a little longer than the last, and none fits the blocks that those left.
+pub(crate) fn growing_sequences(seed: u64) -> Planted {
+    let mut program = Program::new(seed, "");
+    let (iterations, first) = (program.pick(8, 16), program.pick(20, 40) * 2 * MIB);
+    program.parameters(5, 12 * MIB);
+    let mut wasted = 0;
+    let line = line!() + 3;
+    for iteration in 0..iterations {
+        let length = first + iteration * 4 * MIB;
+        let block = program.ask(length);
+        program.free([block]);
+        if iteration + 1 < iterations {
+            wasted += length;
+        }
+    }
+    program.planted(Cause::Fragmentation, wasted, Some(line))
+}
+
+/// Copies on a side stream leave their blocks there.
+pub(crate) fn hoarding_stream(seed: u64) -> Planted {
+    let mut program = Program::new(seed, "");
+    let (blocks, bytes) = (program.pick(3, 9), program.pick(20, 60) * 2 * MIB);
+    program.parameters(5, 10 * MIB);
+    let line = line!() + 1;
+    let staged: Vec<_> = (0..blocks).map(|_| program.ask_on(bytes, SIDE)).collect();
+    program.free(staged);
+    let _work = program.ask(bytes);
+    program.planted(Cause::Stream, blocks * bytes, Some(line))
+}
+
+/// A small result is cut from each large segment, and stays.
+pub(crate) fn pinned_segments(seed: u64) -> Planted {
+    let mut program = Program::new(seed, "");
+    let (segments, large) = (program.pick(4, 10), program.pick(20, 50) * 2 * MIB);
+    let small = 2 * MIB;
+    program.parameters(5, 20 * MIB);
+    let line = line!() + 5;
+    let mut fillers = Vec::new();
+    for _ in 0..segments {
+        let scratch = program.ask(large);
+        program.free([scratch]);
+        let _result = program.ask(small);
+        fillers.push(program.ask(large - small));
+    }
+    program.free(fillers);
+    let _work = program.ask(large);
+    program.planted(Cause::PinnedSegment, segments * (large - small), Some(line))
+}
+
+/// A graph's pool keeps what its capture used in between.
+pub(crate) fn private_pool(seed: u64) -> Planted {
+    let mut program = Program::new(seed, "");
+    let (blocks, bytes) = (program.pick(3, 8), program.pick(20, 40) * 2 * MIB);
+    program.parameters(5, 10 * MIB);
+    let pool = PoolId(0, 1);
+    program.engine.begin_allocate_to_pool(pool, StreamFilter::Any).unwrap();
+    let line = line!() + 1;
+    let captured: Vec<_> = (0..blocks).map(|_| program.ask(bytes)).collect();
+    program.free(captured);
+    program.engine.end_allocate_to_pool(pool).unwrap();
+    let _work = program.ask(bytes);
+    program.planted(Cause::PrivatePool, blocks * bytes, Some(line))
+}
+
+/// Another stream is busy with blocks that are freed.
+pub(crate) fn pending_frees(seed: u64) -> Planted {
+    let mut program = Program::new(seed, "");
+    program.engine.device_mut().hold_events();
+    let (blocks, bytes) = (program.pick(4, 12), program.pick(10, 40) * 2 * MIB);
+    program.parameters(5, 10 * MIB);
+    let line = line!() + 2;
+    for _ in 0..blocks {
+        let batch = program.ask(bytes);
+        program.engine.record_stream_of(&batch, SIDE).unwrap();
+        program.free([batch]);
+    }
+    let _work = program.ask(bytes);
+    program.planted(Cause::Pending, blocks * bytes, Some(line))
+}
+
+/// Sizes just over a power of two, rounded up to the next division.
+pub(crate) fn rounded_sizes(seed: u64) -> Planted {
+    let mut program = Program::new(seed, "roundup_power2_divisions:2");
+    let blocks = program.pick(3, 8);
+    let bytes = 64 * MIB + program.pick(1, 8 * MIB);
+    let line = line!() + 1;
+    let _odd: Vec<_> = (0..blocks).map(|_| program.ask(bytes)).collect();
+    program.planted(Cause::Rounding, blocks * (96 * MIB - bytes), Some(line))
+}
+
+/// A model that is as large as it is.
+pub(crate) fn true_need(seed: u64) -> Planted {
+    let mut program = Program::new(seed, "");
+    let (iterations, layers) = (program.pick(5, 12), program.pick(4, 9));
+    let layer = program.pick(6, 12) * 2 * MIB;
+    let line = line!() + 1;
+    let _weights: Vec<_> = (0..40).map(|_| program.ask(20 * MIB)).collect();
+    for _ in 0..iterations {
+        program.iterate(layers, layer);
+    }
+    let bytes = 40 * 20 * MIB + layers * layer + layer / 2;
+    program.planted(Cause::Need, bytes, Some(line))
+}
+
+/// Someone else has most of the device.
+pub(crate) fn outside(seed: u64) -> Planted {
+    let others = 60 << 30;
+    let mut program = Program::on(Dry::new(TOTAL).with_capacity(TOTAL - others), seed, "");
+    let bytes = program.pick(300, 500) * 2 * MIB;
+    while program.engine.allocate(bytes, MAIN).is_ok() {}
+    program.planted(Cause::Outside, others, None)
+}
+
+/// The device's bytes, which no file tells.
+pub(crate) fn total() -> u64 {
+    TOTAL
+}

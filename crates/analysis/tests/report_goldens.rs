@@ -1,0 +1,42 @@
+//! The report of every recording, as text and JSON, against the files in `testdata/reports`.
+//!
+//! `TONNAGE_UPDATE=1` writes them anew; then read them. What settings save is left out, since trying all
+//! of them on all recordings takes minutes in a debug build.
+
+use std::path::{Path, PathBuf};
+
+use tonnage_analysis::report::{Report, ReportOptions};
+
+fn recordings() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/traces");
+    let paths = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let mut paths: Vec<_> = paths.filter(|it| it.extension().is_some_and(|it| it == "zst")).collect();
+    paths.sort();
+    assert!(!paths.is_empty());
+    paths
+}
+
+#[test]
+fn every_recording_is_reported_as_it_was_read() {
+    let goldens = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/reports");
+    let update = std::env::var_os("TONNAGE_UPDATE").is_some();
+    for path in recordings() {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        let file = tonnage_snapshot::open(&path).unwrap();
+        let options = ReportOptions { without_replay: true, ..ReportOptions::default() };
+        let mut report = Report::of(&file, &options).unwrap();
+        let peak = &report.peak.reserved;
+        assert_eq!(peak.requested + report.waste.total(), peak.bytes, "{name}");
+        // A flame graph's worth of frames says nothing to someone who reads the file.
+        report.peak.stacks.clear();
+        for (ending, text) in [("txt", report.to_text(name)), ("json", report.to_json(name) + "\n")] {
+            let golden = goldens.join(name.replace("pickle.zst", ending));
+            if update {
+                std::fs::create_dir_all(&goldens).unwrap();
+                std::fs::write(&golden, text).unwrap();
+            } else {
+                assert!(text == std::fs::read_to_string(&golden).unwrap(), "{}\n{text}", golden.display());
+            }
+        }
+    }
+}
