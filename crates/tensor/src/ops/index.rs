@@ -4,6 +4,8 @@
 //! Where several indices lead to one place, sums are formed in the order of the indices, whatever the
 //! number of threads.
 
+use std::ops::Add;
+
 use crate::autograd::{Backward, Grads, Needs, Saved, record, record_in_place};
 use crate::create::Scalar;
 use crate::dtype::{DType, Number, dispatch};
@@ -85,7 +87,7 @@ impl Kernel for AddAt {
                 for k in occurrences {
                     let from = (outer * count + k) * inner;
                     let added = source.chunk::<T>(from..from + inner, &mut scratch);
-                    sums.iter_mut().zip(added).for_each(|(sum, it)| *sum = *sum + alpha * it.up());
+                    sums.iter_mut().zip(added).for_each(|(sum, it)| *sum = sum.add(alpha * it.up()));
                 }
                 places.iter_mut().zip(sums).for_each(|(place, sum)| *place = T::down(sum));
             });
