@@ -24,8 +24,7 @@ impl Axis {
         self.width * self.inner
     }
 
-    /// Calls `work` with each vector along the axis, as a slice. `slab` is what lies in memory
-    /// between two indices of the axes before.
+    /// Calls `work` with each vector along the axis, as slices, for one index of the axes before.
     fn for_each_vector<R: Real>(
         self,
         inputs: &[&[R]],
@@ -35,19 +34,33 @@ impl Axis {
         if self.inner == 1 {
             return work(inputs, output);
         }
-        let mut vectors = vec![vec![R::default(); self.width]; inputs.len()];
-        let mut result = vec![R::default(); self.width];
-        for column in 0..self.inner {
-            for (vector, input) in vectors.iter_mut().zip(inputs) {
-                let along = input[column..].iter().step_by(self.inner);
-                vector.iter_mut().zip(along).for_each(|(place, it)| *place = *it);
+        let mut vectors = vec![vec![R::default(); TOGETHER * self.width]; inputs.len()];
+        let mut results = vec![R::default(); TOGETHER * self.width];
+        for first in (0..self.inner).step_by(TOGETHER) {
+            let count = TOGETHER.min(self.inner - first);
+            let place = |index: usize, column: usize| index * self.inner + first + column;
+            for (vectors, input) in vectors.iter_mut().zip(inputs) {
+                for (index, column) in pairs(self.width, count) {
+                    vectors[column * self.width + index] = input[place(index, column)];
+                }
             }
-            let read: Vec<&[R]> = vectors.iter().map(Vec::as_slice).collect();
-            work(&read, &mut result);
-            let along = output[column..].iter_mut().step_by(self.inner);
-            along.zip(&result).for_each(|(place, it)| *place = *it);
+            for column in 0..count {
+                let along = column * self.width..(column + 1) * self.width;
+                let read: Vec<&[R]> = vectors.iter().map(|it| &it[along.clone()]).collect();
+                work(&read, &mut results[along]);
+            }
+            for (index, column) in pairs(self.width, count) {
+                output[place(index, column)] = results[column * self.width + index];
+            }
         }
     }
+}
+
+/// Vectors that lie side by side and are taken together, so that memory is read by cache lines.
+const TOGETHER: usize = 16;
+
+fn pairs(rows: usize, columns: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..rows).flat_map(move |row| (0..columns).map(move |column| (row, column)))
 }
 
 /// `output = softmax(x)` or its logarithm.
@@ -72,19 +85,24 @@ impl Kernel for Softmax {
     }
 }
 
+fn largest_of<R: Real>(x: &[R]) -> R {
+    x.iter().fold(R::n(f64::NEG_INFINITY), |a, b| if *b > a { *b } else { a })
+}
+
 /// The largest number and the logarithm of the sum of exponentials relative to it.
 pub(super) fn log_sum<R: Real>(x: &[R]) -> (R, R) {
-    let largest = x.iter().fold(R::n(f64::NEG_INFINITY), |a, b| if *b > a { *b } else { a });
+    let largest = largest_of(x);
     let sum: f64 = x.iter().map(|it| (*it - largest).exp().to_f64()).sum();
     (largest, R::from_f64(sum.ln()))
 }
 
 fn softmax<R: Real>(x: &[R], y: &mut [R], log: bool) {
-    let (largest, log_sum) = log_sum(x);
     if log {
+        let (largest, log_sum) = log_sum(x);
         y.iter_mut().zip(x).for_each(|(y, x)| *y = *x - largest - log_sum);
         return;
     }
+    let largest = largest_of(x);
     y.iter_mut().zip(x).for_each(|(y, x)| *y = (*x - largest).exp());
     let sum: f64 = y.iter().map(|it| it.to_f64()).sum();
     let scale = R::from_f64(1.0 / sum);
