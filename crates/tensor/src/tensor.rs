@@ -39,6 +39,8 @@ struct Inner {
     storage: Arc<Storage>,
     layout: Layout,
     dtype: DType,
+    /// Whether its numbers are the conjugates of those in memory: see [`Tensor::conj`].
+    conj: bool,
     /// For views: what the graph had recorded of the storage when the view was taken.
     view_of: Option<u64>,
     meta: Mutex<Meta>,
@@ -53,23 +55,32 @@ impl Tensor {
             return Err(error.with("shape", shape));
         };
         let storage = Storage::new(call, device, dtype, layout.numel())?;
-        Ok(Self::from_parts(storage, layout, dtype, None))
+        Ok(Self::from_parts(storage, layout, dtype, false, None))
     }
 
     fn from_parts(
         storage: Arc<Storage>,
         layout: Layout,
         dtype: DType,
+        conj: bool,
         view_of: Option<u64>,
     ) -> Self {
         let meta = Mutex::default();
-        Self { inner: Arc::new(Inner { storage, layout, dtype, view_of, meta }) }
+        Self { inner: Arc::new(Inner { storage, layout, dtype, conj, view_of, meta }) }
     }
 
     /// Another tensor over the same storage, outside the graph.
     pub(crate) fn alias(&self, layout: Layout) -> Self {
         let view_of = Some(self.storage().graph_version());
-        Self::from_parts(Arc::clone(&self.inner.storage), layout, self.inner.dtype, view_of)
+        let storage = Arc::clone(&self.inner.storage);
+        Self::from_parts(storage, layout, self.inner.dtype, self.inner.conj, view_of)
+    }
+
+    /// Another tensor over the same storage, outside the graph, whose numbers are the conjugates.
+    pub(crate) fn alias_conj(&self) -> Self {
+        let (storage, layout) = (Arc::clone(&self.inner.storage), self.inner.layout.clone());
+        let view_of = Some(self.storage().graph_version());
+        Self::from_parts(storage, layout, self.inner.dtype, !self.inner.conj, view_of)
     }
 
     /// The same numbers, outside the graph: it shares the storage, and what is written to one is seen
@@ -77,7 +88,8 @@ impl Tensor {
     #[must_use]
     pub fn detach(&self) -> Self {
         let layout = self.inner.layout.clone();
-        Self::from_parts(Arc::clone(&self.inner.storage), layout, self.inner.dtype, None)
+        let storage = Arc::clone(&self.inner.storage);
+        Self::from_parts(storage, layout, self.inner.dtype, self.inner.conj, None)
     }
 
     pub(crate) fn storage(&self) -> &Arc<Storage> {
@@ -166,6 +178,12 @@ impl Tensor {
     #[must_use]
     pub fn dtype(&self) -> DType {
         self.inner.dtype
+    }
+
+    /// Whether its numbers are the conjugates of those in memory: a view made by [`conj`](Self::conj).
+    #[must_use]
+    pub fn is_conj(&self) -> bool {
+        self.inner.conj
     }
 
     /// Where it lies.

@@ -271,7 +271,7 @@ impl Pinned {
         let start = self.block.as_ref().map(|block| block.pointer().cast::<u8>());
         let address = start.map_or(0, |start| start.expose_provenance() as u64);
         let (dtype, layout) = (self.dtype, self.layout.clone());
-        Used { operand: Operand { dtype, layout, address }, uses: &self.uses }
+        Used { operand: Operand { dtype, layout, conj: false, address }, uses: &self.uses }
     }
 }
 

@@ -12,8 +12,11 @@ pub(super) fn accumulate(call: Call, leaf: &Tensor, new: Tensor) -> Result<()> {
     if let Some(sum) = leaf.grad() {
         return sum.add_in_place(call, &new);
     }
-    let own =
-        if new.handles() == 1 && lies_as(&new, leaf) { new.detach() } else { new.copied(call)? };
+    let own = if new.handles() == 1 && lies_as(&new, leaf) && !new.is_conj() {
+        new.detach()
+    } else {
+        new.copied(call)?
+    };
     own.set_role(Role::Gradients);
     leaf.put_grad(own);
     Ok(())

@@ -225,7 +225,12 @@ impl Walk {
         let slot = &mut slots[edge.output];
         *slot = Some(match slot.take() {
             None => gradient,
-            Some(sum) if sum.handles() == 1 && sum.owns_storage() && sum.layout().is_dense() => {
+            Some(sum)
+                if sum.handles() == 1
+                    && sum.owns_storage()
+                    && sum.layout().is_dense()
+                    && !sum.is_conj() =>
+            {
                 sum.add_in_place(call, &gradient)?;
                 sum
             }

@@ -97,6 +97,11 @@ impl<'a> Input<'a> {
         self.operand.layout.numel()
     }
 
+    /// Whether the numbers are the conjugates of [`data`](Self::data).
+    pub(crate) fn conj(&self) -> bool {
+        self.operand.conj
+    }
+
     /// The memory from the first element to the last: the places of the layout, without its offset.
     ///
     /// # Panics
@@ -116,7 +121,8 @@ impl<'a> Input<'a> {
 
     /// All elements in order, if they lie so and are of this type.
     pub(crate) fn slice<T: Stored>(&self) -> Option<&'a [T]> {
-        (is_stored::<T>(self.dtype()) && self.layout().is_contiguous()).then(|| self.data())
+        let as_it_lies = !self.conj() && self.layout().is_contiguous();
+        (is_stored::<T>(self.dtype()) && as_it_lies).then(|| self.data())
     }
 
     /// All elements in order and of this type, converted where needed.
@@ -156,6 +162,10 @@ impl<'a> Input<'a> {
     /// Conversions go over the widest type of the source's kind, piece by piece: one loop for each
     /// type in and one for each type out, not one for each pair.
     fn read<T: Stored>(&self, indices: Range<usize>, into: &mut [T]) {
+        if self.conj() {
+            let convert = |it: Complex64| T::from_complex(it.conj());
+            return gather(self.layout(), self.data(), indices, into, convert);
+        }
         if is_stored::<T>(self.dtype()) {
             return gather(self.layout(), self.data::<T>(), indices, into, |it| it);
         }

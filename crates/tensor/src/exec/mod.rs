@@ -67,6 +67,8 @@ pub(crate) enum Queue {
 pub(crate) struct Operand {
     pub(crate) dtype: DType,
     pub(crate) layout: Layout,
+    /// Whether the numbers are the conjugates of those in memory; of inputs only.
+    pub(crate) conj: bool,
     /// Where element 0 of the storage lies; 0 if there is none.
     pub(crate) address: u64,
 }
@@ -81,8 +83,8 @@ impl<'a> Used<'a> {
     pub(crate) fn tensor(tensor: &'a Tensor) -> Self {
         let storage = tensor.storage();
         let address = storage.block().map_or(0, |block| block.address().0);
-        let (dtype, layout) = (tensor.dtype(), tensor.layout().clone());
-        Self { operand: Operand { dtype, layout, address }, uses: &storage.uses }
+        let (dtype, layout, conj) = (tensor.dtype(), tensor.layout().clone(), tensor.is_conj());
+        Self { operand: Operand { dtype, layout, conj, address }, uses: &storage.uses }
     }
 
     fn tensors(tensors: &[&'a Tensor]) -> Vec<Self> {
@@ -192,6 +194,12 @@ impl Call {
 
     fn check_overlap(self, outputs: &[&Tensor], inputs: &[&Tensor]) -> Result<()> {
         for (place, output) in outputs.iter().enumerate() {
+            if output.is_conj() {
+                return Err(self
+                    .error(ErrorKind::Value, "a view of conjugates cannot be written")
+                    .with_tensor("output", output)
+                    .help("copy it first"));
+            }
             if output.layout().overlaps_itself() {
                 return Err(self
                     .error(

@@ -86,8 +86,8 @@ impl Gemm {
                 strides: (strides[1], strides[2]),
                 conj,
             };
-            let a = matrix(data_a, strides_a, self.conj[0]);
-            let b = matrix(data_b, strides_b, self.conj[1]);
+            let a = matrix(data_a, strides_a, self.conj[0] ^ a.conj());
+            let b = matrix(data_b, strides_b, self.conj[1] ^ b.conj());
             product(size, to, add, a, b, alone);
         };
         if to.len() / (m * n) >= 2 * rayon::current_num_threads() {

@@ -70,6 +70,11 @@ impl Kernel for SumRows {
 }
 
 impl SumRows {
+    /// The sum of all of `width` elements, or their mean.
+    pub(crate) fn all(width: usize, mean: bool) -> Self {
+        Self { width, scale: if mean { 1.0 / width as f64 } else { 1.0 } }
+    }
+
     fn run<S: Stored, A: Sum, T: Stored>(
         &self,
         output: Output<'_, T>,
@@ -90,7 +95,7 @@ impl SumRows {
 /// The input's memory, if it is a matrix whose columns are summed: its rows lie one after the other.
 fn columns<'a, S: Stored>(x: Input<'a>, kept: usize, width: usize) -> Option<&'a [S]> {
     let strides = x.layout().strides();
-    let tidy = strides.len() == 2 && kept > 1 && width > 1 && strides == [1, kept];
+    let tidy = strides.len() == 2 && kept > 1 && width > 1 && strides == [1, kept] && !x.conj();
     tidy.then(|| x.data())
 }
 

@@ -185,6 +185,9 @@ impl Backward for UnaryBackward {
 
 #[track_caller]
 fn unary(call: Call, function: Function, x: &Tensor) -> Result<Tensor> {
+    if function == Function::Abs && x.dtype() == DType::Complex64 {
+        return super::complex::abs(call, x);
+    }
     let dtype = float_of(call, x)?;
     let y = Tensor::uninit(call, x.shape().clone(), dtype, x.device())?;
     call.launch(Unary(function), &[&y], &[x])?;

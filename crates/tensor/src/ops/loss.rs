@@ -1,0 +1,713 @@
+//! Losses: negative log-likelihood, cross-entropy, mean square.
+//!
+//! | function | what it keeps beside the logits | for whom |
+//! | --- | --- | --- |
+//! | [`Tensor::cross_entropy`] | the logarithms of all probabilities | bytes as in PyTorch |
+//! | [`Tensor::cross_entropy_lean`] | one number for each row | large vocabularies |
+
+use super::reduce::SumRows;
+use super::softmax::{log_sum, softmax_along};
+use crate::autograd::{Backward, Grads, Needs, Saved, record};
+use crate::dtype::{DType, Float, Real, Stored, dispatch_float};
+use crate::error::{Call, Result};
+use crate::exec::{Args, Input, Kernel, for_each_chunk, map2, rows};
+use crate::shape::Shape;
+use crate::tensor::Tensor;
+
+/// What becomes of the losses of single elements.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reduction {
+    /// They stay as they are.
+    None,
+    /// Their mean; weighted, if there are weights.
+    #[default]
+    Mean,
+    /// Their sum.
+    Sum,
+}
+
+/// How cross-entropy and negative log-likelihood count.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct CrossEntropyOptions {
+    /// A weight for each class.
+    pub weight: Option<Tensor>,
+    /// A target that counts for nothing.
+    pub ignore_index: i64,
+    /// What becomes of the losses of single elements.
+    pub reduction: Reduction,
+}
+
+impl Default for CrossEntropyOptions {
+    fn default() -> Self {
+        Self { weight: None, ignore_index: -100, reduction: Reduction::Mean }
+    }
+}
+
+impl CrossEntropyOptions {
+    /// With a weight for each class.
+    #[must_use]
+    pub fn weight(mut self, weight: Tensor) -> Self {
+        self.weight = Some(weight);
+        self
+    }
+
+    /// With another target that counts for nothing.
+    #[must_use]
+    pub fn ignore_index(mut self, target: i64) -> Self {
+        self.ignore_index = target;
+        self
+    }
+
+    /// With another reduction.
+    #[must_use]
+    pub fn reduction(mut self, reduction: Reduction) -> Self {
+        self.reduction = reduction;
+        self
+    }
+}
+
+/// Which class each element belongs to: scores are `[outer, classes, inner]`, targets `[outer, inner]`.
+#[derive(Clone, Copy)]
+struct Classes {
+    classes: usize,
+    inner: usize,
+    ignore_index: i64,
+    reduction: Reduction,
+}
+
+impl Classes {
+    /// The targets, each a class or none.
+    fn targets(&self, targets: Input<'_>) -> Result<Vec<Option<usize>>, String> {
+        let class = |(place, target): (usize, &i64)| match usize::try_from(*target) {
+            _ if *target == self.ignore_index => Ok(None),
+            Ok(class) if class < self.classes => Ok(Some(class)),
+            _ => Err(format!(
+                "target {target} at element {place} is none of the {} classes",
+                self.classes
+            )),
+        };
+        targets.to_slice::<i64>().iter().enumerate().map(class).collect()
+    }
+
+    /// Where the score of an element's class lies.
+    fn place(&self, element: usize, class: usize) -> usize {
+        let (outer, inner) = (element / self.inner, element % self.inner);
+        (outer * self.classes + class) * self.inner + inner
+    }
+
+    /// What the gradient of an element's loss is multiplied by to become that of its score.
+    fn scales(&self, grad: Input<'_>, total: f64) -> impl Fn(usize) -> f64 + use<> {
+        let (grad, reduction) = (grad.to_slice::<f64>().into_owned(), self.reduction);
+        move |element| match reduction {
+            Reduction::None => grad[element],
+            Reduction::Sum => grad[0],
+            Reduction::Mean => grad[0] / total,
+        }
+    }
+}
+
+fn weights(args: &Args<'_>, place: Option<usize>) -> impl Fn(usize) -> f64 + use<> {
+    let weights = place.map(|place| args.input(place).to_slice::<f64>().into_owned());
+    move |class| weights.as_ref().map_or(1.0, |weights| weights[class])
+}
+
+/// `loss = -Σ weight·x[target]`, total = Σ weight. Inputs: scores, targets, perhaps weights.
+struct Nll {
+    of: Classes,
+    weighted: bool,
+}
+
+impl Kernel for Nll {
+    fn host(&self, args: &mut Args<'_>) -> Result<(), String> {
+        let (x, of) = (args.input(0), self.of);
+        let targets = of.targets(args.input(1))?;
+        let weight = weights(args, self.weighted.then_some(2));
+        let mut total = 0.0;
+        let mut losses = Vec::with_capacity(targets.len());
+        dispatch_float!(args.output_dtype(0), T => {
+            let mut scratch = Vec::new();
+            for (element, target) in targets.iter().enumerate() {
+                let Some(class) = *target else {
+                    losses.push(0.0);
+                    continue;
+                };
+                let place = of.place(element, class);
+                let score = x.chunk::<T>(place..place + 1, &mut scratch)[0].to_f64();
+                losses.push(-weight(class) * score);
+                total += weight(class);
+            }
+            let sum: f64 = losses.iter().sum();
+            let output = args.take::<T>(0).slice();
+            match of.reduction {
+                Reduction::None => {
+                    output.iter_mut().zip(&losses).for_each(|(to, it)| *to = T::from_f64(*it));
+                }
+                Reduction::Mean => output[0] = T::from_f64(sum / total),
+                Reduction::Sum => output[0] = T::from_f64(sum),
+            }
+            args.take::<T>(1).slice()[0] = T::from_f64(total);
+        }, else return Err(format!("{} is no float", args.output_dtype(0))));
+        Ok(())
+    }
+}
+
+/// The gradient of [`Nll`]: zero but at targets. Inputs: gradient, targets, total, perhaps weights.
+struct NllGrad {
+    of: Classes,
+    weighted: bool,
+}
+
+impl Kernel for NllGrad {
+    fn host(&self, args: &mut Args<'_>) -> Result<(), String> {
+        let of = self.of;
+        let targets = of.targets(args.input(1))?;
+        let total = args.input(2).to_slice::<f64>()[0];
+        let scale = of.scales(args.input(0), total);
+        let weight = weights(args, self.weighted.then_some(3));
+        let inner = of.inner;
+        dispatch_float!(args.output_dtype(0), T => {
+            rows::<T>(args.take(0), of.classes * inner, &|outer, places| {
+                places.fill(T::default());
+                for column in 0..inner {
+                    let element = outer * inner + column;
+                    if let Some(class) = targets[element] {
+                        let gradient = -weight(class) * scale(element);
+                        places[class * inner + column] = T::from_f64(gradient);
+                    }
+                }
+            });
+        }, else return Err(format!("{} is no float", args.output_dtype(0))));
+        Ok(())
+    }
+}
+
+struct NllBackward {
+    call: Call,
+    of: Classes,
+    /// PyTorch keeps the scores, though only their shape is used.
+    x: Saved,
+    targets: Saved,
+    weight: Option<Saved>,
+    total: Saved,
+}
+
+impl Backward for NllBackward {
+    fn backward(&self, grads: &[Option<Tensor>], _: &Needs<'_>) -> Result<Grads> {
+        let Some(grad) = &grads[0] else { return Ok(Grads::from_iter([None])) };
+        let (x, targets, total) = (self.x.unpack()?, self.targets.unpack()?, self.total.unpack()?);
+        let weight = self.weight.as_ref().map(Saved::unpack).transpose()?;
+        let output = Tensor::uninit(self.call, x.shape().clone(), x.dtype(), x.device())?;
+        let kernel = NllGrad { of: self.of, weighted: weight.is_some() };
+        let inputs: Vec<&Tensor> = [grad, &targets, &total].into_iter().chain(&weight).collect();
+        self.call.launch(kernel, &[&output], &inputs)?;
+        Ok(Grads::from_iter([Some(output)]))
+    }
+}
+
+/// Checks scores against targets. Classes are the second axis, or the only one.
+fn classes_of(
+    call: Call,
+    x: &Tensor,
+    targets: &Tensor,
+    o: &CrossEntropyOptions,
+) -> Result<Classes> {
+    let wrong = |what: &str| {
+        let error = call.shape_error(what).with_tensor("self", x).with_tensor("targets", targets);
+        let error = match &o.weight {
+            Some(weight) => error.with_tensor("weight", weight),
+            None => error,
+        };
+        error.help("scores are [batch, classes, …], targets [batch, …], weights [classes]")
+    };
+    if !x.dtype().is_float() || !matches!(targets.dtype(), DType::I64 | DType::I32 | DType::U8) {
+        let error = call.dtype_error("scores are floats and targets integers");
+        return Err(error.with_tensor("self", x).with_tensor("targets", targets));
+    }
+    let Some(axis) = class_axis(x) else { return Err(wrong("a single number has no classes")) };
+    let sizes = x.shape();
+    let (before, behind) = (&sizes[..axis], &sizes[axis + 1..]);
+    if !before.iter().chain(behind).eq(targets.shape().iter()) {
+        return Err(wrong("there is not one target for each element"));
+    }
+    if o.weight.as_ref().is_some_and(|it| it.shape()[..] != sizes[axis..=axis]) {
+        return Err(wrong("there is not one weight for each class"));
+    }
+    let inner = behind.iter().product();
+    Ok(Classes {
+        classes: sizes[axis],
+        inner,
+        ignore_index: o.ignore_index,
+        reduction: o.reduction,
+    })
+}
+
+fn class_axis(x: &Tensor) -> Option<usize> {
+    x.dim().checked_sub(1).map(|last| last.min(1))
+}
+
+#[track_caller]
+fn nll(call: Call, x: &Tensor, targets: &Tensor, o: &CrossEntropyOptions) -> Result<Tensor> {
+    let of = classes_of(call, x, targets, o)?;
+    let shape = if of.reduction == Reduction::None { targets.shape().clone() } else { ().into() };
+    let output = Tensor::uninit(call, shape, x.dtype(), x.device())?;
+    let total = Tensor::uninit(call, Shape::default(), x.dtype(), x.device())?;
+    let inputs: Vec<&Tensor> = [x, targets].into_iter().chain(&o.weight).collect();
+    call.launch(Nll { of, weighted: o.weight.is_some() }, &[&output, &total], &inputs)?;
+    record(call, "NllLossBackward", &[&output], &[x], || {
+        let weight = o.weight.as_ref().map(|it| Saved::input(call, it)).transpose()?;
+        let (x, targets) = (Saved::input(call, x)?, Saved::input(call, targets)?);
+        let total = Saved::output(call, &total)?;
+        Ok(Box::new(NllBackward { call, of, x, targets, weight, total }))
+    })?;
+    Ok(output)
+}
+
+/// Cross-entropy in one go over rows of scores: loss, and for each row the logarithm of the sum of
+/// exponentials.
+struct Lean {
+    of: Classes,
+}
+
+impl Kernel for Lean {
+    fn host(&self, args: &mut Args<'_>) -> Result<(), String> {
+        let (x, of) = (args.input(0), self.of);
+        let targets = of.targets(args.input(1))?;
+        let width = of.classes;
+        dispatch_float!(x.dtype(), T => {
+            type W = <T as Float>::Wide;
+            let log_sums = args.take::<W>(1).slice();
+            log_sums.fill(W::default());
+            let mut losses = vec![0.0; targets.len()];
+            let row = |row: usize, log_sum_of: &mut W, loss: &mut f64| {
+                let mut scratch = Vec::new();
+                let x = x.chunk::<W>(row * width..(row + 1) * width, &mut scratch);
+                let (largest, log_sum) = log_sum(x);
+                *log_sum_of = largest + log_sum;
+                if let Some(class) = targets[row] {
+                    *loss = (*log_sum_of - x[class]).to_f64();
+                }
+            };
+            over_rows(log_sums, &mut losses, width, &row);
+            let counted = targets.iter().flatten().count() as f64;
+            let sum: f64 = losses.iter().sum();
+            let output = args.take::<T>(0).slice();
+            match of.reduction {
+                Reduction::None => {
+                    output.iter_mut().zip(&losses).for_each(|(to, it)| *to = T::from_f64(*it));
+                }
+                Reduction::Mean => output[0] = T::from_f64(sum / counted),
+                Reduction::Sum => output[0] = T::from_f64(sum),
+            }
+        }, else return Err(format!("{} is no float", x.dtype())));
+        Ok(())
+    }
+}
+
+/// Calls `work` with each row and its two results, on all cores where rows are long enough.
+fn over_rows<A: Stored, B: Stored>(
+    a: &mut [A],
+    b: &mut [B],
+    width: usize,
+    work: &(dyn Fn(usize, &mut A, &mut B) + Sync),
+) {
+    use rayon::prelude::*;
+    let each = (a.par_iter_mut(), b.par_iter_mut()).into_par_iter().enumerate();
+    let together = (crate::exec::CHUNK / width.max(1)).max(1);
+    each.with_min_len(together).for_each(|(row, (a, b))| work(row, a, b));
+}
+
+/// The gradient of [`Lean`]: probabilities, less one at the target. Inputs: gradient, scores, targets,
+/// logarithms of sums.
+struct LeanGrad {
+    of: Classes,
+}
+
+impl Kernel for LeanGrad {
+    fn host(&self, args: &mut Args<'_>) -> Result<(), String> {
+        let (x, of) = (args.input(1), self.of);
+        let targets = of.targets(args.input(2))?;
+        let scale = of.scales(args.input(0), targets.iter().flatten().count() as f64);
+        let width = of.classes;
+        dispatch_float!(x.dtype(), T => {
+            type W = <T as Float>::Wide;
+            let log_sums = args.input(3).to_slice::<W>();
+            rows::<T>(args.take(0), width, &|row, places| {
+                let Some(class) = targets[row] else { return places.fill(T::default()) };
+                let (scale, mut scratch) = (W::from_f64(scale(row)), Vec::new());
+                let x = x.chunk::<W>(row * width..(row + 1) * width, &mut scratch);
+                let probability = |x: W| (x - log_sums[row]).exp();
+                let each = places.iter_mut().zip(x);
+                each.for_each(|(place, x)| *place = T::narrow(scale * probability(*x)));
+                places[class] = T::narrow(scale * (probability(x[class]) - W::n(1.0)));
+            });
+        }, else return Err(format!("{} is no float", x.dtype())));
+        Ok(())
+    }
+}
+
+struct LeanBackward {
+    call: Call,
+    of: Classes,
+    x: Saved,
+    targets: Saved,
+    log_sums: Saved,
+}
+
+impl Backward for LeanBackward {
+    fn backward(&self, grads: &[Option<Tensor>], _: &Needs<'_>) -> Result<Grads> {
+        let Some(grad) = &grads[0] else { return Ok(Grads::from_iter([None])) };
+        let (x, targets) = (self.x.unpack()?, self.targets.unpack()?);
+        let log_sums = self.log_sums.unpack()?;
+        let output = Tensor::uninit(self.call, x.shape().clone(), x.dtype(), x.device())?;
+        let inputs = [grad, &x, &targets, &log_sums];
+        self.call.launch(LeanGrad { of: self.of }, &[&output], &inputs)?;
+        Ok(Grads::from_iter([Some(output)]))
+    }
+}
+
+/// `output = (a - b)²`.
+struct SquareError;
+
+impl Kernel for SquareError {
+    fn host(&self, args: &mut Args<'_>) -> Result<(), String> {
+        let inputs = [args.input(0), args.input(1)];
+        dispatch_float!(args.output_dtype(0), T => {
+            map2::<T, T, T>(args.take(0), inputs, |a, b| {
+                let error = a.widen() - b.widen();
+                T::narrow(error * error)
+            });
+        }, else return Err(format!("{} is no float", args.output_dtype(0))));
+        Ok(())
+    }
+}
+
+/// `output = scale · grad · (a - b)`. Inputs: a, b, gradient, broadcast.
+struct SquareErrorGrad {
+    scale: f64,
+}
+
+impl Kernel for SquareErrorGrad {
+    fn host(&self, args: &mut Args<'_>) -> Result<(), String> {
+        let (inputs, grad) = ([args.input(0), args.input(1)], args.input(2));
+        dispatch_float!(args.output_dtype(0), T => {
+            type W = <T as Float>::Wide;
+            let scale = W::from_f64(self.scale);
+            for_each_chunk::<T>(args.take(0), &|indices, chunk| {
+                let mut scratch = [Vec::new(), Vec::new(), Vec::new()];
+                let [for_a, for_b, for_grad] = &mut scratch;
+                let a = inputs[0].chunk::<W>(indices.clone(), for_a);
+                let b = inputs[1].chunk::<W>(indices.clone(), for_b);
+                let grad = grad.chunk::<W>(indices, for_grad);
+                for (place, ((a, b), grad)) in chunk.iter_mut().zip(a.iter().zip(b).zip(grad)) {
+                    *place = T::narrow(scale * (*a - *b) * *grad);
+                }
+            });
+        }, else return Err(format!("{} is no float", args.output_dtype(0))));
+        Ok(())
+    }
+}
+
+struct MseBackward {
+    call: Call,
+    x: Saved,
+    target: Saved,
+    reduction: Reduction,
+}
+
+impl Backward for MseBackward {
+    fn backward(&self, grads: &[Option<Tensor>], needs: &Needs<'_>) -> Result<Grads> {
+        let Some(grad) = &grads[0] else { return Ok(Grads::from_iter([None, None])) };
+        let (x, target) = (self.x.unpack()?, self.target.unpack()?);
+        let wide = grad.expand(x.shape())?;
+        let scale = match self.reduction {
+            Reduction::Mean => 2.0 / x.numel() as f64,
+            Reduction::None | Reduction::Sum => 2.0,
+        };
+        let of = |a: &Tensor, b: &Tensor| -> Result<Tensor> {
+            let output = Tensor::uninit(self.call, a.shape().clone(), a.dtype(), a.device())?;
+            self.call.launch(SquareErrorGrad { scale }, &[&output], &[a, b, &wide])?;
+            Ok(output)
+        };
+        let grad_x = needs.input(0).then(|| of(&x, &target)).transpose()?;
+        let grad_target = needs.input(1).then(|| of(&target, &x)).transpose()?;
+        Ok(Grads::from_iter([grad_x, grad_target]))
+    }
+}
+
+/// A single number in memory for many: PyTorch makes the losses of all elements, then resizes to one
+/// number, which keeps the memory.
+#[track_caller]
+fn first_element(call: Call, x: &Tensor) -> Result<Tensor> {
+    if x.numel() == 0 {
+        return Tensor::uninit(call, Shape::default(), x.dtype(), x.device());
+    }
+    let one = (0..x.dim()).try_fold(x.layout().clone(), |layout, axis| layout.slice(axis, 0, 1, 1));
+    match one.and_then(|layout| layout.view(&Shape::default())) {
+        Some(layout) => Ok(x.alias(layout).detach()),
+        None => Err(call.shape_error("there is no first element").with_tensor("self", x)),
+    }
+}
+
+impl Tensor {
+    /// The negative log-likelihood of targets under logarithms of probabilities, of which classes are
+    /// the second axis (or the only one).
+    ///
+    /// # Errors
+    ///
+    /// If shapes or element types do not fit, or if there is no memory. A target that is no class is
+    /// reported at the next synchronisation.
+    #[track_caller]
+    pub fn nll_loss(&self, targets: &Tensor, options: &CrossEntropyOptions) -> Result<Tensor> {
+        nll(Call::here("nll_loss"), self, targets, options)
+    }
+
+    /// The mean cross-entropy between scores and target classes: `log_softmax`, then
+    /// [`nll_loss`](Self::nll_loss), with what PyTorch keeps of each. Classes are the second axis (or
+    /// the only one).
+    ///
+    /// ```
+    /// # use tonnage_tensor::{Device, Tensor};
+    /// # let device = Device::host("64 MiB")?;
+    /// let scores = Tensor::zeros([3, 10], &device)?;
+    /// let targets = Tensor::from_slice(&[1i64, 0, 7], [3], &device)?;
+    /// let loss = scores.cross_entropy(&targets)?.item::<f32>()?;
+    /// assert!((loss - 10f32.ln()).abs() < 1e-6);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`nll_loss`](Self::nll_loss).
+    #[track_caller]
+    pub fn cross_entropy(&self, targets: &Tensor) -> Result<Tensor> {
+        self.cross_entropy_with(targets, &CrossEntropyOptions::default())
+    }
+
+    /// [`cross_entropy`](Self::cross_entropy) with options.
+    ///
+    /// # Errors
+    ///
+    /// As for [`nll_loss`](Self::nll_loss).
+    #[track_caller]
+    pub fn cross_entropy_with(
+        &self,
+        targets: &Tensor,
+        options: &CrossEntropyOptions,
+    ) -> Result<Tensor> {
+        let call = Call::here("cross_entropy");
+        classes_of(call, self, targets, options)?;
+        let log = softmax_along(call, self, class_axis(self).unwrap_or(0), true)?;
+        nll(call, &log, targets, options)
+    }
+
+    /// The same number as [`cross_entropy`](Self::cross_entropy) for scores `[batch, classes]`, but
+    /// nothing of their size is allocated before the backward: kept are the scores and one number
+    /// for each row, and the backward makes one tensor, not two. For GPT-2's 50,257 classes that is a
+    /// third of the memory.
+    ///
+    /// # Errors
+    ///
+    /// If there are weights or more axes, and as for [`nll_loss`](Self::nll_loss).
+    #[track_caller]
+    pub fn cross_entropy_lean(
+        &self,
+        targets: &Tensor,
+        options: &CrossEntropyOptions,
+    ) -> Result<Tensor> {
+        let call = Call::here("cross_entropy_lean");
+        let of = classes_of(call, self, targets, options)?;
+        if self.dim() != 2 || options.weight.is_some() {
+            return Err(call
+                .shape_error("the lean form takes rows of scores, without weights")
+                .with_tensor("self", self)
+                .help("reshape to [batch, classes], or use cross_entropy_with"));
+        }
+        let wide = if self.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
+        let each = targets.shape().clone();
+        let shape = if of.reduction == Reduction::None { each.clone() } else { ().into() };
+        let output = Tensor::uninit(call, shape, self.dtype(), self.device())?;
+        let log_sums = Tensor::uninit(call, each, wide, self.device())?;
+        call.launch(Lean { of }, &[&output, &log_sums], &[self, targets])?;
+        record(call, "CrossEntropyBackward", &[&output], &[self], || {
+            let (x, targets) = (Saved::input(call, self)?, Saved::input(call, targets)?);
+            let log_sums = Saved::output(call, &log_sums)?;
+            Ok(Box::new(LeanBackward { call, of, x, targets, log_sums }))
+        })?;
+        Ok(output)
+    }
+
+    /// The mean of squared differences to `target`, of the same shape; or their sum, or each of them.
+    ///
+    /// # Errors
+    ///
+    /// If shapes or element types differ, or if there is no memory.
+    #[track_caller]
+    pub fn mse_loss(&self, target: &Tensor, reduction: Reduction) -> Result<Tensor> {
+        let call = Call::here("mse_loss");
+        if self.shape() != target.shape() {
+            let error = call.shape_error("there is not one target for each element");
+            return Err(error.with_tensor("self", self).with_tensor("target", target));
+        }
+        if !self.dtype().is_float() || self.dtype() != target.dtype() {
+            let error = call.dtype_error("both must be floats of one type");
+            return Err(error.with_tensor("self", self).with_tensor("target", target));
+        }
+        let new = || Tensor::uninit(call, self.shape().clone(), self.dtype(), self.device());
+        let mut output = new()?;
+        if reduction == Reduction::None {
+            call.launch(SquareError, &[&output], &[self, target])?;
+        } else {
+            let each = new()?;
+            call.launch(SquareError, &[&each], &[self, target])?;
+            output = first_element(call, &output)?;
+            let (width, mean) = (self.numel(), reduction == Reduction::Mean);
+            call.launch(SumRows::all(width, mean), &[&output], &[&each])?;
+        }
+        record(call, "MseLossBackward", &[&output], &[self, target], || {
+            let (x, target) = (Saved::input(call, self)?, Saved::input(call, target)?);
+            Ok(Box::new(MseBackward { call, x, target, reduction }))
+        })?;
+        Ok(output)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Device;
+    use crate::testing::{conformance, gradcheck};
+
+    fn device() -> Device {
+        Device::host("256 MiB").unwrap()
+    }
+
+    fn options() -> CrossEntropyOptions {
+        CrossEntropyOptions::default()
+    }
+
+    const REDUCTIONS: [Reduction; 3] = [Reduction::None, Reduction::Mean, Reduction::Sum];
+
+    #[test]
+    fn cross_entropy_is_the_definition_with_weights_and_ignored_targets() -> Result<()> {
+        let device = device();
+        let x = Tensor::randn([6, 4], (&device, DType::F64))?;
+        let targets = [1i64, 3, -100, 0, 0, 2];
+        let class_weights = [0.5, 2.0, 1.0, 0.25];
+        let scores = x.to_vec::<f64>()?;
+        let loss_of = |row: usize, class: usize| {
+            let scores = &scores[row * 4..][..4];
+            scores.iter().map(|it| it.exp()).sum::<f64>().ln() - scores[class]
+        };
+        let classes = || {
+            let each = targets.iter().enumerate();
+            each.filter_map(|(row, it)| usize::try_from(*it).ok().map(|class| (row, class)))
+        };
+        let sum: f64 =
+            classes().map(|(row, class)| class_weights[class] * loss_of(row, class)).sum();
+        let total: f64 = classes().map(|(_, class)| class_weights[class]).sum();
+        let plain: f64 = classes().map(|(row, class)| loss_of(row, class)).sum();
+        let targets = Tensor::from_slice(&targets, [6], &device)?;
+        let weight = Tensor::from_slice(&class_weights, [4], &device)?;
+        let weighted = x.cross_entropy_with(&targets, &options().weight(weight))?;
+        assert!((weighted.item::<f64>()? - sum / total).abs() < 1e-12);
+        assert!((x.cross_entropy(&targets)?.item::<f64>()? - plain / 5.0).abs() < 1e-12);
+        for reduction in REDUCTIONS {
+            let options = options().reduction(reduction);
+            let [a, b] = [
+                x.cross_entropy_with(&targets, &options)?.to_vec::<f64>()?,
+                x.cross_entropy_lean(&targets, &options)?.to_vec::<f64>()?,
+            ];
+            assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() < 1e-12), "{reduction:?}");
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn classes_may_lie_in_the_middle_or_alone() -> Result<()> {
+        let device = device();
+        let x = Tensor::randn([2, 5, 3, 4], (&device, DType::F64))?;
+        let targets = Tensor::randint(0, 5, [2, 3, 4], &device)?;
+        let flat = x.permute(&[0, 2, 3, 1])?.reshape([24, 5])?;
+        let expected = flat.cross_entropy(&targets.reshape([24])?)?.item::<f64>()?;
+        assert!((x.cross_entropy(&targets)?.item::<f64>()? - expected).abs() < 1e-12);
+        let one = Tensor::randn([5], &device)?;
+        let target = Tensor::from_slice(&[2i64], (), &device)?;
+        let loss = one.cross_entropy(&target)?.item::<f32>()?;
+        assert!((loss + one.log_softmax(0)?.to_vec::<f32>()?[2]).abs() < 1e-6);
+        Ok(())
+    }
+
+    #[test]
+    fn a_target_that_is_no_class_is_named_at_the_next_synchronisation() -> Result<()> {
+        let device = device();
+        let x = Tensor::zeros([2, 3], &device)?;
+        for wrong in [3i64, -1] {
+            let targets = Tensor::from_slice(&[0, wrong], [2], &device)?;
+            for lean in [false, true] {
+                let loss = if lean {
+                    x.cross_entropy_lean(&targets, &options())?
+                } else {
+                    x.cross_entropy(&targets)?
+                };
+                let error = loss.item::<f32>().unwrap_err().to_string();
+                assert!(error.contains(&format!("target {wrong} at element 1")), "{error}");
+            }
+        }
+        let targets = Tensor::zeros([3], (&device, DType::I64))?;
+        let error = x.cross_entropy(&targets).unwrap_err().to_string();
+        assert!(error.contains("one target for each element"), "{error}");
+        assert!(x.cross_entropy(&x).is_err());
+        Ok(())
+    }
+
+    #[test]
+    fn gradients_are_right() {
+        for reduction in REDUCTIONS {
+            let options = options().reduction(reduction).ignore_index(1);
+            gradcheck(&[&[4, 5]], |x| {
+                let targets = Tensor::from_slice(&[0i64, 1, 4, 2], [4], x[0].device())?;
+                x[0].cross_entropy_with(&targets, &options)
+            })
+            .unwrap();
+            gradcheck(&[&[4, 5]], |x| {
+                let targets = Tensor::from_slice(&[0i64, 1, 4, 2], [4], x[0].device())?;
+                x[0].cross_entropy_lean(&targets, &options)
+            })
+            .unwrap();
+            gradcheck(&[&[3, 4], &[3, 4]], |x| x[0].mse_loss(&x[1], reduction)).unwrap();
+        }
+        gradcheck(&[&[2, 3, 2]], |x| {
+            let device = x[0].device();
+            let targets = Tensor::from_slice(&[0i64, 1, 2, 2], [2, 2], device)?;
+            let weight = Tensor::from_slice(&[0.5, 2.0, 1.5], [3], device)?;
+            x[0].cross_entropy_with(&targets, &options().weight(weight))
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn squared_errors_are_the_definition() -> Result<()> {
+        let device = device();
+        let a = Tensor::from_slice(&[1.0f32, 2.0, 3.0], [3], &device)?;
+        let b = Tensor::from_slice(&[1.0f32, 4.0, 2.0], [3], &device)?;
+        let loss = |reduction| a.mse_loss(&b, reduction)?.to_vec::<f32>();
+        assert_eq!(loss(Reduction::None)?, [0.0, 4.0, 1.0]);
+        assert_eq!(loss(Reduction::Sum)?, [5.0]);
+        assert_eq!(loss(Reduction::Mean)?, [5.0 / 3.0]);
+        let empty = Tensor::zeros([0, 3], &device)?;
+        assert!(empty.mse_loss(&empty, Reduction::Mean)?.item::<f32>()?.is_nan());
+        assert!(a.mse_loss(&b.view([3, 1])?, Reduction::Mean).is_err());
+        Ok(())
+    }
+
+    conformance!(losses, |device| {
+        let x = Tensor::ones([20, 30], device)?.requires_grad_(true)?;
+        let targets = Tensor::zeros([20], (device, DType::I64))?;
+        let loss = x.cross_entropy(&targets)?;
+        let lean = x.cross_entropy_lean(&targets, &CrossEntropyOptions::default())?;
+        let square = x.mse_loss(&x.detach(), Reduction::Mean)?;
+        loss.add(&lean)?.add(&square)?.backward()?;
+        Ok(vec![loss, lean, square, x.grad().unwrap()])
+    });
+}
