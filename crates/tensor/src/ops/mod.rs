@@ -4,11 +4,15 @@
 
 mod binary;
 
+mod conv;
+
 mod copy;
 
 mod linear;
 
 mod matmul;
+
+mod pool;
 
 mod reduce;
 
@@ -16,5 +20,10 @@ mod unary;
 
 mod view;
 
+mod window;
+
 pub use binary::Rhs;
+pub use conv::ConvOptions;
 pub(crate) use copy::Copy;
+pub use pool::PoolOptions;
+pub use window::Pair;
