@@ -118,7 +118,7 @@ pub use dtype::{DType, Element, Stored};
 pub use error::{Error, ErrorKind, Result};
 pub use live::{Live, Role};
 pub use number::{Bf16, Complex64, F16};
-pub use ops::{ConvOptions, Pair, PoolOptions, Rhs};
+pub use ops::{BatchNormOptions, ConvOptions, Pair, PoolOptions, Rhs};
 pub use random::{Generator, GeneratorState};
 pub use shape::Shape;
 pub use tensor::Tensor;

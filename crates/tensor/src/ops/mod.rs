@@ -2,11 +2,15 @@
 //!
 //! See the crate's page for how to add one.
 
+mod batch_norm;
+
 mod binary;
 
 mod conv;
 
 mod copy;
+
+mod layer_norm;
 
 mod linear;
 
@@ -22,6 +26,7 @@ mod view;
 
 mod window;
 
+pub use batch_norm::BatchNormOptions;
 pub use binary::Rhs;
 pub use conv::ConvOptions;
 pub(crate) use copy::Copy;
