@@ -6,6 +6,10 @@ mod batch_norm;
 
 mod binary;
 
+mod choose;
+
+mod compare;
+
 mod conv;
 
 mod copy;
