@@ -14,6 +14,8 @@ mod conv;
 
 mod copy;
 
+mod extreme;
+
 mod layer_norm;
 
 mod linear;
@@ -25,6 +27,8 @@ mod pool;
 mod reduce;
 
 mod unary;
+
+mod variance;
 
 mod view;
 
