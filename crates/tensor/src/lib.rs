@@ -57,7 +57,7 @@
 //!
 //! | file | what |
 //! | --- | --- |
-//! | `dtype.rs`, `number.rs` | element types, promotion, `dispatch!` |
+//! | `dtype.rs`, `number.rs`, `math.rs` | element types, promotion, `dispatch!`, functions |
 //! | `shape.rs` | shapes, strides, views, as arithmetic |
 //! | `error.rs` | errors that read like a compiler's; `Call` |
 //! | `device.rs`, `storage.rs`, `live.rs` | memory: where from, whose, since when, what for |
@@ -73,6 +73,8 @@
 
 // Element types,
 mod dtype;
+
+mod math;
 
 mod number;
 

@@ -48,6 +48,13 @@ pub(crate) fn for_each_chunk<T: Stored>(
     }
 }
 
+/// Runs a loop compiled for the widest vectors that this machine has. What it calls must be inlined
+/// into it; it pays where there is arithmetic, not where memory is the limit.
+#[inline(always)]
+pub(crate) fn vectorised(work: impl FnOnce()) {
+    pulp::Arch::new().dispatch(work);
+}
+
 /// `output[i] = f(i)`.
 pub(crate) fn fill_with<T: Stored>(output: Output<'_, T>, f: impl Fn(usize) -> T + Sync) {
     for_each_chunk(output, &|indices, chunk| {

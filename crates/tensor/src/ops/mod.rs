@@ -24,6 +24,8 @@ mod matmul;
 
 mod pool;
 
+mod pow;
+
 mod reduce;
 
 mod unary;

@@ -6,7 +6,7 @@ use crate::autograd::{Backward, Grads, Needs, Saved, record};
 use crate::create::Scalar;
 use crate::dtype::{Float, Stored, dispatch_float};
 use crate::error::{Call, ErrorKind, Result};
-use crate::exec::{Args, CHUNK, Kernel, rows};
+use crate::exec::{Args, CHUNK, Kernel, slices};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 
@@ -20,7 +20,7 @@ pub(crate) struct VarRows {
 impl Kernel for VarRows {
     fn host(&self, args: &mut Args<'_>) -> Result<(), String> {
         let (x, width) = (args.input(0), self.width);
-        dispatch_float!(args.output_dtype(0), T => rows(args.take::<T>(0), 1, &|row, to| {
+        dispatch_float!(args.output_dtype(0), T => slices(args.take::<T>(0).slice(), 1, width, &|row, to| {
             type W = <T as Float>::Wide;
             let mut scratch = Vec::new();
             let mut sum = |f: &dyn Fn(f64) -> f64| -> f64 {
