@@ -1,7 +1,8 @@
 //! The tensor: a storage, a layout, and its place in the graph.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tonnage_memory::Stream;
 
@@ -39,9 +40,18 @@ struct Inner {
     storage: Arc<Storage>,
     layout: Layout,
     dtype: DType,
-    /// For views: what the graph had recorded of the storage when the view was taken.
-    view_of: Option<u64>,
+    /// For views.
+    view_of: Option<ViewOf>,
     meta: Mutex<Meta>,
+}
+
+/// What a view knows of the tensor that it is a part of.
+struct ViewOf {
+    /// What the graph had recorded of the storage when the view was taken.
+    graph_version: AtomicU64,
+    /// The tensor that is a part of no other. The view does not keep it: who has dropped it cannot see
+    /// what is written through the view.
+    base: Weak<Inner>,
 }
 
 impl Tensor {
@@ -60,7 +70,7 @@ impl Tensor {
         storage: Arc<Storage>,
         layout: Layout,
         dtype: DType,
-        view_of: Option<u64>,
+        view_of: Option<ViewOf>,
     ) -> Self {
         let meta = Mutex::default();
         Self { inner: Arc::new(Inner { storage, layout, dtype, view_of, meta }) }
@@ -68,7 +78,9 @@ impl Tensor {
 
     /// Another tensor over the same storage, outside the graph.
     pub(crate) fn alias(&self, layout: Layout) -> Self {
-        let view_of = Some(self.storage().graph_version());
+        let base = self.base().unwrap_or_else(|| self.clone());
+        let graph_version = AtomicU64::new(self.storage().graph_version());
+        let view_of = Some(ViewOf { graph_version, base: Arc::downgrade(&base.inner) });
         Self::from_parts(Arc::clone(&self.inner.storage), layout, self.inner.dtype, view_of)
     }
 
@@ -90,7 +102,20 @@ impl Tensor {
 
     /// For views: what the graph had recorded of the storage when the view was taken.
     pub(crate) fn view_of(&self) -> Option<u64> {
-        self.inner.view_of
+        self.inner.view_of.as_ref().map(|it| it.graph_version.load(Ordering::Acquire))
+    }
+
+    /// For views: the tensor that it is a part of, while someone has it.
+    pub(crate) fn base(&self) -> Option<Self> {
+        let base = self.inner.view_of.as_ref()?.base.upgrade()?;
+        Some(Self { inner: base })
+    }
+
+    /// For views: takes note that it is up to date with what the graph has recorded.
+    pub(crate) fn renew_view(&self) {
+        if let Some(view_of) = &self.inner.view_of {
+            view_of.graph_version.store(self.storage().graph_version(), Ordering::Release);
+        }
     }
 
     pub(crate) fn meta(&self) -> MutexGuard<'_, Meta> {
