@@ -35,7 +35,7 @@
 //!
 //! | piece | what to write | what it may use |
 //! | --- | --- | --- |
-//! | kernel | a struct of plain numbers that implements `Kernel` | `Args::input`, `Args::take`, `map1`, `map2`, `update1`, `update2`, `rows`, `for_each_chunk`; errors are texts |
+//! | kernel | a struct of plain numbers that implements `Kernel` | `Args::input`, `Args::take`, `map1` to `map3`, `update1`, `update2`, `rows`, `slices`, `for_each_chunk`, `vectorised`; errors are texts |
 //! | backward | a struct of `Saved` values that implements `Backward` | tensor methods; one gradient for each input, in PyTorch's order of allocation; broadcast gradients may stay wide |
 //! | operation | a `#[track_caller]` method of [`Tensor`] | `Call::here`, errors by `Call::shape_error(…).with_tensor(…).help(…)`, `Tensor::uninit` for outputs in PyTorch's order, `Call::launch`, `record` |
 //! | in place | the same with `check_in_place` first and `record_in_place` last | `apart_from` for inputs that may overlap |

@@ -127,10 +127,8 @@ pub(crate) fn sin_cos_turn(turn: f32) -> (f32, f32) {
     let quarter = shifted.to_bits();
     let x = (turn - (shifted - ROUND) * 0.25) * TAU;
     let square = x * x;
-    let sin = x * polynomial(
-        square,
-        [1.0, -1.0 / 6.0, 1.0 / 120.0, -1.0 / 5040.0, 1.0 / 362_880.0],
-    );
+    let sin =
+        x * polynomial(square, [1.0, -1.0 / 6.0, 1.0 / 120.0, -1.0 / 5040.0, 1.0 / 362_880.0]);
     let cos = polynomial(
         square,
         [1.0, -0.5, 1.0 / 24.0, -1.0 / 720.0, 1.0 / 40_320.0, -1.0 / 3_628_800.0],
@@ -168,7 +166,11 @@ mod tests {
     use super::*;
 
     /// The largest error over numbers spread over a range, in units of the last place.
-    fn worst(range: std::ops::Range<f64>, f: impl Fn(f32) -> f32, exact: impl Fn(f64) -> f64) -> f64 {
+    fn worst(
+        range: std::ops::Range<f64>,
+        f: impl Fn(f32) -> f32,
+        exact: impl Fn(f64) -> f64,
+    ) -> f64 {
         let steps = 200_000;
         (0..=steps)
             .map(|step| {

@@ -223,8 +223,7 @@ impl BatchNormGrad {
             let (shift, along) =
                 if self.eps.is_none() { (plain / count, along / count) } else { (0.0, 0.0) };
             let [mean, inverse, scale, shift, along] =
-                [means[channel].to_f64(), inverse, weight * inverse, shift, along]
-                    .map(T::Wide::n);
+                [means[channel].to_f64(), inverse, weight * inverse, shift, along].map(T::Wide::n);
             let (mut for_grad, mut for_x) = (Vec::new(), Vec::new());
             let range = row * g.area..(row + 1) * g.area;
             let grad: &[T::Wide] = grad.chunk(range.clone(), &mut for_grad);
@@ -267,8 +266,7 @@ impl Backward for BatchNormBackward {
         let [mean, deviation] = [self.figures[0].unpack()?, self.figures[1].unpack()?];
         let weight = self.weight.as_ref().map(Saved::unpack).transpose()?;
         let like = |it: &Tensor| Tensor::uninit(call, it.shape().clone(), it.dtype(), it.device());
-        let kernel =
-            BatchNormGrad { channels: self.channels, eps: self.eps, weight: has_weight };
+        let kernel = BatchNormGrad { channels: self.channels, eps: self.eps, weight: has_weight };
         let to = like(&x)?;
         match &weight {
             Some(weight) => {
@@ -500,7 +498,10 @@ mod tests {
         let y = y.layer_norm([3], None, None, 1e-5)?.group_norm(1, Some(&weight), None, 1e-5)?;
         y.sum()?.backward()?;
         let grads = [&x, &weight, &bias].map(|it| it.grad().map(|grad| grad.dtype()));
-        assert_eq!((y.dtype(), grads), (DType::Bf16, [DType::Bf16, DType::F32, DType::F32].map(Some)));
+        assert_eq!(
+            (y.dtype(), grads),
+            (DType::Bf16, [DType::Bf16, DType::F32, DType::F32].map(Some))
+        );
         device.synchronize()
     }
 

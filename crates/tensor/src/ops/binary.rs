@@ -243,7 +243,8 @@ fn binary(call: Call, function: Function, a: &Tensor, b: Rhs<'_>, conj: bool) ->
                 return Err(error.with_tensor("self", a).with_tensor("other", other));
             }
             let output = Tensor::uninit(call, shape, dtype, a.device())?;
-            let [wide_a, wide_b] = [call.wide(a, output.shape())?, call.wide(other, output.shape())?];
+            let [wide_a, wide_b] =
+                [call.wide(a, output.shape())?, call.wide(other, output.shape())?];
             call.launch(Binary { function, scalar: None, conj }, &[&output], &[&wide_a, &wide_b])?;
             record(call, function.name(), &[&output], &[a, other], || {
                 Ok(Box::new(BinaryBackward::save(call, function, a, b, a.requires_grad())?))

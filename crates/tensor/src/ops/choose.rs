@@ -213,11 +213,7 @@ impl Tensor {
     /// If it does not consist of truths, the shapes do not broadcast, the devices differ, or there is
     /// no memory.
     #[track_caller]
-    pub fn where_cond<'a>(
-        &self,
-        a: impl Into<Rhs<'a>>,
-        b: impl Into<Rhs<'a>>,
-    ) -> Result<Tensor> {
+    pub fn where_cond<'a>(&self, a: impl Into<Rhs<'a>>, b: impl Into<Rhs<'a>>) -> Result<Tensor> {
         let (call, a, b) = (Call::here("where_cond"), a.into(), b.into());
         check_mask(call, self)?;
         let dtype = match (a, b) {

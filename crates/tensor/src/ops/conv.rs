@@ -203,8 +203,7 @@ impl Geometry {
 
     /// The channel of the image that a row of the matrix sees.
     fn channel(&self, group: usize, row: usize) -> Range<usize> {
-        let channel =
-            group * self.channels + row / (self.rows.kernel * self.columns.kernel).max(1);
+        let channel = group * self.channels + row / (self.rows.kernel * self.columns.kernel).max(1);
         channel * self.plane()..(channel + 1) * self.plane()
     }
 
@@ -529,8 +528,7 @@ mod tests {
                             (tap / g.columns.kernel % g.rows.kernel, tap % g.columns.kernel);
                         let channel = output / g.outputs * g.channels
                             + tap / (g.rows.kernel * g.columns.kernel);
-                        if let (Some(h), Some(w)) =
-                            (g.rows.sees(row, i), g.columns.sees(column, j))
+                        if let (Some(h), Some(w)) = (g.rows.sees(row, i), g.columns.sees(column, j))
                         {
                             let at = image * g.image() + channel * g.plane();
                             let value = x[at + h * g.columns.size + w];

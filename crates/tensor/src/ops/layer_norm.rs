@@ -215,11 +215,7 @@ impl NormRowsWeightGrad {
 }
 
 /// Writes numbers to an output of its own type.
-pub(super) fn write_floats(
-    args: &mut Args<'_>,
-    place: usize,
-    numbers: impl Iterator<Item = f64>,
-) {
+pub(super) fn write_floats(args: &mut Args<'_>, place: usize, numbers: impl Iterator<Item = f64>) {
     dispatch_float!(args.output_dtype(place), T => {
         let to = args.take::<T>(place).slice();
         to.iter_mut().zip(numbers).for_each(|(to, it)| *to = T::from_f64(it));
@@ -254,9 +250,8 @@ impl Backward for NormRowsBackward {
         let (weight, means) = (weight.transpose()?, self.means.as_ref().map(Saved::unpack));
         let means = means.transpose()?;
         let inputs = [&grad, &x, &rstd].into_iter().chain(&means);
-        let new = |shape: &Shape, dtype: DType| {
-            Tensor::uninit(call, shape.clone(), dtype, grad.device())
-        };
+        let new =
+            |shape: &Shape, dtype: DType| Tensor::uninit(call, shape.clone(), dtype, grad.device());
         if needs.input(0) {
             results[0] = Some(new(x.shape(), x.dtype())?);
         }
@@ -355,7 +350,8 @@ fn last_axes(
     centered: bool,
 ) -> Result<(Rows, Shape)> {
     let axes = x.dim().checked_sub(normalized.len());
-    let Some(axes) = axes.filter(|axes| !normalized.is_empty() && x.shape()[*axes..] == **normalized)
+    let Some(axes) =
+        axes.filter(|axes| !normalized.is_empty() && x.shape()[*axes..] == **normalized)
     else {
         let error = call.shape_error("these are not the last sizes of the tensor");
         return Err(error.with_tensor("self", x).with("normalized", normalized));

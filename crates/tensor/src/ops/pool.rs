@@ -349,8 +349,12 @@ fn checked(call: Call, x: &Tensor, options: PoolOptions) -> Result<[Window; 2]> 
         return Err(call.dtype_error("pools are of floats").with_tensor("self", x));
     }
     let (kernel, padding) = (options.kernel.0, options.padding.0);
-    let [rows, columns] =
-        windows(call, x, [kernel, options.stride.0, padding, options.dilation.0], options.ceil_mode)?;
+    let [rows, columns] = windows(
+        call,
+        x,
+        [kernel, options.stride.0, padding, options.dilation.0],
+        options.ceil_mode,
+    )?;
     if padding[0] > kernel[0] / 2 || padding[1] > kernel[1] / 2 {
         return Err(call
             .error(ErrorKind::Value, "the padding is more than half the window")
@@ -475,7 +479,8 @@ mod tests {
     #[test]
     fn what_is_no_number_is_the_largest() -> Result<()> {
         let device = Device::host("64 MiB").unwrap();
-        let x = Tensor::from_slice(&[f32::NAN, 1.0, f32::NEG_INFINITY, 2.0], [1, 1, 2, 2], &device)?;
+        let x =
+            Tensor::from_slice(&[f32::NAN, 1.0, f32::NEG_INFINITY, 2.0], [1, 1, 2, 2], &device)?;
         assert!(x.max_pool2d(2)?.item::<f32>()?.is_nan());
         let low = Tensor::full([1, 1, 2, 2], f32::NEG_INFINITY, &device)?;
         assert_eq!(low.max_pool2d(2)?.item::<f32>()?, f32::NEG_INFINITY);
