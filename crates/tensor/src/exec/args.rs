@@ -254,7 +254,7 @@ fn gather_turned<S: Copy, T>(
         return indices;
     }
     let mut index = indices.start;
-    while index % inner == 0 && indices.end - index >= 2 * inner {
+    while index.is_multiple_of(*inner) && indices.end - index >= 2 * inner {
         let rows = (outer - index / inner % outer).min((indices.end - index) / inner);
         let first = layout.place_of(index);
         let (block, later) = std::mem::take(rest).split_at_mut(rows * inner);

@@ -437,7 +437,7 @@ mod tests {
             let batch_variance = centered.mul(&centered)?.mean_dim(&axes, true)?;
             let close = |a: &Tensor, b: &Tensor| -> Result<()> {
                 let [a, b] = [a.to(DType::F64)?.to_vec::<f64>()?, b.to_vec::<f64>()?];
-                let far = a.iter().zip(&b).find(|(a, b)| !((**a - **b).abs() < 1e-5));
+                let far = a.iter().zip(&b).find(|(a, b)| a.is_nan() || (**a - **b).abs() > 1e-5);
                 assert_eq!(far, None);
                 Ok(())
             };

@@ -457,7 +457,7 @@ mod tests {
     fn assert_close(a: &Tensor, b: &Tensor, tolerance: f64) -> Result<()> {
         assert_eq!(a.shape(), b.shape());
         let [a, b] = [a.to(DType::F64)?.to_vec::<f64>()?, b.to(DType::F64)?.to_vec::<f64>()?];
-        let far = a.iter().zip(&b).position(|(a, b)| !((a - b).abs() <= tolerance));
+        let far = a.iter().zip(&b).position(|(a, b)| a.is_nan() || (a - b).abs() > tolerance);
         assert_eq!(far, None);
         Ok(())
     }

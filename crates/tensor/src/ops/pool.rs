@@ -103,6 +103,7 @@ pub(crate) struct MaxPool2d {
 impl MaxPool2d {
     /// The place of the largest; the first of equals, and the last of those that are no numbers.
     #[inline]
+    #[expect(clippy::eq_op, reason = "what is no number differs from itself")]
     fn largest<R: Real>(&self, channel: &[R], row: usize, column: usize) -> usize {
         let mut best: Option<usize> = None;
         for line in self.rows.taps(row).filter_map(|tap| self.rows.sees(row, tap)) {
@@ -166,7 +167,7 @@ impl Kernel for MaxPool2dGrad {
                 let mut sums = vec![<T as Float>::Wide::default(); to.len()];
                 for (index, grad) in indices.iter().zip(grad) {
                     let sum = &mut sums[*index as usize];
-                    *sum = *sum + *grad;
+                    *sum += *grad;
                 }
                 to.iter_mut().zip(sums).for_each(|(to, sum)| *to = T::narrow(sum));
             });
@@ -283,7 +284,7 @@ impl Kernel for AvgPool2dGrad {
                     let share = grad[place] / W::n(count);
                     for row in rows {
                         let line = &mut sums[row * width..][columns.clone()];
-                        line.iter_mut().for_each(|it| *it = *it + share);
+                        line.iter_mut().for_each(|it| *it += share);
                     }
                 });
                 to.iter_mut().zip(sums).for_each(|(to, sum)| *to = T::narrow(sum));
