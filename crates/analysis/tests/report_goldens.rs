@@ -10,7 +10,8 @@ use tonnage_analysis::report::{Report, ReportOptions};
 fn recordings() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/traces");
     let paths = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    let mut paths: Vec<_> = paths.filter(|it| it.extension().is_some_and(|it| it == "zst")).collect();
+    let mut paths: Vec<_> =
+        paths.filter(|it| it.extension().is_some_and(|it| it == "zst")).collect();
     paths.sort();
     assert!(!paths.is_empty());
     paths
@@ -29,13 +30,18 @@ fn every_recording_is_reported_as_it_was_read() {
         assert_eq!(peak.requested + report.waste.total(), peak.bytes, "{name}");
         // A flame graph's worth of frames says nothing to someone who reads the file.
         report.peak.stacks.clear();
-        for (ending, text) in [("txt", report.to_text(name)), ("json", report.to_json(name) + "\n")] {
+        for (ending, text) in [("txt", report.to_text(name)), ("json", report.to_json(name) + "\n")]
+        {
             let golden = goldens.join(name.replace("pickle.zst", ending));
             if update {
                 std::fs::create_dir_all(&goldens).unwrap();
                 std::fs::write(&golden, text).unwrap();
             } else {
-                assert!(text == std::fs::read_to_string(&golden).unwrap(), "{}\n{text}", golden.display());
+                assert!(
+                    text == std::fs::read_to_string(&golden).unwrap(),
+                    "{}\n{text}",
+                    golden.display()
+                );
             }
         }
     }

@@ -8,6 +8,7 @@ use std::fmt;
 use std::num::Wrapping;
 
 use crate::create::Scalar;
+use crate::math;
 use crate::number::{Bf16, Complex64, F16};
 
 /// The type of a tensor's elements.
@@ -349,6 +350,8 @@ pub(crate) trait Float: Stored {
     type Wide: Real;
     fn widen(self) -> Self::Wide;
     fn narrow(wide: Self::Wide) -> Self;
+    /// Lets `write` fill numbers in [`Wide`](Self::Wide), whatever they held before.
+    fn in_wide(numbers: &mut [Self], write: impl FnOnce(&mut [Self::Wide]));
 }
 
 /// What the functions of `ops/unary.rs` are written in.
@@ -370,10 +373,12 @@ pub(crate) trait Real:
     fn sqrt(self) -> Self;
     fn tanh(self) -> Self;
     fn abs(self) -> Self;
+    fn erf(self) -> Self;
 }
 
+/// The functions that loops spend their time in come from the caller.
 macro_rules! real {
-    ($($type:ident),*) => {$(
+    ($($type:ident: $exp:path, $tanh:path, $erf:path;)*) => {$(
         impl Real for $type {
             #[inline]
             fn n(value: f64) -> Self { value as Self }
@@ -382,15 +387,17 @@ macro_rules! real {
             #[inline]
             fn cos(self) -> Self { $type::cos(self) }
             #[inline]
-            fn exp(self) -> Self { $type::exp(self) }
+            fn exp(self) -> Self { $exp(self) }
             #[inline]
             fn ln(self) -> Self { $type::ln(self) }
             #[inline]
             fn sqrt(self) -> Self { $type::sqrt(self) }
             #[inline]
-            fn tanh(self) -> Self { $type::tanh(self) }
+            fn tanh(self) -> Self { $tanh(self) }
             #[inline]
             fn abs(self) -> Self { $type::abs(self) }
+            #[inline]
+            fn erf(self) -> Self { $erf(self) }
         }
         impl Float for $type {
             type Wide = Self;
@@ -398,11 +405,18 @@ macro_rules! real {
             fn widen(self) -> Self { self }
             #[inline]
             fn narrow(wide: Self) -> Self { wide }
+            #[inline]
+            fn in_wide(numbers: &mut [Self], write: impl FnOnce(&mut [Self])) {
+                write(numbers);
+            }
         }
     )*};
 }
 
-real!(f32, f64);
+real!(
+    f32: math::exp, math::tanh, math::erf;
+    f64: f64::exp, f64::tanh, math::erf_f64;
+);
 
 macro_rules! sixteen_bit {
     ($($type:ident),*) => {$(
@@ -412,6 +426,11 @@ macro_rules! sixteen_bit {
             fn widen(self) -> f32 { self.to_f32() }
             #[inline]
             fn narrow(wide: f32) -> Self { $type::from_f32(wide) }
+            fn in_wide(numbers: &mut [Self], write: impl FnOnce(&mut [f32])) {
+                let mut wide = vec![0.0; numbers.len()];
+                write(&mut wide);
+                numbers.iter_mut().zip(wide).for_each(|(to, it)| *to = Self::narrow(it));
+            }
         }
     )*};
 }

@@ -35,7 +35,7 @@
 //!
 //! | piece | what to write | what it may use |
 //! | --- | --- | --- |
-//! | kernel | a struct of plain numbers that implements `Kernel` | `Args::input`, `Args::take`, `map1`, `map2`, `update1`, `update2`, `rows`, `for_each_chunk`; errors are texts |
+//! | kernel | a struct of plain numbers that implements `Kernel` | `Args::input`, `Args::take`, `map1` to `map3`, `update1`, `update2`, `rows`, `slices`, `for_each_chunk`, `vectorised`; errors are texts |
 //! | backward | a struct of `Saved` values that implements `Backward` | tensor methods; one gradient for each input, in PyTorch's order of allocation; broadcast gradients may stay wide |
 //! | operation | a `#[track_caller]` method of [`Tensor`] | `Call::here`, errors by `Call::shape_error(…).with_tensor(…).help(…)`, `Tensor::uninit` for outputs in PyTorch's order, `Call::launch`, `record` |
 //! | in place | the same with `check_in_place` first and `record_in_place` last | `apart_from` for inputs that may overlap |
@@ -57,7 +57,7 @@
 //!
 //! | file | what |
 //! | --- | --- |
-//! | `dtype.rs`, `number.rs` | element types, promotion, `dispatch!` |
+//! | `dtype.rs`, `number.rs`, `math.rs` | element types, promotion, `dispatch!`, functions |
 //! | `shape.rs` | shapes, strides, views, as arithmetic |
 //! | `error.rs` | errors that read like a compiler's; `Call` |
 //! | `device.rs`, `storage.rs`, `live.rs` | memory: where from, whose, since when, what for |
@@ -73,6 +73,8 @@
 
 // Element types,
 mod dtype;
+
+mod math;
 
 mod number;
 
@@ -118,7 +120,10 @@ pub use dtype::{DType, Element, Stored};
 pub use error::{Error, ErrorKind, Result};
 pub use live::{Live, Role};
 pub use number::{Bf16, Complex64, F16};
-pub use ops::{AttentionOptions, CrossEntropyOptions, Reduction, Rhs};
+pub use ops::{
+    AttentionOptions, BatchNormOptions, ConvOptions, CrossEntropyOptions, Pair, PoolOptions,
+    Reduction, Rhs,
+};
 pub use random::{Generator, GeneratorState};
 pub use shape::Shape;
 pub use tensor::Tensor;

@@ -253,6 +253,11 @@ impl Layout {
         Some(view)
     }
 
+    /// The same elements of a storage that begins `by` places later.
+    pub(crate) fn moved_back(&self, by: usize) -> Option<Self> {
+        Some(Self { offset: self.offset.checked_sub(by)?, ..self.clone() })
+    }
+
     /// One more axis of size one.
     pub(crate) fn unsqueeze(&self, axis: usize) -> Option<Self> {
         if axis > self.shape.len() {

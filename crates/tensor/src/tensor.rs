@@ -1,7 +1,8 @@
 //! The tensor: a storage, a layout, and its place in the graph.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tonnage_memory::Stream;
 
@@ -41,9 +42,18 @@ struct Inner {
     dtype: DType,
     /// Whether its numbers are the conjugates of those in memory: see [`Tensor::conj`].
     conj: bool,
-    /// For views: what the graph had recorded of the storage when the view was taken.
-    view_of: Option<u64>,
+    /// For views.
+    view_of: Option<ViewOf>,
     meta: Mutex<Meta>,
+}
+
+/// What a view knows of the tensor that it is a part of.
+struct ViewOf {
+    /// What the graph had recorded of the storage when the view was taken.
+    graph_version: AtomicU64,
+    /// The tensor that is a part of no other. The view does not keep it: who has dropped it cannot see
+    /// what is written through the view.
+    base: Weak<Inner>,
 }
 
 impl Tensor {
@@ -63,7 +73,7 @@ impl Tensor {
         layout: Layout,
         dtype: DType,
         conj: bool,
-        view_of: Option<u64>,
+        view_of: Option<ViewOf>,
     ) -> Self {
         let meta = Mutex::default();
         Self { inner: Arc::new(Inner { storage, layout, dtype, conj, view_of, meta }) }
@@ -71,16 +81,20 @@ impl Tensor {
 
     /// Another tensor over the same storage, outside the graph.
     pub(crate) fn alias(&self, layout: Layout) -> Self {
-        let view_of = Some(self.storage().graph_version());
-        let storage = Arc::clone(&self.inner.storage);
-        Self::from_parts(storage, layout, self.inner.dtype, self.inner.conj, view_of)
+        self.alias_as(layout, self.inner.conj)
     }
 
     /// Another tensor over the same storage, outside the graph, whose numbers are the conjugates.
     pub(crate) fn alias_conj(&self) -> Self {
-        let (storage, layout) = (Arc::clone(&self.inner.storage), self.inner.layout.clone());
-        let view_of = Some(self.storage().graph_version());
-        Self::from_parts(storage, layout, self.inner.dtype, !self.inner.conj, view_of)
+        self.alias_as(self.inner.layout.clone(), !self.inner.conj)
+    }
+
+    fn alias_as(&self, layout: Layout, conj: bool) -> Self {
+        let base = self.base().unwrap_or_else(|| self.clone());
+        let graph_version = AtomicU64::new(self.storage().graph_version());
+        let view_of = Some(ViewOf { graph_version, base: Arc::downgrade(&base.inner) });
+        let storage = Arc::clone(&self.inner.storage);
+        Self::from_parts(storage, layout, self.inner.dtype, conj, view_of)
     }
 
     /// The same numbers, outside the graph: it shares the storage, and what is written to one is seen
@@ -102,7 +116,20 @@ impl Tensor {
 
     /// For views: what the graph had recorded of the storage when the view was taken.
     pub(crate) fn view_of(&self) -> Option<u64> {
-        self.inner.view_of
+        self.inner.view_of.as_ref().map(|it| it.graph_version.load(Ordering::Acquire))
+    }
+
+    /// For views: the tensor that it is a part of, while someone has it.
+    pub(crate) fn base(&self) -> Option<Self> {
+        let base = self.inner.view_of.as_ref()?.base.upgrade()?;
+        Some(Self { inner: base })
+    }
+
+    /// For views: takes note that it is up to date with what the graph has recorded.
+    pub(crate) fn renew_view(&self) {
+        if let Some(view_of) = &self.inner.view_of {
+            view_of.graph_version.store(self.storage().graph_version(), Ordering::Release);
+        }
     }
 
     pub(crate) fn meta(&self) -> MutexGuard<'_, Meta> {

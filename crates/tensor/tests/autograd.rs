@@ -66,8 +66,8 @@ fn backward_frees_as_it_goes() -> Result<()> {
     assert_eq!(device.memory().allocated(), 10 * tensor + 512, "the last output is not");
     device.memory().reset_peak_stats();
     loss.backward()?;
-    // Beside what was there: the gradient that comes in and the one that goes out.
-    assert!(device.memory().max_allocated() <= 12 * tensor + 1024);
+    // Beside what was there: the gradient that comes in, the cosine, and the gradient that goes out.
+    assert!(device.memory().max_allocated() <= 13 * tensor + 1024);
     assert_eq!(device.memory().allocated(), 2 * tensor + 512);
     assert!(loss.grad_fn().is_some());
     Ok(())

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
+use super::copy_slices;
 use super::mode::is_grad_enabled;
 use super::node::{Edge, Node};
 use crate::error::{Call, ErrorKind, Result};
@@ -149,10 +150,14 @@ impl Tensor {
         Err(error.help("take the view again after the change"))
     }
 
-    /// Refuses what PyTorch refuses, changing a leaf in place while operations are recorded; and
-    /// changing a view then, since what it is a view of would not learn of it.
+    /// Refuses what PyTorch refuses: changing a leaf, or a view of one, in place while operations are
+    /// recorded.
     pub(crate) fn check_in_place(&self, call: Call, inputs: &[&Tensor]) -> Result<()> {
-        if !is_grad_enabled() || !inputs.iter().any(|tensor| tensor.requires_grad()) {
+        if !is_grad_enabled() {
+            return Ok(());
+        }
+        let base = self.base();
+        if !inputs.iter().copied().chain(&base).any(Tensor::requires_grad) {
             return Ok(());
         }
         if self.is_leaf() && self.requires_grad() {
@@ -161,12 +166,9 @@ impl Tensor {
                 .with_tensor("self", self)
                 .help("wrap the update in no_grad, or work on a copy"));
         }
-        if self.view_of().is_some() {
-            return Err(call
-                .error(ErrorKind::Autograd, "a view inside the graph is changed in place")
-                .with_tensor("self", self)
-                .help("change what it is a view of, or work on a copy"));
+        match base {
+            Some(base) => copy_slices::check(call, self, &base),
+            None => self.check_view(call),
         }
-        Ok(())
     }
 }

@@ -15,12 +15,15 @@
 //! | --- | --- |
 //! | a tensor's place in the graph | `meta.rs` |
 //! | an operation in the graph, and what it leads to | `node.rs` |
+//! | changes in place through views | `copy_slices.rs` |
 //! | values kept for the backward, hooks on them | `saved.rs` |
 //! | recording on, off, and inference | `mode.rs` |
 //! | the way back | `engine.rs` |
 //! | collecting gradients in leaves | `accumulate.rs` |
 
 mod accumulate;
+
+mod copy_slices;
 
 mod engine;
 

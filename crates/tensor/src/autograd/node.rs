@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use smallvec::SmallVec;
 
+use super::copy_slices;
 use super::mode::is_grad_enabled;
 use crate::dtype::DType;
 use crate::error::{Call, ErrorKind, Result};
@@ -81,7 +82,7 @@ thread_local! {
 }
 
 impl Node {
-    fn operation(
+    pub(super) fn operation(
         name: &'static str,
         call: Call,
         edges: Vec<Option<Edge>>,
@@ -165,9 +166,13 @@ pub(crate) fn record_in_place(
     make: impl FnOnce() -> Result<Box<dyn Backward>>,
 ) -> Result<()> {
     target.storage().written_by(call);
+    if let Some(base) = target.base() {
+        return copy_slices::record(call, name, (target, &base), inputs, make);
+    }
     let Some(edges) = edges(call, inputs)? else { return Ok(()) };
     let node = Node::operation(name, call, edges, 1, make()?);
     target.storage().recorded();
+    target.renew_view();
     target.set_grad_fn(node, 0);
     Ok(())
 }
@@ -177,7 +182,7 @@ pub(crate) fn records(inputs: &[&Tensor]) -> bool {
     is_grad_enabled() && inputs.iter().any(|tensor| tensor.requires_grad())
 }
 
-fn edges(call: Call, inputs: &[&Tensor]) -> Result<Option<Vec<Option<Edge>>>> {
+pub(super) fn edges(call: Call, inputs: &[&Tensor]) -> Result<Option<Vec<Option<Edge>>>> {
     if !is_grad_enabled() {
         return Ok(None);
     }

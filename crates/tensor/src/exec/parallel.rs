@@ -48,6 +48,13 @@ pub(crate) fn for_each_chunk<T: Stored>(
     }
 }
 
+/// Runs a loop compiled for the widest vectors that this machine has. What it calls must be inlined
+/// into it; it pays where there is arithmetic, not where memory is the limit.
+#[inline(always)]
+pub(crate) fn vectorised(work: impl FnOnce()) {
+    pulp::Arch::new().dispatch(work);
+}
+
 /// `output[i] = f(i)`.
 pub(crate) fn fill_with<T: Stored>(output: Output<'_, T>, f: impl Fn(usize) -> T + Sync) {
     for_each_chunk(output, &|indices, chunk| {
@@ -82,6 +89,22 @@ pub(crate) fn map2<A: Stored, B: Stored, T: Stored>(
     });
 }
 
+/// `output = f(a, b, c)`, element by element.
+pub(crate) fn map3<A: Stored, B: Stored, C: Stored, T: Stored>(
+    output: Output<'_, T>,
+    [a, b, c]: [Input<'_>; 3],
+    f: impl Fn(A, B, C) -> T + Sync,
+) {
+    for_each_chunk(output, &|indices, chunk| {
+        let (mut for_a, mut for_b, mut for_c) = (Vec::new(), Vec::new(), Vec::new());
+        let a = a.chunk(indices.clone(), &mut for_a);
+        let b = b.chunk(indices.clone(), &mut for_b);
+        let c = c.chunk(indices, &mut for_c);
+        let inputs = a.iter().zip(b.iter().zip(c));
+        chunk.iter_mut().zip(inputs).for_each(|(place, (a, (b, c)))| *place = f(*a, *b, *c));
+    });
+}
+
 /// `output = f(output)`, element by element.
 pub(crate) fn update1<T: Stored>(output: Output<'_, T>, f: impl Fn(T) -> T + Sync) {
     for_each_chunk(output, &|_, chunk| chunk.iter_mut().for_each(|place| *place = f(*place)));
@@ -106,16 +129,25 @@ pub(crate) fn rows<T: Stored>(
     width: usize,
     work: &(dyn Fn(usize, &mut [T]) + Sync),
 ) {
-    let slice = output.slice();
+    slices(output.slice(), width, width, work);
+}
+
+/// The same for memory of a kernel's own: scratch, or results that are narrowed later. `cost` is what a
+/// row takes, counted in elements looked at: cheap rows go to a thread together, dear ones one by one.
+pub(crate) fn slices<T: Send>(
+    slice: &mut [T],
+    width: usize,
+    cost: usize,
+    work: &(dyn Fn(usize, &mut [T]) + Sync),
+) {
     if slice.is_empty() || width == 0 {
         return;
     }
-    if slice.len() <= CHUNK {
+    if (slice.len() / width).saturating_mul(cost) <= CHUNK {
         slice.chunks_mut(width).enumerate().for_each(|(row, chunk)| work(row, chunk));
         return;
     }
-    // Short rows go together, so that a thread gets about a chunk at a time.
-    let together = (CHUNK / width).max(1);
+    let together = (CHUNK / cost.max(1)).max(1);
     slice.par_chunks_mut(width * together).enumerate().for_each(|(group, chunk)| {
         for (place, row) in chunk.chunks_mut(width).enumerate() {
             work(group * together + place, row);

@@ -6,7 +6,7 @@ use crate::dtype::{DType, Number, dispatch};
 use crate::error::{Call, Result};
 use crate::exec::{Args, Kernel, map1, map2, update1, update2};
 use crate::number::Complex64;
-use crate::shape::broadcast;
+use crate::shape::{Shape, broadcast};
 use crate::tensor::Tensor;
 
 /// The right side of an operation: a tensor or a number.
@@ -243,7 +243,8 @@ fn binary(call: Call, function: Function, a: &Tensor, b: Rhs<'_>, conj: bool) ->
                 return Err(error.with_tensor("self", a).with_tensor("other", other));
             }
             let output = Tensor::uninit(call, shape, dtype, a.device())?;
-            let [wide_a, wide_b] = call.both_expanded([a, other], &output)?;
+            let [wide_a, wide_b] =
+                [call.wide(a, output.shape())?, call.wide(other, output.shape())?];
             call.launch(Binary { function, scalar: None, conj }, &[&output], &[&wide_a, &wide_b])?;
             record(call, function.name(), &[&output], &[a, other], || {
                 Ok(Box::new(BinaryBackward::save(call, function, a, b, a.requires_grad())?))
@@ -318,7 +319,7 @@ fn binary_in_place(
 
 impl Call {
     /// The shape that both broadcast to.
-    pub(crate) fn broadcast(self, a: &Tensor, b: &Tensor) -> Result<crate::shape::Shape> {
+    pub(crate) fn broadcast(self, a: &Tensor, b: &Tensor) -> Result<Shape> {
         if a.device() != b.device() {
             return Err(self.devices_differ(a, b));
         }
@@ -330,14 +331,16 @@ impl Call {
         })
     }
 
-    /// Both as the output's shape shows them, outside the graph.
-    fn both_expanded(self, both: [&Tensor; 2], output: &Tensor) -> Result<[Tensor; 2]> {
-        let wide = |tensor: &Tensor| match tensor.layout().expand(output.shape()) {
-            _ if tensor.shape() == output.shape() => Ok(tensor.clone()),
+    /// A tensor as a shape that it broadcasts to shows it, outside the graph.
+    pub(crate) fn wide(self, tensor: &Tensor, shape: &Shape) -> Result<Tensor> {
+        match tensor.layout().expand(shape) {
+            _ if tensor.shape() == shape => Ok(tensor.clone()),
             Some(layout) => Ok(tensor.alias(layout)),
-            None => Err(self.shape_error("the shapes do not broadcast")),
-        };
-        Ok([wide(both[0])?, wide(both[1])?])
+            None => {
+                let error = self.shape_error("the shapes do not broadcast");
+                Err(error.with_tensor("self", tensor).with("shape", shape))
+            }
+        }
     }
 }
 

@@ -2,13 +2,19 @@
 //!
 //! See the crate's page for how to add one.
 
-mod activation;
-
 mod attention;
+
+mod batch_norm;
 
 mod binary;
 
+mod choose;
+
+mod compare;
+
 mod complex;
+
+mod conv;
 
 mod copy;
 
@@ -16,15 +22,23 @@ mod dropout;
 
 mod embedding;
 
+mod extreme;
+
 mod index;
 
 mod join;
+
+mod layer_norm;
 
 mod linear;
 
 mod loss;
 
 mod matmul;
+
+mod pool;
+
+mod pow;
 
 mod reduce;
 
@@ -36,9 +50,17 @@ mod triangle;
 
 mod unary;
 
+mod variance;
+
 mod view;
 
+mod window;
+
 pub use attention::AttentionOptions;
+pub use batch_norm::BatchNormOptions;
 pub use binary::Rhs;
+pub use conv::ConvOptions;
 pub(crate) use copy::Copy;
 pub use loss::{CrossEntropyOptions, Reduction};
+pub use pool::PoolOptions;
+pub use window::Pair;

@@ -175,20 +175,20 @@ impl Backward for SumBackward {
 }
 
 /// Which axes, and what becomes of them.
-struct Axes {
+pub(super) struct Axes {
     /// The summed axes.
-    summed: Vec<usize>,
+    pub(super) summed: Vec<usize>,
     /// The shape with them as ones.
-    kept: Shape,
+    pub(super) kept: Shape,
     /// The shape of the result.
-    result: Shape,
+    pub(super) result: Shape,
     /// The number of elements in each sum.
-    width: usize,
+    pub(super) width: usize,
 }
 
 impl Axes {
     /// `axes` of `x`; none means all.
-    fn new(call: Call, x: &Tensor, axes: &[isize], keepdim: bool) -> Result<Self> {
+    pub(super) fn new(call: Call, x: &Tensor, axes: &[isize], keepdim: bool) -> Result<Self> {
         let mut summed = vec![axes.is_empty(); x.dim()];
         for axis in axes {
             let axis_index = x.axis(call, *axis)?;
@@ -207,7 +207,7 @@ impl Axes {
     }
 
     /// The input with the summed axes last, outside the graph.
-    fn summed_last(&self, call: Call, x: &Tensor) -> Result<Tensor> {
+    pub(super) fn summed_last(&self, call: Call, x: &Tensor) -> Result<Tensor> {
         let rest = (0..x.dim()).filter(|axis| !self.summed.contains(axis));
         let order: Vec<usize> = rest.chain(self.summed.iter().copied()).collect();
         let Some(layout) = x.layout().permute(&order) else {

@@ -3,7 +3,7 @@
 use crate::autograd::{Backward, Grads, Needs, Saved, record, record_in_place};
 use crate::dtype::{DType, Float, Real, dispatch, dispatch_float};
 use crate::error::{Call, Result};
-use crate::exec::{Args, Kernel, map1, map2, update1};
+use crate::exec::{Args, Kernel, for_each_chunk, map1, vectorised};
 use crate::tensor::Tensor;
 
 /// What a derivative is computed from. PyTorch keeps the same, which decides what stays alive.
@@ -11,115 +11,209 @@ use crate::tensor::Tensor;
 enum Needed {
     Input,
     Output,
+    Nothing,
 }
 
-/// Defines the functions: for each a name, its graph name, what the derivative is computed from, the
-/// function of `x`, and the derivative of `v`, which is the input or the output.
+/// Defines the functions: for each a name, its graph name, what the derivative is computed from, and the
+/// function of `x`.
+///
+/// Those with a kernel for the way back have the derivative of `v`, which is the input or the output.
+/// The others go back in steps, each of which is an operation: as PyTorch does, since steps have
+/// temporary results, and these decide about peaks.
 macro_rules! functions {
-    ($(
-        $(#[$doc:meta])*
-        $variant:ident, $name:ident $(/ $in_place:ident)?, $node:literal, $needed:ident,
-        |$x:ident| $forward:expr, |$v:ident| $derivative:expr;
-    )*) => {
+    (
+        kernels: {$(
+            $(#[$doc:meta])*
+            $variant:ident, $name:ident / $in_place:ident, $node:literal, $needed:ident,
+            |$x:ident| $forward:expr, |$v:ident| $derivative:expr;
+        )*}
+        steps: {$(
+            $(#[$s_doc:meta])*
+            $s_variant:ident, $s_name:ident / $s_in_place:ident, $s_node:literal, $s_needed:ident,
+            |$s_x:ident| $s_forward:expr, |$s_grad:ident, $s_v:ident| $s_steps:expr;
+        )*}
+    ) => {
         /// Which function.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(crate) enum Function {
             $($variant,)*
+            $($s_variant,)*
         }
 
         impl Function {
             fn node(self) -> &'static str {
-                match self { $(Self::$variant => $node,)* }
+                match self {
+                    $(Self::$variant => $node,)*
+                    $(Self::$s_variant => $s_node,)*
+                }
             }
 
             fn needed(self) -> Needed {
-                match self { $(Self::$variant => Needed::$needed,)* }
-            }
-
-            #[inline(always)]
-            fn forward<R: Real>(self, x: R) -> R {
-                match self { $(Self::$variant => { let $x = x; $forward })* }
-            }
-
-            #[inline(always)]
-            fn derivative<R: Real>(self, v: R) -> R {
-                match self { $(Self::$variant => { let $v = v; $derivative })* }
-            }
-        }
-
-        /// Runs `$code` once for each function, each time as a constant, so that loops have no branches.
-        macro_rules! each_function {
-            ($function:expr, $f:ident => $code:expr) => {
-                match $function {
-                    $(Function::$variant => { const $f: Function = Function::$variant; $code })*
+                match self {
+                    $(Self::$variant => Needed::$needed,)*
+                    $(Self::$s_variant => Needed::$s_needed,)*
                 }
-            };
+            }
+
+            /// `y = f(x)`.
+            fn forward<R: Real>(self, x: &[R], y: &mut [R]) {
+                match self {
+                    $(Self::$variant => map(x, y, #[inline(always)] |$x| $forward),)*
+                    $(Self::$s_variant => map(x, y, #[inline(always)] |$s_x| $s_forward),)*
+                }
+            }
+
+            /// `to = grad · f'(v)`, if there is a kernel for it.
+            fn backward<R: Real>(self, grad: &[R], v: &[R], to: &mut [R]) -> Result<(), String> {
+                match self {
+                    $(Self::$variant => {
+                        map_grad(grad, v, to, #[inline(always)] |$v| $derivative);
+                        Ok(())
+                    })*
+                    _ => Err(format!("{self:?} goes back in steps")),
+                }
+            }
+
+            /// The gradient in steps, if there is no kernel for it.
+            fn steps(self, grad: &Tensor, v: &Tensor) -> Option<Result<Tensor>> {
+                match self {
+                    $(Self::$s_variant => {
+                        let steps = |$s_grad: &Tensor, $s_v: &Tensor| -> Result<Tensor> { $s_steps };
+                        Some(steps(grad, v))
+                    })*
+                    _ => None,
+                }
+            }
         }
 
         impl Tensor {
-            $(
-                $(#[$doc])*
-                ///
-                /// # Errors
-                ///
-                /// If there is no memory for the result. Integers become floats.
-                #[track_caller]
-                pub fn $name(&self) -> Result<Tensor> {
-                    unary(Call::here(stringify!($name)), Function::$variant, self)
-                }
-
-                $(
-                    /// The same in place.
-                    ///
-                    /// # Errors
-                    ///
-                    /// If it is no float, or if the graph does not allow it.
-                    #[track_caller]
-                    pub fn $in_place(&self) -> Result<()> {
-                        unary_in_place(Call::here(stringify!($in_place)), Function::$variant, self)
-                    }
-                )?
-            )*
+            $(methods!($(#[$doc])* $variant, $name, $in_place);)*
+            $(methods!($(#[$s_doc])* $s_variant, $s_name, $s_in_place);)*
         }
     };
 }
 
-functions! {
-    /// The sine.
-    Sin, sin / sin_, "SinBackward", Input, |x| x.sin(), |x| x.cos();
-    /// The cosine.
-    Cos, cos / cos_, "CosBackward", Input, |x| x.cos(), |x| -x.sin();
-    /// The exponential.
-    Exp, exp / exp_, "ExpBackward", Output, |x| x.exp(), |y| y;
-    /// The natural logarithm.
-    Log, log / log_, "LogBackward", Input, |x| x.ln(), |x| R::n(1.0) / x;
-    /// The square root.
-    Sqrt, sqrt / sqrt_, "SqrtBackward", Output,
-        |x| x.sqrt(), |y| R::n(0.5) / y;
-    /// The hyperbolic tangent.
-    Tanh, tanh / tanh_, "TanhBackward", Output,
-        |x| x.tanh(), |y| R::n(1.0) - y * y;
-    /// `1 / (1 + exp(-x))`.
-    Sigmoid, sigmoid / sigmoid_, "SigmoidBackward", Output,
-        |x| R::n(1.0) / (R::n(1.0) + (-x).exp()), |y| y * (R::n(1.0) - y);
-    /// The larger of the number and zero.
-    Relu, relu / relu_, "ReluBackward", Output,
-        |x| if x <= R::n(0.0) { R::n(0.0) } else { x },
-        |y| if y <= R::n(0.0) { R::n(0.0) } else { R::n(1.0) };
-    /// `x · sigmoid(x)`.
-    Silu, silu / silu_, "SiluBackward", Input,
-        |x| x / (R::n(1.0) + (-x).exp()),
-        |x| {
-            let s = R::n(1.0) / (R::n(1.0) + (-x).exp());
-            s * (R::n(1.0) + x * (R::n(1.0) - s))
-        };
-    /// The square.
-    Square, square / square_, "PowBackward", Input,
-        |x| x * x, |x| R::n(2.0) * x;
-    /// The number without its sign.
-    Abs, abs / abs_, "AbsBackward", Input, |x| x.abs(), |x| {
-        if x > R::n(0.0) { R::n(1.0) } else if x < R::n(0.0) { R::n(-1.0) } else { R::n(0.0) }
+/// The public methods of one function.
+macro_rules! methods {
+    ($(#[$doc:meta])* $variant:ident, $name:ident, $in_place:ident) => {
+        $(#[$doc])*
+        ///
+        /// # Errors
+        ///
+        /// If there is no memory for the result. Integers become floats.
+        #[track_caller]
+        pub fn $name(&self) -> Result<Tensor> {
+            unary(Call::here(stringify!($name)), Function::$variant, self)
+        }
+
+        /// The same in place.
+        ///
+        /// # Errors
+        ///
+        /// If it is no float, or if the graph does not allow it.
+        #[track_caller]
+        pub fn $in_place(&self) -> Result<()> {
+            unary_in_place(Call::here(stringify!($in_place)), Function::$variant, self)
+        }
     };
+}
+
+/// One loop for each function, in vectors where it has no calls.
+#[inline(always)]
+fn map<R: Real>(x: &[R], y: &mut [R], f: impl Fn(R) -> R) {
+    vectorised(
+        #[inline(always)]
+        || y.iter_mut().zip(x).for_each(|(y, x)| *y = f(*x)),
+    );
+}
+
+#[inline(always)]
+fn map_grad<R: Real>(grad: &[R], v: &[R], to: &mut [R], f: impl Fn(R) -> R) {
+    vectorised(
+        #[inline(always)]
+        || {
+            let inputs = grad.iter().zip(v);
+            to.iter_mut().zip(inputs).for_each(|(to, (grad, v))| *to = *grad * f(*v));
+        },
+    );
+}
+
+/// √(2/π) and the factor of the cube, in the approximation of [`Tensor::gelu_tanh`].
+const GELU_TANH: [f64; 2] = [0.797_884_560_802_865_4, 0.044_715];
+
+functions! {
+    kernels: {
+        /// The hyperbolic tangent.
+        Tanh, tanh / tanh_, "TanhBackward", Output,
+            |x| x.tanh(), |y| R::n(1.0) - y * y;
+        /// `1 / (1 + exp(-x))`.
+        Sigmoid, sigmoid / sigmoid_, "SigmoidBackward", Output,
+            |x| R::n(1.0) / (R::n(1.0) + (-x).exp()), |y| y * (R::n(1.0) - y);
+        /// The larger of the number and zero.
+        Relu, relu / relu_, "ReluBackward", Output,
+            |x| if x <= R::n(0.0) { R::n(0.0) } else { x },
+            |y| if y <= R::n(0.0) { R::n(0.0) } else { R::n(1.0) };
+        /// `x · sigmoid(x)`.
+        Silu, silu / silu_, "SiluBackward", Input,
+            |x| x / (R::n(1.0) + (-x).exp()),
+            |x| {
+                let s = R::n(1.0) / (R::n(1.0) + (-x).exp());
+                s * (R::n(1.0) + x * (R::n(1.0) - s))
+            };
+        /// `x · Φ(x)`, with the normal distribution's share of numbers below `x`.
+        Gelu, gelu / gelu_, "GeluBackward", Input,
+            |x| R::n(0.5) * x * (R::n(1.0) + (x * R::n(std::f64::consts::FRAC_1_SQRT_2)).erf()),
+            |x| {
+                let share = R::n(0.5)
+                    * (R::n(1.0) + (x * R::n(std::f64::consts::FRAC_1_SQRT_2)).erf());
+                let density = (R::n(-0.5) * x * x).exp() * R::n(0.398_942_280_401_432_7);
+                share + x * density
+            };
+        /// The same, with Φ approximated by a hyperbolic tangent, as GPT-2 does.
+        GeluTanh, gelu_tanh / gelu_tanh_, "GeluBackward", Input,
+            |x| {
+                let [root, cube] = GELU_TANH.map(R::n);
+                R::n(0.5) * x * (R::n(1.0) + (root * (x + cube * x * x * x)).tanh())
+            },
+            |x| {
+                let [root, cube] = GELU_TANH.map(R::n);
+                let t = (root * (x + cube * x * x * x)).tanh();
+                let slope = root * (R::n(1.0) + R::n(3.0) * cube * x * x);
+                R::n(0.5) * (R::n(1.0) + t + x * (R::n(1.0) - t * t) * slope)
+            };
+    }
+    steps: {
+        /// The sine.
+        Sin, sin / sin_, "SinBackward", Input, |x| x.sin(), |grad, x| grad.mul(&x.cos()?);
+        /// The cosine.
+        Cos, cos / cos_, "CosBackward", Input, |x| x.cos(), |grad, x| grad.mul(&x.sin()?.neg()?);
+        /// The exponential.
+        Exp, exp / exp_, "ExpBackward", Output, |x| x.exp(), |grad, y| grad.mul(y);
+        /// The natural logarithm.
+        Log, log / log_, "LogBackward", Input, |x| x.ln(), |grad, x| grad.div(x);
+        /// The square root.
+        Sqrt, sqrt / sqrt_, "SqrtBackward", Output, |x| x.sqrt(), |grad, y| grad.div(&y.mul(2.0)?);
+        /// One over the square root.
+        Rsqrt, rsqrt / rsqrt_, "RsqrtBackward", Output,
+            |x| R::n(1.0) / x.sqrt(), |grad, y| grad.mul(-0.5)?.mul(&y.pow(3.0)?);
+        /// One over the number.
+        Reciprocal, reciprocal / reciprocal_, "ReciprocalBackward", Output,
+            |x| R::n(1.0) / x, |grad, y| grad.neg()?.mul(&y.mul(y)?);
+        /// The number without its sign.
+        Abs, abs / abs_, "AbsBackward", Input, |x| x.abs(), |grad, x| grad.mul(&x.sign()?);
+        /// One, zero or minus one: what the number has of a sign.
+        Sign, sign / sign_, "SignBackward", Nothing,
+            |x| {
+                if x > R::n(0.0) {
+                    R::n(1.0)
+                } else if x < R::n(0.0) {
+                    R::n(-1.0)
+                } else {
+                    R::n(0.0)
+                }
+            },
+            |grad, _x| grad.zeros_like();
+    }
 }
 
 /// `output = f(x)`.
@@ -127,10 +221,14 @@ pub(crate) struct Unary(pub(crate) Function);
 
 impl Kernel for Unary {
     fn host(&self, args: &mut Args<'_>) -> Result<(), String> {
-        let x = args.input(0);
-        dispatch_float!(args.output_dtype(0), T => each_function!(self.0, F => {
-            map1::<T, T>(args.take(0), x, |x| T::narrow(F.forward(x.widen())));
-        }), else return Err(no_float(args)));
+        let (x, function) = (args.input(0), self.0);
+        dispatch_float!(args.output_dtype(0), T => {
+            for_each_chunk::<T>(args.take(0), &|indices, chunk| {
+                let mut scratch = Vec::new();
+                let x: &[<T as Float>::Wide] = x.chunk(indices, &mut scratch);
+                T::in_wide(chunk, |y| function.forward(x, y));
+            });
+        }, else return Err(no_float(args)));
         Ok(())
     }
 }
@@ -140,9 +238,13 @@ struct UnaryInPlace(Function);
 
 impl Kernel for UnaryInPlace {
     fn host(&self, args: &mut Args<'_>) -> Result<(), String> {
-        dispatch_float!(args.output_dtype(0), T => each_function!(self.0, F => {
-            update1::<T>(args.take(0), |x| T::narrow(F.forward(x.widen())));
-        }), else return Err(no_float(args)));
+        let function = self.0;
+        dispatch_float!(args.output_dtype(0), T => {
+            for_each_chunk::<T>(args.take(0), &|_, chunk| {
+                let x: Vec<_> = chunk.iter().map(|it| it.widen()).collect();
+                T::in_wide(chunk, |y| function.forward(&x, y));
+            });
+        }, else return Err(no_float(args)));
         Ok(())
     }
 }
@@ -152,12 +254,17 @@ pub(crate) struct UnaryGrad(pub(crate) Function);
 
 impl Kernel for UnaryGrad {
     fn host(&self, args: &mut Args<'_>) -> Result<(), String> {
-        let inputs = [args.input(0), args.input(1)];
-        dispatch_float!(args.output_dtype(0), T => each_function!(self.0, F => {
-            map2::<T, T, T>(args.take(0), inputs, |grad, v| {
-                T::narrow(grad.widen() * F.derivative(v.widen()))
+        let (grad, v, function) = (args.input(0), args.input(1), self.0);
+        // Asked once, of no elements: what follows cannot fail.
+        function.backward::<f32>(&[], &[], &mut [])?;
+        dispatch_float!(args.output_dtype(0), T => {
+            for_each_chunk::<T>(args.take(0), &|indices, chunk| {
+                let (mut for_grad, mut for_v) = (Vec::new(), Vec::new());
+                let grad: &[<T as Float>::Wide] = grad.chunk(indices.clone(), &mut for_grad);
+                let v: &[<T as Float>::Wide] = v.chunk(indices, &mut for_v);
+                T::in_wide(chunk, |to| drop(function.backward(grad, v, to)));
             });
-        }), else return Err(no_float(args)));
+        }, else return Err(no_float(args)));
         Ok(())
     }
 }
@@ -169,13 +276,20 @@ fn no_float(args: &Args<'_>) -> String {
 struct UnaryBackward {
     call: Call,
     function: Function,
-    saved: Saved,
+    /// None where nothing is needed.
+    saved: Option<Saved>,
 }
 
 impl Backward for UnaryBackward {
     fn backward(&self, grads: &[Option<Tensor>], _: &Needs<'_>) -> Result<Grads> {
         let Some(grad) = &grads[0] else { return Ok(Grads::from_iter([None])) };
-        let value = self.saved.unpack()?;
+        let value = match &self.saved {
+            Some(saved) => saved.unpack()?,
+            None => grad.clone(),
+        };
+        if let Some(result) = self.function.steps(grad, &value) {
+            return Ok(Grads::from_iter([Some(result?)]));
+        }
         let shape = grad.shape().clone();
         let output = Tensor::uninit(self.call, shape, grad.dtype(), grad.device())?;
         self.call.launch(UnaryGrad(self.function), &[&output], &[grad, &value])?;
@@ -193,8 +307,9 @@ fn unary(call: Call, function: Function, x: &Tensor) -> Result<Tensor> {
     call.launch(Unary(function), &[&y], &[x])?;
     record(call, function.node(), &[&y], &[x], || {
         let saved = match function.needed() {
-            Needed::Input => Saved::input(call, x)?,
-            Needed::Output => Saved::output(call, &y)?,
+            Needed::Input => Some(Saved::input(call, x)?),
+            Needed::Output => Some(Saved::output(call, &y)?),
+            Needed::Nothing => None,
         };
         Ok(Box::new(UnaryBackward { call, function, saved }))
     })?;
@@ -213,9 +328,10 @@ fn unary_in_place(call: Call, function: Function, x: &Tensor) -> Result<()> {
     };
     call.launch(UnaryInPlace(function), &[x], &[])?;
     record_in_place(call, function.node(), x, &[x], || {
-        let saved = match &input {
-            Some(input) => Saved::input(call, input)?,
-            None => Saved::output(call, x)?,
+        let saved = match (&input, function.needed()) {
+            (Some(input), _) => Some(Saved::input(call, input)?),
+            (None, Needed::Nothing) => None,
+            (None, _) => Some(Saved::output(call, x)?),
         };
         Ok(Box::new(UnaryBackward { call, function, saved }))
     })
@@ -279,7 +395,7 @@ mod tests {
 
     type Method = fn(&Tensor) -> Result<Tensor>;
 
-    const ALL: [Method; 11] = [
+    const ALL: [Method; 15] = [
         Tensor::sin,
         Tensor::cos,
         Tensor::exp,
@@ -287,10 +403,14 @@ mod tests {
         Tensor::sigmoid,
         Tensor::relu,
         Tensor::silu,
+        Tensor::gelu,
+        Tensor::gelu_tanh,
         Tensor::square,
         Tensor::abs,
         Tensor::neg,
         |x| x.square()?.add(0.5)?.log()?.square()?.add(0.1)?.sqrt(),
+        |x| x.square()?.add(0.5)?.rsqrt()?.reciprocal(),
+        |x| x.mul(&x.sign()?),
     ];
 
     #[test]
@@ -303,13 +423,15 @@ mod tests {
     #[test]
     fn gradients_in_place_are_right() {
         type InPlace = fn(&Tensor) -> Result<()>;
-        let all: [InPlace; 6] = [
+        let all: [InPlace; 8] = [
             Tensor::sin_,
             Tensor::exp_,
             Tensor::tanh_,
             Tensor::sigmoid_,
             Tensor::relu_,
             Tensor::silu_,
+            Tensor::gelu_,
+            Tensor::square_,
         ];
         for f in all {
             gradcheck(&[&[2, 5]], |x| {
@@ -328,7 +450,7 @@ mod tests {
         let expected: Vec<f32> = x.t()?.to_vec::<f32>()?.iter().map(|x| x.sin()).collect();
         assert_eq!(x.t()?.sin()?.to_vec::<f32>()?, expected);
         let integers = Tensor::arange(0, 3, 1, &device)?;
-        assert_eq!(integers.square()?.to_vec::<f32>()?, [0.0, 1.0, 4.0]);
+        assert_eq!(integers.sqrt()?.to_vec::<f32>()?, [0.0, 1.0, std::f32::consts::SQRT_2]);
         let half = x.to(DType::Bf16)?;
         let rounded = half.to(DType::F32)?.exp()?.to(DType::Bf16)?;
         assert_eq!(half.exp()?.to_vec::<crate::Bf16>()?, rounded.to_vec::<crate::Bf16>()?);
@@ -340,6 +462,7 @@ mod tests {
         let x = Tensor::rand([30, 40], device)?.requires_grad_(true)?;
         let y = x.sin()?.relu()?.exp()?.add(1.0)?;
         y.tanh_()?;
+        let y = y.gelu()?.cos()?.abs()?.sqrt()?;
         y.sum()?.backward()?;
         Ok(vec![y, x.grad().unwrap()])
     });

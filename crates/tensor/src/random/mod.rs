@@ -12,7 +12,8 @@ use std::sync::{Mutex, PoisonError};
 pub(crate) use philox::philox;
 
 use crate::dtype::{DType, Stored, dispatch};
-use crate::exec::{Args, Kernel, Output, for_each_chunk};
+use crate::exec::{Args, Kernel, Output, for_each_chunk, vectorised};
+use crate::math;
 
 /// Where a generator stands: what recomputation saves and restores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,14 +67,14 @@ impl Generator {
 
 impl GeneratorState {
     /// The `place`-th four numbers of this draw.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn four(self, place: usize) -> [u32; 4] {
         philox(self.seed, place as u128 | u128::from(self.offset) << 64)
     }
 }
 
 /// 0 ≤ x < 1, in the 24 bits that an `f32` has.
-#[inline]
+#[inline(always)]
 pub(crate) fn unit_f32(bits: u32) -> f32 {
     (bits >> 8) as f32 / (1u32 << 24) as f32
 }
@@ -86,10 +87,10 @@ fn unit_f64(high: u32, low: u32) -> f64 {
 }
 
 /// Two normal numbers from two uniform ones, by Box and Muller. `1 - u` is never zero.
-#[inline]
+#[inline(always)]
 fn normal_f32(a: u32, b: u32) -> [f32; 2] {
-    let radius = (-2.0 * (1.0 - unit_f32(a)).ln()).sqrt();
-    let (sin, cos) = (std::f32::consts::TAU * unit_f32(b)).sin_cos();
+    let radius = (-2.0 * math::ln_normal(1.0 - unit_f32(a))).sqrt();
+    let (sin, cos) = math::sin_cos_turn(unit_f32(b));
     [radius * cos, radius * sin]
 }
 
@@ -141,6 +142,9 @@ impl Kernel for Random {
                     normal_f64(unit_f64(a, b), unit_f64(c, d))
                 });
             }
+            Distribution::Normal if dtype == DType::F32 => {
+                fill_normal(args.take(0), draw);
+            }
             Distribution::Normal if dtype == DType::Complex64 => {
                 use crate::number::Complex64;
                 let half = std::f32::consts::FRAC_1_SQRT_2;
@@ -163,6 +167,33 @@ impl Kernel for Random {
         }
         Ok(())
     }
+}
+
+/// Groups of four that are computed side by side, one step after the other, in vectors.
+const LANES: usize = 64;
+
+/// Normal numbers as `f32`: the same as by [`fill`], several times faster.
+fn fill_normal(output: Output<'_, f32>, draw: GeneratorState) {
+    for_each_chunk(output, &|indices, chunk| {
+        vectorised(
+            #[inline(always)]
+            || {
+                for (block, places) in chunk.chunks_mut(4 * LANES).enumerate() {
+                    let first = indices.start / 4 + block * LANES;
+                    let mut bits = [[0; 4]; LANES];
+                    for (lane, bits) in bits.iter_mut().enumerate() {
+                        *bits = draw.four(first + lane);
+                    }
+                    let mut numbers = [[0.0; 4]; LANES];
+                    for (numbers, [a, b, c, d]) in numbers.iter_mut().zip(bits) {
+                        let ([a, b], [c, d]) = (normal_f32(a, b), normal_f32(c, d));
+                        *numbers = [a, b, c, d];
+                    }
+                    places.copy_from_slice(&numbers.as_flattened()[..places.len()]);
+                }
+            },
+        );
+    });
 }
 
 /// Fills in groups of `N`, which divides a chunk, so that groups never cross threads.

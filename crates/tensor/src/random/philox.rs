@@ -8,7 +8,7 @@ const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
 const ROUNDS: u32 = 10;
 
 /// Four numbers of 32 bits.
-#[inline]
+#[inline(always)]
 pub(crate) fn philox(key: u64, counter: u128) -> [u32; 4] {
     let mut key = [key as u32, (key >> 32) as u32];
     let mut c = [0, 32, 64, 96].map(|shift| (counter >> shift) as u32);
