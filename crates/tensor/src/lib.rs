@@ -110,6 +110,15 @@ mod ops;
 // and back.
 pub mod autograd;
 
+// Training:
+pub mod amp;
+
+pub mod checkpoint;
+
+pub mod nn;
+
+pub mod optim;
+
 pub mod testing;
 
 pub use create::{Scalar, TensorOptions};

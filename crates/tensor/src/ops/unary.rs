@@ -1,5 +1,6 @@
 //! Functions of one element: a table of forward and derivative, one kernel for all.
 
+use crate::amp::raise;
 use crate::autograd::{Backward, Grads, Needs, Saved, record, record_in_place};
 use crate::dtype::{DType, Float, Real, dispatch, dispatch_float};
 use crate::error::{Call, Result};
@@ -122,6 +123,13 @@ functions! {
     };
 }
 
+impl Function {
+    /// Whether autocast computes it in `f32`.
+    fn needs_digits(self) -> bool {
+        matches!(self, Self::Exp | Self::Log)
+    }
+}
+
 /// `output = f(x)`.
 pub(crate) struct Unary(pub(crate) Function);
 
@@ -185,6 +193,7 @@ impl Backward for UnaryBackward {
 
 #[track_caller]
 fn unary(call: Call, function: Function, x: &Tensor) -> Result<Tensor> {
+    let x = &if function.needs_digits() { raise(x)? } else { x.clone() };
     let dtype = float_of(call, x)?;
     let y = Tensor::uninit(call, x.shape().clone(), dtype, x.device())?;
     call.launch(Unary(function), &[&y], &[x])?;
