@@ -115,9 +115,19 @@ pub mod amp;
 
 pub mod checkpoint;
 
+pub mod data;
+
+pub mod growth;
+
 pub mod nn;
 
+pub mod offload;
+
 pub mod optim;
+
+mod preallocate;
+
+pub mod safetensors;
 
 pub mod testing;
 
@@ -125,7 +135,7 @@ pub use create::{Scalar, TensorOptions};
 pub use device::{Device, current_device, set_device};
 pub use dtype::{DType, Element, Stored};
 pub use error::{Error, ErrorKind, Result};
-pub use live::{Live, Role};
+pub use live::{Holder, Live, Role};
 pub use number::{Bf16, Complex64, F16};
 pub use ops::Rhs;
 pub use random::{Generator, GeneratorState};

@@ -18,6 +18,6 @@ mod autocast;
 
 mod scaler;
 
-pub(crate) use autocast::{Mode, lower, raise, sums};
 pub use autocast::{Guard, autocast, autocast_dtype, autocast_guard, no_autocast};
+pub(crate) use autocast::{Mode, lower, raise, sums};
 pub use scaler::{GradScaler, ScalerOptions};

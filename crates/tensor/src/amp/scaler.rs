@@ -144,7 +144,8 @@ impl GradScaler {
         for dtype in DType::ALL {
             let these: Vec<&Tensor> = gradients.iter().filter(|it| it.dtype() == dtype).collect();
             for chunk in these.chunks(64) {
-                let outputs: Vec<&Tensor> = [&found].into_iter().chain(chunk.iter().copied()).collect();
+                let outputs: Vec<&Tensor> =
+                    [&found].into_iter().chain(chunk.iter().copied()).collect();
                 call.launch(Unscale(chunk.len()), &outputs, &[&books.scale])?;
                 chunk.iter().for_each(|it| it.storage().written_by(call));
             }

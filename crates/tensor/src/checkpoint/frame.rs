@@ -34,10 +34,32 @@ struct Frame {
     options: CheckpointOptions,
     segment: Arc<Segment>,
     /// Saved as any other values, so that hooks around this checkpoint see them.
-    inputs: Mutex<Vec<Saved>>,
+    inputs: Mutex<Vec<Input>>,
     holders: Mutex<Vec<Weak<Holder>>>,
     random: Vec<(Device, GeneratorState)>,
     autocast: Mode,
+}
+
+/// An input, and whether gradients flow to it: values that went through a hook have lost their place
+/// in the graph, but the second run must record what the first did.
+struct Input {
+    saved: Saved,
+    requires_grad: bool,
+}
+
+impl Input {
+    fn new(call: Call, tensor: &Tensor) -> Result<Self> {
+        let requires_grad = tensor.requires_grad();
+        Ok(Self { saved: Saved::input(call, tensor)?, requires_grad })
+    }
+
+    fn unpack(&self) -> Result<Tensor> {
+        let tensor = self.saved.unpack()?;
+        if self.requires_grad && !tensor.requires_grad() {
+            return tensor.detach().requires_grad_(true);
+        }
+        Ok(tensor)
+    }
 }
 
 /// The place of one saved value.
@@ -64,7 +86,7 @@ pub(super) fn run<T>(
         call,
         options,
         segment: Arc::new(move |inputs: &[Tensor]| again(inputs).map(drop)),
-        inputs: Mutex::new(inputs.iter().map(|it| Saved::input(call, it)).collect::<Result<_>>()?),
+        inputs: Mutex::new(inputs.iter().map(|it| Input::new(call, it)).collect::<Result<_>>()?),
         holders: Mutex::default(),
         random: random_states(inputs),
         autocast: Mode::current(),
@@ -112,7 +134,7 @@ impl Frame {
 
     fn recompute(self: &Arc<Self>) -> Result<()> {
         let inputs: Vec<Tensor> =
-            lock(&self.inputs).iter().map(Saved::unpack).collect::<Result<_>>()?;
+            lock(&self.inputs).iter().map(Input::unpack).collect::<Result<_>>()?;
         let saved = Arc::new(AtomicUsize::new(0));
         let (frame, count) = (Arc::clone(self), Arc::clone(&saved));
         let hooks = SavedTensorHooks::new(

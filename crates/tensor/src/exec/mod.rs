@@ -31,7 +31,9 @@ use std::sync::Mutex;
 
 pub(crate) use args::{Args, Input, Output};
 pub(crate) use host::HostQueue;
-pub(crate) use parallel::{CHUNK, fill_with, for_each_chunk, for_each_piece, map1, map2, rows, update1, update2};
+pub(crate) use parallel::{
+    CHUNK, fill_with, for_each_chunk, for_each_piece, map1, map2, rows, update1, update2,
+};
 pub(crate) use product::{Matrix, Product, product};
 use tonnage_device::host::Streams;
 use tonnage_memory::{StreamId, current_stream};

@@ -231,12 +231,7 @@ mod tests {
     use crate::{DType, Device, Role};
 
     /// The rule as its authors write it, in `f64`, one number at a time.
-    fn reference(
-        x: &mut [f64],
-        gradients: &[Vec<f64>],
-        options: AdamOptions,
-        decoupled: bool,
-    ) {
+    fn reference(x: &mut [f64], gradients: &[Vec<f64>], options: AdamOptions, decoupled: bool) {
         for (place, x) in x.iter_mut().enumerate() {
             let (mut m, mut v) = (0.0, 0.0);
             for (step, gradient) in gradients.iter().enumerate() {

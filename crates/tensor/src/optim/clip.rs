@@ -97,9 +97,8 @@ mod tests {
         x.set_grad(Some(Tensor::full([1], 3.0, &device)?))?;
         y.set_grad(Some(Tensor::full([1], 4.0, (&device, DType::Bf16))?))?;
         let all = [x.clone(), y.clone(), Tensor::zeros([1], &device)?];
-        let grads = || -> Result<[f64; 2]> {
-            Ok([x.grad().unwrap().item()?, y.grad().unwrap().item()?])
-        };
+        let grads =
+            || -> Result<[f64; 2]> { Ok([x.grad().unwrap().item()?, y.grad().unwrap().item()?]) };
         assert_eq!(clip_grad_norm_(&all, 10.0)?.unwrap().item::<f32>()?, 5.0);
         assert_eq!(grads()?, [3.0, 4.0]);
         assert_eq!(clip_grad_norm_(&all, 2.5)?.unwrap().item::<f32>()?, 5.0);
