@@ -171,7 +171,10 @@ struct Found {
 }
 
 /// The graphs that the program holds, by the results through which it does.
-struct Roots(Vec<(Root, HashMap<(&'static str, Place), usize>)>);
+struct Roots(Vec<(Root, Calls)>);
+
+/// How many operations of a graph were called where.
+type Calls = HashMap<(&'static str, Place), usize>;
 
 type Place = (&'static str, u32, u32);
 
@@ -190,7 +193,7 @@ impl Roots {
                 continue;
             }
             let mut open = vec![node];
-            let mut calls: HashMap<(&'static str, Place), usize> = HashMap::new();
+            let mut calls = Calls::new();
             let mut operations = 0;
             while let Some(node) = open.pop() {
                 operations += 1;

@@ -66,6 +66,10 @@
 //! | `tensor.rs`, `create.rs`, `transfer.rs`, `print.rs` | the tensor, new ones, numbers in and out, text |
 //! | `ops/` | operations, one file for each family |
 //! | [`autograd`] | the graph and the way back |
+//! | [`nn`], [`optim`] | modules with named parameters; what changes them |
+//! | [`checkpoint`], [`offload`], [`amp`] | less memory for the same gradients: recomputed, kept elsewhere, in 16 bits |
+//! | [`data`], [`safetensors`] | batches from datasets; tensors in files |
+//! | [`growth`] | what stays alive from one iteration to the next |
 //! | [`testing`] | finite differences; `host` against `dry` |
 
 // Slices from addresses, and the matrix library's call, live in `exec`, which says so.

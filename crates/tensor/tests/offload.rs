@@ -45,7 +45,8 @@ fn gradients_are_the_same_and_the_forward_keeps_nothing_on_the_device() -> Resul
 fn values_come_back_a_few_at_a_time() -> Result<()> {
     let device = Device::dry("1 GiB").unwrap();
     let model = chain(&device)?;
-    let x = Tensor::zeros([512, 512], &device)?;
+    // Large beside the gradients, so that the peak is where values come back.
+    let x = Tensor::zeros([16 * 512, 512], &device)?;
     let peak = |ahead: usize| -> Result<u64> {
         let before = device.memory().allocated();
         let offload = Offload::new(&device)?.ahead(ahead);
@@ -55,10 +56,9 @@ fn values_come_back_a_few_at_a_time() -> Result<()> {
         model.zero_grad();
         Ok(device.memory().max_allocated() - before)
     };
-    // Beside gradients: those of all layers at the end, and two that pass through.
     let (none, two, all) = (peak(0)?, peak(2)?, peak(100)?);
     assert!(none < two && two < all, "{none} {two} {all}");
-    assert!(all - none > 3 * TENSOR, "{none} {all}");
+    assert!(all - two >= 3 * 16 * TENSOR, "{two} {all}");
     Ok(())
 }
 

@@ -100,6 +100,9 @@ pub(crate) fn update2<B: Stored, T: Stored>(
     });
 }
 
+/// What is done with a piece: of which group, which indices, what lies there.
+type PieceWork<'a, T, const N: usize> = dyn Fn(usize, Range<usize>, [&mut [T]; N]) + Sync + 'a;
+
 /// Calls `work` with pieces of several groups of outputs, each piece the same indices of all `N` of a
 /// group: which group, which indices, what lies there. One pass over all of them: optimizers.
 ///
@@ -108,7 +111,7 @@ pub(crate) fn update2<B: Stored, T: Stored>(
 /// If outputs of a group differ in length: a bug in the operation.
 pub(crate) fn for_each_piece<T: Stored, const N: usize>(
     groups: Vec<[Output<'_, T>; N]>,
-    work: &(dyn Fn(usize, Range<usize>, [&mut [T]; N]) + Sync),
+    work: &PieceWork<'_, T, N>,
 ) {
     let mut pieces = Vec::new();
     for (group, outputs) in groups.into_iter().enumerate() {
