@@ -18,7 +18,8 @@
 //!     watch.iteration();
 //! }
 //! let report = watch.report();
-//! assert!(report[0].to_string().contains("add at src/growth.rs"), "{}", report[0]);
+//! let text = report[0].to_string();
+//! assert!(text.contains("held by the result of add at"), "{text}");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!

@@ -66,7 +66,8 @@ impl ScalerOptions {
 /// let mut optimizer = Sgd::new(model.parameters(), Sgd::options(0.1))?;
 /// let mut scaler = GradScaler::default();
 /// let x = Tensor::randn([8, 4], &device)?;
-/// let loss = autocast(DType::F16, || model.forward(&x)?.square()?.mean())?;
+/// let y = autocast(DType::F16, || model.forward(&x))?;
+/// let loss = y.to(DType::F32)?.square()?.mean()?;
 /// scaler.scale(&loss)?.backward()?;
 /// let stepped = scaler.step(&mut optimizer)?;
 /// scaler.update()?;
