@@ -13,6 +13,7 @@
 //! that iterates, so that the sequence of requests is that of the program.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,7 +23,7 @@ use tonnage_memory::{Stream, with_stream};
 
 use super::dataset::Dataset;
 use crate::device::Device;
-use crate::error::{Call, Result};
+use crate::error::{Call, ErrorKind, Result};
 use crate::random::philox;
 use crate::tensor::Tensor;
 use crate::transfer::Pinned;
@@ -123,8 +124,8 @@ impl DataLoader {
             None => (0..self.dataset.len()).collect(),
         };
         let batches = order.chunks(self.batch_size).take(self.len()).map(<[_]>::to_vec).collect();
-        let maker =
-            Maker { dataset: Arc::clone(&self.dataset), device: self.device.clone(), batches };
+        let (dataset, device) = (Arc::clone(&self.dataset), self.device.clone());
+        let maker = Maker { call, dataset, device, batches };
         let made = match self.workers {
             0 => Made::Here { maker, next: 0 },
             workers => Made::Workers(Workers::start(maker, workers)),
@@ -163,6 +164,7 @@ fn shuffled(length: usize, seed: u64, epoch: u64) -> Vec<usize> {
 
 /// Makes batches in pinned memory.
 struct Maker {
+    call: Call,
     dataset: Arc<dyn Dataset>,
     device: Device,
     batches: Vec<Vec<usize>>,
@@ -177,6 +179,18 @@ impl Maker {
             Pinned::from_bytes(array.bytes(), array.shape(), array.dtype(), &self.device)
         };
         arrays.iter().map(pin).collect()
+    }
+
+    /// The same; a panic of the dataset is an error in the batch's place, not the end of a thread for
+    /// whose batch the caller would wait for ever.
+    fn make_or_tell(&self, batch: usize) -> Batch {
+        let made = catch_unwind(AssertUnwindSafe(|| self.make(batch)));
+        made.unwrap_or_else(|panic| {
+            let text = panic.downcast_ref::<&str>().copied();
+            let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+            let what = format!("the dataset panicked: {}", text.unwrap_or("with no text"));
+            Err(self.call.error(ErrorKind::Value, what).with("batch", batch))
+        })
     }
 }
 
@@ -227,7 +241,7 @@ impl Workers {
                 if token.is_err() || batch >= maker.batches.len() {
                     return;
                 }
-                if results.send((batch, maker.make(batch))).is_err() {
+                if results.send((batch, maker.make_or_tell(batch))).is_err() {
                     return;
                 }
             }
@@ -245,11 +259,7 @@ impl Workers {
             if let Some(batch) = self.early.remove(&self.next) {
                 break batch;
             }
-            // Fails only if a worker panicked: the epoch ends, and the panic is passed on below.
-            let Ok((place, batch)) = self.done.as_ref()?.recv() else {
-                self.stop();
-                return None;
-            };
+            let (place, batch) = self.done.as_ref()?.recv().ok()?;
             self.early.insert(place, batch);
         };
         self.next += 1;
@@ -259,23 +269,16 @@ impl Workers {
         }
         Some(batch)
     }
-
-    /// Lets the threads end, and passes on what they died of.
-    fn stop(&mut self) {
-        (self.tokens, self.done) = (None, None);
-        for thread in self.threads.drain(..) {
-            if let Err(panic) = thread.join()
-                && !std::thread::panicking()
-            {
-                std::panic::resume_unwind(panic);
-            }
-        }
-    }
 }
 
 impl Drop for Workers {
+    /// Lets the threads end.
     fn drop(&mut self) {
-        self.stop();
+        (self.tokens, self.done) = (None, None);
+        for thread in self.threads.drain(..) {
+            // Panics were told in their batches' places.
+            let _ = thread.join();
+        }
     }
 }
 
@@ -324,7 +327,6 @@ impl std::fmt::Debug for Epoch {
 mod tests {
     use super::*;
     use crate::data::{Array, TensorDataset};
-    use crate::error::ErrorKind;
 
     fn numbers(length: usize) -> TensorDataset {
         let x: Vec<f32> = (0..length * 2).map(|it| it as f32).collect();
@@ -379,6 +381,7 @@ mod tests {
             10
         }
         fn get(&self, index: usize) -> Result<Vec<Array>> {
+            assert!(index != 3, "a bug");
             let wrong = if index == 7 { 2 } else { 1 };
             Ok(vec![Array::from_slice(&[index as i64], [wrong])?])
         }
@@ -391,7 +394,7 @@ mod tests {
             DataLoader::new(Broken, &device).batch_size(2).workers(2).epoch(0)?.collect();
         let kinds: Vec<_> =
             batches.iter().map(|it| it.as_ref().err().map(|it| it.kind())).collect();
-        assert_eq!(kinds, [None, None, None, Some(&ErrorKind::Shape), None]);
+        assert_eq!(kinds, [None, Some(&ErrorKind::Value), None, Some(&ErrorKind::Shape), None]);
         Ok(())
     }
 
