@@ -84,6 +84,8 @@ pub enum ErrorKind {
     Pinned(PinnedError),
     /// Work that was queued before has failed; the call names who queued it.
     Queued,
+    /// A file cannot be read or written, or is not what it should be.
+    File,
     /// The device has no kernel for the operation: another device may.
     NoKernel,
     /// The device failed for a reason of its own.

@@ -66,6 +66,10 @@
 //! | `tensor.rs`, `create.rs`, `transfer.rs`, `print.rs` | the tensor, new ones, numbers in and out, text |
 //! | `ops/` | operations, one file for each family |
 //! | [`autograd`] | the graph and the way back |
+//! | [`nn`], [`optim`] | modules with named parameters; what changes them |
+//! | [`checkpoint`], [`offload`], [`amp`] | less memory for the same gradients: recomputed, kept elsewhere, in 16 bits |
+//! | [`data`], [`safetensors`] | batches from datasets; tensors in files |
+//! | [`growth`] | what stays alive from one iteration to the next |
 //! | [`testing`] | finite differences; `host` against `dry` |
 
 // Slices from addresses, and the matrix library's call, live in `exec`, which says so.
@@ -112,13 +116,32 @@ mod ops;
 // and back.
 pub mod autograd;
 
+// Training:
+pub mod amp;
+
+pub mod checkpoint;
+
+pub mod data;
+
+pub mod growth;
+
+pub mod nn;
+
+pub mod offload;
+
+pub mod optim;
+
+mod preallocate;
+
+pub mod safetensors;
+
 pub mod testing;
 
 pub use create::{Scalar, TensorOptions};
 pub use device::{Device, current_device, set_device};
 pub use dtype::{DType, Element, Stored};
 pub use error::{Error, ErrorKind, Result};
-pub use live::{Live, Role};
+pub use live::{Holder, Live, Role};
 pub use number::{Bf16, Complex64, F16};
 pub use ops::{
     AttentionOptions, BatchNormOptions, ConvOptions, CrossEntropyOptions, Pair, PoolOptions,

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use crate::dtype::DType;
 use crate::storage::Storage;
@@ -59,6 +59,39 @@ impl Role {
     }
 }
 
+/// Who keeps a storage alive. If several do, the first of these that does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Holder {
+    /// A leaf that collects gradients.
+    Leaf,
+    /// A leaf, as its gradient.
+    Gradient,
+    /// An optimizer.
+    Optimizer,
+    /// The graph, for the backward.
+    Graph,
+    /// A cache of converted weights.
+    Cache,
+    /// The program's own variables.
+    Caller,
+}
+
+impl Holder {
+    /// A word for it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Leaf => "leaf",
+            Self::Gradient => "gradient",
+            Self::Optimizer => "optimizer",
+            Self::Graph => "graph",
+            Self::Cache => "cache",
+            Self::Caller => "caller",
+        }
+    }
+}
+
 /// A role that threads may change.
 #[derive(Debug)]
 pub(crate) struct RoleCell(AtomicU8);
@@ -97,6 +130,23 @@ pub struct Live {
     pub tensors: usize,
     /// How many operations keep it for their backward.
     pub saved: usize,
+    /// The last of them, and where it was called.
+    pub saved_by: Option<(&'static str, &'static Location<'static>)>,
+}
+
+impl Live {
+    /// Who keeps it alive.
+    #[must_use]
+    pub fn holder(&self) -> Holder {
+        match self.role {
+            Role::Parameters => Holder::Leaf,
+            Role::Gradients => Holder::Gradient,
+            Role::Optimizer => Holder::Optimizer,
+            _ if self.saved > 0 => Holder::Graph,
+            Role::Cache => Holder::Cache,
+            _ => Holder::Caller,
+        }
+    }
 }
 
 /// The storages of a device.
@@ -122,6 +172,18 @@ impl Registry {
         books.next - 1
     }
 
+    /// The number that the next storage gets.
+    pub(crate) fn peek_id(&self) -> u64 {
+        self.lock().next
+    }
+
+    /// All that are alive, oldest first.
+    pub(crate) fn storages(&self) -> Vec<Arc<Storage>> {
+        // Outside the lock: the last reference may be dropped here, and comes back to `remove`.
+        let storages: Vec<_> = self.lock().storages.values().cloned().collect();
+        storages.iter().filter_map(Weak::upgrade).collect()
+    }
+
     pub(crate) fn add(&self, id: u64, storage: Weak<Storage>) {
         self.lock().storages.insert(id, storage);
     }
@@ -132,8 +194,6 @@ impl Registry {
     }
 
     pub(crate) fn live(&self) -> Vec<Live> {
-        // Outside the lock: the last reference may be dropped here, and comes back to `remove`.
-        let storages: Vec<_> = self.lock().storages.values().cloned().collect();
-        storages.iter().filter_map(Weak::upgrade).map(|storage| storage.live()).collect()
+        self.storages().iter().map(Storage::live).collect()
     }
 }

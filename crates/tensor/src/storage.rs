@@ -4,11 +4,12 @@
 //! Out: a [`Storage`]: its block, how often it was written, which streams use it, what it is for.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use smallvec::SmallVec;
 use tonnage_memory::{Block, StreamId, current_stream};
 
+use crate::autograd::Node;
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Call, Result};
@@ -35,6 +36,9 @@ pub(crate) struct Storage {
     pub(crate) uses: Mutex<Uses>,
     pub(crate) role: RoleCell,
     saved: AtomicUsize,
+    saved_by: Mutex<Option<Call>>,
+    /// The operation in the graph that made its contents.
+    producer: Mutex<Weak<Node>>,
 }
 
 /// The streams whose queued work uses a storage: who wrote last, and who read since.
@@ -75,9 +79,16 @@ impl Storage {
             uses: Mutex::default(),
             role: RoleCell::new(Role::Temporary),
             saved: AtomicUsize::new(0),
+            saved_by: Mutex::new(None),
+            producer: Mutex::default(),
         });
         device.registry().add(id, Arc::downgrade(&storage));
         Ok(storage)
+    }
+
+    /// Its number among the storages of its device.
+    pub(crate) fn id(&self) -> u64 {
+        self.id
     }
 
     pub(crate) fn device(&self) -> &Device {
@@ -115,7 +126,8 @@ impl Storage {
     }
 
     /// An operation keeps it for its backward.
-    pub(crate) fn save(&self) {
+    pub(crate) fn save(&self, call: Call) {
+        *self.saved_by.lock().unwrap_or_else(PoisonError::into_inner) = Some(call);
         self.saved.fetch_add(1, Ordering::Relaxed);
         if self.role.get() == Role::Temporary {
             self.role.set(Role::Activations);
@@ -127,7 +139,18 @@ impl Storage {
         self.saved.fetch_sub(1, Ordering::Relaxed);
     }
 
+    /// Notes which operation in the graph made its contents.
+    pub(crate) fn produced_by(&self, node: &Arc<Node>) {
+        *self.producer.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(node);
+    }
+
+    /// That operation, as long as something leads to it.
+    pub(crate) fn producer(&self) -> Option<Arc<Node>> {
+        self.producer.lock().unwrap_or_else(PoisonError::into_inner).upgrade()
+    }
+
     pub(crate) fn live(self: &Arc<Self>) -> Live {
+        let saved_by = *self.saved_by.lock().unwrap_or_else(PoisonError::into_inner);
         Live {
             id: self.id,
             bytes: self.block.as_ref().map_or(0, Block::requested),
@@ -138,6 +161,7 @@ impl Storage {
             // The one that asks is no tensor.
             tensors: Arc::strong_count(self) - 1,
             saved: self.saved.load(Ordering::Relaxed),
+            saved_by: saved_by.map(|call| (call.name, call.site)),
         }
     }
 }

@@ -190,6 +190,57 @@ impl Pinned {
         Ok(pinned)
     }
 
+    /// Numbers by their bytes, in this machine's order, rows one after the other.
+    ///
+    /// # Errors
+    ///
+    /// If the shape has another number of bytes, or if there is no pinned memory.
+    #[track_caller]
+    pub fn from_bytes(
+        bytes: &[u8],
+        shape: impl Into<Shape>,
+        dtype: DType,
+        device: &Device,
+    ) -> Result<Self> {
+        let (call, shape) = (Call::here("from_bytes"), shape.into());
+        let needed = shape.checked_numel().and_then(|numel| numel.checked_mul(dtype.size()));
+        if needed != Some(bytes.len()) {
+            let error = call.shape_error(format!("{} bytes do not fill the shape", bytes.len()));
+            return Err(error.with("shape", format_args!("{dtype}{shape}")));
+        }
+        Self::fill(shape, dtype, device, |into| {
+            into.copy_from_slice(bytes);
+            Ok(())
+        })
+    }
+
+    /// Numbers whose bytes `fill` writes.
+    #[track_caller]
+    pub(crate) fn fill(
+        shape: impl Into<Shape>,
+        dtype: DType,
+        device: &Device,
+        fill: impl FnOnce(&mut [u8]) -> Result<()>,
+    ) -> Result<Self> {
+        let mut pinned = Self::new(Call::here("from_bytes"), shape.into(), dtype, device)?;
+        let length = pinned.layout.numel() * dtype.size();
+        let bytes = pinned.block.as_mut().map_or(&mut [][..], |block| block.as_mut_slice());
+        fill(&mut bytes[..length])?;
+        Ok(pinned)
+    }
+
+    /// The numbers as bytes, after waiting for queued copies that write them.
+    ///
+    /// # Errors
+    ///
+    /// If the device failed.
+    #[track_caller]
+    pub fn bytes(&self) -> Result<&[u8]> {
+        self.settle(Call::here("bytes"))?;
+        let length = self.layout.numel() * self.dtype.size();
+        Ok(self.block.as_ref().map_or(&[][..], |block| &block.as_slice()[..length]))
+    }
+
     /// Overwrites the numbers, after waiting for queued copies that use them.
     ///
     /// # Errors

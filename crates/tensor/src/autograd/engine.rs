@@ -72,6 +72,8 @@ pub fn backward(results: &[(Tensor, Option<Tensor>)], options: BackwardOptions) 
 
 fn run(call: Call, results: &[(Tensor, Option<Tensor>)], options: BackwardOptions) -> Result<()> {
     let _off = no_grad_guard();
+    // Gradients are computed in the types of the forward, wherever they are asked for.
+    let _plain = crate::amp::Mode::off().enter();
     let mut roots = Vec::with_capacity(results.len());
     for (result, gradient) in results {
         let Some(edge) = result.gradient_edge(call) else {

@@ -111,6 +111,7 @@ impl Tensor {
     }
 
     pub(super) fn set_grad_fn(&self, node: Arc<Node>, output: usize) {
+        self.storage().produced_by(&node);
         let _before = self.meta().grad_fn.replace((node, output));
     }
 

@@ -41,6 +41,6 @@ pub use mode::{
     Guard, inference, inference_guard, is_grad_enabled, is_inference, no_grad, no_grad_guard,
     set_grad_enabled,
 };
-pub(crate) use node::{Backward, Grads, Needs, record, record_in_place, records};
+pub(crate) use node::{Backward, Grads, Needs, Node, record, record_in_place, records};
 pub(crate) use saved::Saved;
 pub use saved::{Packed, SavedTensorHooks, saved_tensors_hooks};

@@ -127,6 +127,8 @@ impl Drop for Node {
     /// Graphs are as deep as programs are long: a list of what is left, not recursion.
     fn drop(&mut self) {
         let mut rest = std::mem::take(&mut self.edges);
+        // While the list holds what saved values lead to: checkpoints keep their inputs' nodes.
+        self.put(None);
         while let Some(edge) = rest.pop() {
             // The last reference to a node: its edges join the list, so its own drop finds none. What
             // it saved may lead to the same nodes, which the list still holds.

@@ -119,7 +119,7 @@ impl Saved {
                 Content::Packed { packed, hooks }
             }
             None => {
-                tensor.storage().save();
+                tensor.storage().save(call);
                 Content::Kept { version: tensor.version(), tensor }
             }
         };

@@ -32,7 +32,8 @@ use std::sync::Mutex;
 pub(crate) use args::{Args, Input, Output};
 pub(crate) use host::HostQueue;
 pub(crate) use parallel::{
-    CHUNK, fill_with, for_each_chunk, map1, map2, map3, rows, slices, update1, update2, vectorised,
+    CHUNK, fill_with, for_each_chunk, for_each_piece, map1, map2, map3, rows, slices, update1,
+    update2, vectorised,
 };
 pub(crate) use product::{Matrix, Product, product};
 use tonnage_device::host::Streams;

@@ -123,6 +123,36 @@ pub(crate) fn update2<B: Stored, T: Stored>(
     });
 }
 
+/// What is done with a piece: of which group, which indices, what lies there.
+type PieceWork<'a, T, const N: usize> = dyn Fn(usize, Range<usize>, [&mut [T]; N]) + Sync + 'a;
+
+/// Calls `work` with pieces of several groups of outputs, each piece the same indices of all `N` of a
+/// group: which group, which indices, what lies there. One pass over all of them: optimizers.
+///
+/// # Panics
+///
+/// If outputs of a group differ in length: a bug in the operation.
+pub(crate) fn for_each_piece<T: Stored, const N: usize>(
+    groups: Vec<[Output<'_, T>; N]>,
+    work: &PieceWork<'_, T, N>,
+) {
+    let mut pieces = Vec::new();
+    for (group, outputs) in groups.into_iter().enumerate() {
+        let mut rest = outputs.map(Output::slice);
+        let numel = rest.first().map_or(0, |slice| slice.len());
+        for start in (0..numel).step_by(CHUNK) {
+            let length = CHUNK.min(numel - start);
+            let places = rest.each_mut().map(|slice| {
+                let (piece, later) = std::mem::take(slice).split_at_mut(length);
+                *slice = later;
+                piece
+            });
+            pieces.push((group, start..start + length, places));
+        }
+    }
+    pieces.into_par_iter().for_each(|(group, indices, places)| work(group, indices, places));
+}
+
 /// Calls `work` with each row of `width` elements and its number: softmax, norms, losses.
 pub(crate) fn rows<T: Stored>(
     output: Output<'_, T>,

@@ -1,6 +1,7 @@
 //! The linear layer: `x · weightᵀ + bias`, as one operation.
 
 use super::matmul::{product_of, product_with_bias};
+use crate::amp::lower;
 use crate::autograd::{Backward, Grads, Needs, Saved, record};
 use crate::error::{Call, Result};
 use crate::shape::Shape;
@@ -65,7 +66,15 @@ impl Tensor {
     /// If sizes or element types do not fit, or if there is no memory.
     #[track_caller]
     pub fn linear(&self, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
-        let call = Call::here("linear");
+        let x = &lower(self)?;
+        let weight = &lower(weight)?;
+        let bias = bias.map(lower).transpose()?;
+        x.linear_in(Call::here("linear"), weight, bias.as_ref())
+    }
+
+    /// The same, whatever autocast says.
+    #[track_caller]
+    fn linear_in(&self, call: Call, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
         call.check_products(self, weight)?;
         bias.map_or(Ok(()), |bias| call.check_products(self, bias))?;
         let fits = self.dim() >= 1

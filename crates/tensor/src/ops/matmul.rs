@@ -5,6 +5,7 @@
 
 use rayon::prelude::*;
 
+use crate::amp::lower;
 use crate::autograd::{Backward, Grads, Needs, Saved, record};
 use crate::dtype::{DType, Float};
 use crate::error::{Call, Result};
@@ -235,7 +236,12 @@ impl Tensor {
     /// memory.
     #[track_caller]
     pub fn matmul(&self, other: &Tensor) -> Result<Tensor> {
-        let call = Call::here("matmul");
+        lower(self)?.matmul_in(Call::here("matmul"), &lower(other)?)
+    }
+
+    /// The same, whatever autocast says.
+    #[track_caller]
+    fn matmul_in(&self, call: Call, other: &Tensor) -> Result<Tensor> {
         call.check_products(self, other)?;
         if self.dim() == 0 || other.dim() == 0 {
             let error = call.shape_error("a single number has no matrix product");

@@ -56,8 +56,13 @@ impl Kernel for SumRows {
                 });
             }
             Category::Float => dispatch_float!(x.dtype(), T => {
-                let store = move |it: f64| T::from_f64(it * scale);
-                self.run(args.take::<T>(0), x, T::to_f64, store);
+                if args.output_dtype(0) == x.dtype() {
+                    let store = move |it: f64| T::from_f64(it * scale);
+                    self.run(args.take::<T>(0), x, T::to_f64, store);
+                } else {
+                    // Under autocast.
+                    self.run(args.take::<f32>(0), x, T::to_f64, move |it| (it * scale) as f32);
+                }
             }, else return Err(format!("{} is no float", x.dtype()))),
             _ => match x.dtype() {
                 DType::I64 => self.run(args.take(0), x, |it: i64| it, |it| it),
@@ -226,7 +231,8 @@ fn reduce(call: Call, x: &Tensor, axes: &Axes, mean: bool) -> Result<Tensor> {
         let error = call.dtype_error("the mean of integers is no integer");
         return Err(error.with_tensor("self", x).help("convert to a float with to first"));
     }
-    let output = Tensor::uninit(call, axes.result.clone(), x.dtype().of_sums(), x.device())?;
+    let dtype = if mean { x.dtype() } else { crate::amp::sums(x.dtype()) };
+    let output = Tensor::uninit(call, axes.result.clone(), dtype, x.device())?;
     let scale = if mean { 1.0 / axes.width as f64 } else { 1.0 };
     let input = axes.summed_last(call, x)?;
     call.launch(SumRows { width: axes.width, scale }, &[&output], &[&input])?;

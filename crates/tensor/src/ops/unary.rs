@@ -1,5 +1,6 @@
 //! Functions of one element: a table of forward and derivative, one kernel for all.
 
+use crate::amp::raise;
 use crate::autograd::{Backward, Grads, Needs, Saved, record, record_in_place};
 use crate::dtype::{DType, Float, Real, dispatch, dispatch_float};
 use crate::error::{Call, Result};
@@ -216,6 +217,13 @@ functions! {
     }
 }
 
+impl Function {
+    /// Whether autocast computes it in `f32`.
+    fn needs_digits(self) -> bool {
+        matches!(self, Self::Exp | Self::Log)
+    }
+}
+
 /// `output = f(x)`.
 pub(crate) struct Unary(pub(crate) Function);
 
@@ -302,6 +310,7 @@ fn unary(call: Call, function: Function, x: &Tensor) -> Result<Tensor> {
     if function == Function::Abs && x.dtype() == DType::Complex64 {
         return super::complex::abs(call, x);
     }
+    let x = &if function.needs_digits() { raise(x)? } else { x.clone() };
     let dtype = float_of(call, x)?;
     let y = Tensor::uninit(call, x.shape().clone(), dtype, x.device())?;
     call.launch(Unary(function), &[&y], &[x])?;

@@ -1,0 +1,254 @@
+//! Autocast: which operations compute in 16 bits, and the copies of weights they share.
+//!
+//! In:  a thread's mode, and the inputs of an operation that asks.
+//! Out: the inputs, converted in the graph.
+//!
+//! PyTorch's lists, for the operations there are:
+//!
+//! | operations | compute in | they call |
+//! | --- | --- | --- |
+//! | products: `matmul`, `linear`, convolutions, attention | the 16-bit type | [`lower`] |
+//! | `exp`, `log`, norms, softmax, losses | `f32` | [`raise`] |
+//! | `sum` | their input's type, with results in `f32` | [`sums`] |
+//! | all others | what they are given | |
+//!
+//! A leaf that collects gradients is converted once for as long as autocast is on: weights that are
+//! used twice have one copy. The cache goes with the outermost autocast; the graph keeps what it needs.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::marker::PhantomData;
+
+use crate::autograd::is_grad_enabled;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::live::Role;
+use crate::tensor::Tensor;
+
+/// Whether a thread's operations choose their precision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mode(Option<DType>);
+
+#[derive(Default)]
+struct State {
+    dtype: Option<DType>,
+    /// How many autocasts this thread is inside of.
+    depth: usize,
+    copies: HashMap<(usize, DType), Copied>,
+}
+
+/// A leaf and its 16-bit copy. The leaf is kept so that its key stays its own.
+struct Copied {
+    leaf: Tensor,
+    version: u64,
+    copy: Tensor,
+}
+
+thread_local! {
+    static STATE: RefCell<State> = RefCell::default();
+}
+
+/// Restores the mode when dropped. It belongs to its thread.
+#[derive(Debug)]
+#[must_use = "autocast ends when the guard is dropped"]
+pub struct Guard {
+    before: Option<DType>,
+    thread: PhantomData<*const ()>,
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let ended = STATE.with_borrow_mut(|state| {
+            state.dtype = self.before;
+            state.depth -= 1;
+            if state.depth == 0 { std::mem::take(&mut state.copies) } else { HashMap::new() }
+        });
+        // Outside the borrow: memory goes back here.
+        drop(ended);
+    }
+}
+
+impl Mode {
+    /// This thread's.
+    pub(crate) fn current() -> Self {
+        Self(autocast_dtype())
+    }
+
+    /// No operation converts.
+    pub(crate) fn off() -> Self {
+        Self(None)
+    }
+
+    /// Makes it this thread's until the guard is dropped.
+    pub(crate) fn enter(self) -> Guard {
+        STATE.with_borrow_mut(|state| {
+            state.depth += 1;
+            let before = std::mem::replace(&mut state.dtype, self.0);
+            Guard { before, thread: PhantomData }
+        })
+    }
+}
+
+/// The type that products compute in on this thread, if autocast is on.
+#[must_use]
+pub fn autocast_dtype() -> Option<DType> {
+    STATE.with_borrow(|state| state.dtype)
+}
+
+/// Until the guard is dropped, products compute in `dtype`: `Bf16` or `F16`. Any other type
+/// leaves operations as they are.
+pub fn autocast_guard(dtype: DType) -> Guard {
+    Mode(matches!(dtype, DType::Bf16 | DType::F16).then_some(dtype)).enter()
+}
+
+/// Runs `work` as [`autocast_guard`] says.
+pub fn autocast<T>(dtype: DType, work: impl FnOnce() -> T) -> T {
+    let _guard = autocast_guard(dtype);
+    work()
+}
+
+/// Runs `work` without autocast, inside one.
+pub fn no_autocast<T>(work: impl FnOnce() -> T) -> T {
+    let _guard = Mode::off().enter();
+    work()
+}
+
+/// What autocast converts: PyTorch leaves `f64`, integers and complex numbers alone.
+fn is_eligible(tensor: &Tensor) -> bool {
+    tensor.dtype().is_float() && tensor.dtype() != DType::F64
+}
+
+/// The input of a product: in 16 bits under autocast, otherwise itself.
+#[track_caller]
+pub(crate) fn lower(tensor: &Tensor) -> Result<Tensor> {
+    match autocast_dtype() {
+        Some(dtype) if is_eligible(tensor) && tensor.dtype() != dtype => lowered(tensor, dtype),
+        _ => Ok(tensor.clone()),
+    }
+}
+
+#[track_caller]
+fn lowered(tensor: &Tensor, dtype: DType) -> Result<Tensor> {
+    let is_weight = tensor.is_leaf() && tensor.requires_grad() && tensor.view_of().is_none();
+    // A copy made while nothing is recorded would lead no gradient to its leaf later.
+    if !is_weight || tensor.dtype() != DType::F32 || !is_grad_enabled() {
+        return tensor.to(dtype);
+    }
+    let key = (tensor.key(), dtype);
+    let known = STATE.with_borrow(|state| {
+        let known = state.copies.get(&key);
+        known.filter(|it| it.version == it.leaf.version()).map(|it| it.copy.clone())
+    });
+    if let Some(copy) = known {
+        return Ok(copy);
+    }
+    let copy = tensor.to(dtype)?;
+    copy.set_role(Role::Cache);
+    let new = Copied { leaf: tensor.clone(), version: tensor.version(), copy: copy.clone() };
+    let old = STATE.with_borrow_mut(|state| state.copies.insert(key, new));
+    drop(old);
+    Ok(copy)
+}
+
+/// The input of an operation that needs digits: in `f32` under autocast, otherwise itself.
+#[track_caller]
+pub(crate) fn raise(tensor: &Tensor) -> Result<Tensor> {
+    match autocast_dtype() {
+        Some(_) if is_eligible(tensor) => tensor.to(DType::F32),
+        _ => Ok(tensor.clone()),
+    }
+}
+
+/// What sums of `dtype` are kept in: `f32` for 16-bit floats under autocast.
+pub(crate) fn sums(dtype: DType) -> DType {
+    match dtype {
+        DType::Bf16 | DType::F16 if autocast_dtype().is_some() => DType::F32,
+        _ => dtype.of_sums(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Device;
+    use crate::autograd::no_grad;
+    use crate::testing::conformance;
+
+    fn device() -> Device {
+        Device::host("256 MiB").unwrap()
+    }
+
+    #[test]
+    fn operations_compute_in_pytorch_s_types() -> Result<()> {
+        let device = device();
+        let x = Tensor::randn([4, 4], &device)?;
+        for dtype in [DType::Bf16, DType::F16] {
+            autocast(dtype, || {
+                assert_eq!(autocast_dtype(), Some(dtype));
+                let y = x.matmul(&x)?;
+                assert_eq!(y.dtype(), dtype);
+                assert_eq!(y.relu()?.dtype(), dtype);
+                assert_eq!(y.exp()?.dtype(), DType::F32);
+                assert_eq!(y.sum()?.dtype(), DType::F32);
+                assert_eq!(y.add(&x)?.dtype(), DType::F32);
+                assert_eq!(no_autocast(|| x.matmul(&x))?.dtype(), DType::F32);
+                let double = x.to(DType::F64)?;
+                assert_eq!(double.matmul(&double)?.dtype(), DType::F64);
+                Ok::<_, crate::Error>(())
+            })?;
+            assert_eq!(autocast_dtype(), None);
+        }
+        assert_eq!(x.matmul(&x)?.dtype(), DType::F32);
+        autocast(DType::F32, || assert_eq!(autocast_dtype(), None));
+        Ok(())
+    }
+
+    #[test]
+    fn a_weight_is_converted_once_and_its_gradients_are_in_its_own_type() -> Result<()> {
+        let device = device();
+        let weight = Tensor::randn([64, 64], &device)?.requires_grad_(true)?;
+        let x = Tensor::randn([8, 64], (&device, DType::Bf16))?;
+        let copies = || -> u64 {
+            device.live().iter().filter(|it| it.role == Role::Cache).map(|it| it.bytes).sum()
+        };
+        let y = autocast(DType::Bf16, || {
+            let y = x.linear(&weight, None)?;
+            assert_eq!(copies(), 64 * 64 * 2);
+            let y = y.linear(&weight, None)?;
+            assert_eq!(copies(), 64 * 64 * 2, "shared");
+            no_grad(|| weight.mul_(1.0))?;
+            x.linear(&weight, None)?;
+            no_grad(|| x.linear(&weight, None))?;
+            Ok::<_, crate::Error>(y)
+        })?;
+        assert_eq!(copies(), 64 * 64 * 2, "the graph keeps it");
+        y.sum()?.backward()?;
+        assert_eq!(copies(), 0);
+        assert_eq!(weight.grad().unwrap().dtype(), DType::F32);
+        Ok(())
+    }
+
+    #[test]
+    fn gradients_are_close_to_those_in_full_precision() -> Result<()> {
+        let device = device();
+        let weight = Tensor::randn([32, 32], &device)?.requires_grad_(true)?;
+        let x = Tensor::randn([16, 32], &device)?;
+        let loss = || x.linear(&weight, None)?.tanh()?.linear(&weight, None)?.mean();
+        loss()?.backward()?;
+        let exact = weight.take_grad().unwrap().to_vec::<f32>()?;
+        autocast(DType::Bf16, loss)?.backward()?;
+        let lower = weight.take_grad().unwrap().to_vec::<f32>()?;
+        let largest = exact.iter().fold(0.0f32, |most, it| most.max(it.abs()));
+        let error = exact.iter().zip(&lower).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(error < 0.1 * largest && error > 0.0, "{error} of {largest}");
+        Ok(())
+    }
+
+    conformance!(mixed_precision, |device| {
+        let weight = Tensor::ones([64, 64], device)?.requires_grad_(true)?;
+        let x = Tensor::ones([8, 64], device)?;
+        let y = autocast(DType::Bf16, || x.linear(&weight, None)?.relu()?.linear(&weight, None))?;
+        y.sum()?.backward()?;
+        Ok(vec![y, weight.grad().unwrap()])
+    });
+}

@@ -1,0 +1,171 @@
+//! Activation offload: what the forward saves goes to host memory, and comes back for the backward.
+//!
+//! In:  a function whose saved values are to be kept elsewhere.
+//! Out: its result. Copies run on a stream of their own, beside the computation, in both directions;
+//!      the way back begins before the values are needed.
+//!
+//! ```
+//! use tonnage_tensor::offload::Offload;
+//! use tonnage_tensor::{Device, Tensor};
+//!
+//! let device = Device::host("64 MiB")?;
+//! let x = Tensor::randn([1024, 256], &device)?.requires_grad_(true)?;
+//! let offload = Offload::new(&device)?;
+//! let loss = offload.run(|| x.sin()?.exp()?.sum())?;
+//! loss.backward()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Parameters stay, since they are there anyway; so do values smaller than
+//! [`min_bytes`](Offload::min_bytes). A value that several operations save is copied once.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use tonnage_memory::{Stream, with_stream};
+
+use crate::autograd::{Packed, SavedTensorHooks, saved_tensors_hooks};
+use crate::device::Device;
+use crate::error::{Call, ErrorKind, Result};
+use crate::live::Role;
+use crate::tensor::Tensor;
+use crate::transfer::Pinned;
+
+/// Values smaller than this stay: the copy would cost more than it frees.
+const MIN_BYTES: u64 = 1 << 20;
+
+/// How many values are fetched before they are needed: one is in use, one is on its way.
+const AHEAD: usize = 2;
+
+/// Keeps saved values in host memory.
+#[derive(Clone, Debug)]
+pub struct Offload {
+    device: Device,
+    side: Arc<Stream>,
+    min_bytes: u64,
+    ahead: usize,
+}
+
+/// What one `run` has sent away, in order.
+#[derive(Default)]
+struct Trip {
+    sent: Vec<Weak<Away>>,
+    /// The place of a value among them, by its key: storage, layout and version.
+    known: HashMap<Key, usize>,
+}
+
+type Key = (u64, u64, usize, Vec<usize>, Vec<usize>);
+
+/// A value in host memory, and on its way back.
+struct Away {
+    pinned: Pinned,
+    place: usize,
+    back: Mutex<Option<Tensor>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Offload {
+    /// Of values on `device`, with a stream of its own.
+    ///
+    /// # Errors
+    ///
+    /// If the device has no further stream.
+    #[track_caller]
+    pub fn new(device: &Device) -> Result<Self> {
+        let call = Call::here("Offload");
+        let side = device.create_stream().map_err(|error| call.driver(error))?;
+        let (min_bytes, ahead) = (MIN_BYTES, AHEAD);
+        Ok(Self { device: device.clone(), side: Arc::new(side), min_bytes, ahead })
+    }
+
+    /// Values of fewer bytes stay.
+    #[must_use]
+    pub fn min_bytes(mut self, bytes: u64) -> Self {
+        self.min_bytes = bytes;
+        self
+    }
+
+    /// How many values are fetched before they are needed.
+    #[must_use]
+    pub fn ahead(mut self, values: usize) -> Self {
+        self.ahead = values;
+        self
+    }
+
+    /// Runs `work`; what it saves for the backward goes to host memory.
+    pub fn run<T>(&self, work: impl FnOnce() -> T) -> T {
+        let trip = Arc::new(Mutex::new(Trip::default()));
+        let (out, home) = ((self.clone(), Arc::clone(&trip)), (self.clone(), trip));
+        let hooks = SavedTensorHooks::new(
+            move |tensor| out.0.send(&out.1, tensor),
+            move |packed| home.0.fetch(&home.1, packed),
+        );
+        saved_tensors_hooks(&hooks, work)
+    }
+
+    fn stays(&self, tensor: &Tensor) -> bool {
+        let bytes = (tensor.numel() as u64).saturating_mul(tensor.dtype().size() as u64);
+        bytes < self.min_bytes
+            || tensor.device() != &self.device
+            || matches!(tensor.role(), Role::Parameters | Role::Cache)
+    }
+
+    fn send(&self, trip: &Mutex<Trip>, tensor: Tensor) -> Result<Packed> {
+        if self.stays(&tensor) {
+            return Ok(Box::new(tensor));
+        }
+        let key = key(&tensor);
+        let mut trip = lock(trip);
+        let known = trip.known.get(&key).and_then(|place| trip.sent[*place].upgrade());
+        if let Some(away) = known {
+            return Ok(Box::new(away));
+        }
+        // The copy waits for what computes the value; its memory waits for the copy.
+        let pinned = with_stream(&self.side, || tensor.to_pinned())?;
+        let place = trip.sent.len();
+        let away = Arc::new(Away { pinned, place, back: Mutex::default() });
+        trip.sent.push(Arc::downgrade(&away));
+        trip.known.insert(key, place);
+        Ok(Box::new(away))
+    }
+
+    fn fetch(&self, trip: &Mutex<Trip>, packed: &Packed) -> Result<Tensor> {
+        if let Some(tensor) = packed.downcast_ref::<Tensor>() {
+            return Ok(tensor.clone());
+        }
+        let Some(away) = packed.downcast_ref::<Arc<Away>>() else {
+            let what = "a saved value was packed by someone else";
+            return Err(Call::here("offload").error(ErrorKind::Autograd, what));
+        };
+        let value = self.bring(away)?;
+        // The way back goes from the last to the first.
+        let next: Vec<_> = {
+            let trip = lock(trip);
+            let before = trip.sent[..away.place].iter().rev().filter_map(Weak::upgrade);
+            before.take(self.ahead).collect()
+        };
+        next.iter().try_for_each(|away| self.bring(away).map(drop))?;
+        Ok(value)
+    }
+
+    /// Starts the way back, once. The value stays until the last operation that saved it has run.
+    fn bring(&self, away: &Away) -> Result<Tensor> {
+        let mut back = lock(&away.back);
+        if let Some(tensor) = &*back {
+            return Ok(tensor.clone());
+        }
+        let tensor = with_stream(&self.side, || Tensor::from_pinned(&away.pinned))?;
+        tensor.set_role(Role::Activations);
+        *back = Some(tensor.clone());
+        Ok(tensor)
+    }
+}
+
+fn key(tensor: &Tensor) -> Key {
+    let storage = tensor.storage();
+    let (shape, strides) = (tensor.shape().to_vec(), tensor.strides().to_vec());
+    (storage.id(), storage.version(), tensor.storage_offset(), shape, strides)
+}

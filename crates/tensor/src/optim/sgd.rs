@@ -1,0 +1,290 @@
+//! Gradient descent, with momentum or without, as one kernel over lists of parameters.
+
+use super::Optimizer;
+use super::groups::{Groups, Update, no_float, zeros};
+use crate::dtype::{Float, Real, dispatch_float};
+use crate::error::{Call, ErrorKind, Result};
+use crate::exec::{Args, Kernel, for_each_piece};
+use crate::tensor::Tensor;
+
+/// How a group of parameters is changed.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct SgdOptions {
+    /// The learning rate.
+    pub lr: f64,
+    /// How much of the last direction each step keeps; 0 keeps no state.
+    pub momentum: f64,
+    /// How much less a gradient counts than the momentum.
+    pub dampening: f64,
+    /// How strongly parameters are drawn to zero.
+    pub weight_decay: f64,
+    /// Looks ahead by the momentum.
+    pub nesterov: bool,
+}
+
+impl SgdOptions {
+    /// With a momentum.
+    #[must_use]
+    pub fn momentum(mut self, momentum: f64) -> Self {
+        self.momentum = momentum;
+        self
+    }
+
+    /// With gradients that count less.
+    #[must_use]
+    pub fn dampening(mut self, dampening: f64) -> Self {
+        self.dampening = dampening;
+        self
+    }
+
+    /// With a decay.
+    #[must_use]
+    pub fn weight_decay(mut self, decay: f64) -> Self {
+        self.weight_decay = decay;
+        self
+    }
+
+    /// Looking ahead.
+    #[must_use]
+    pub fn nesterov(mut self, on: bool) -> Self {
+        self.nesterov = on;
+        self
+    }
+}
+
+/// Gradient descent.
+#[derive(Debug)]
+pub struct Sgd {
+    groups: Groups<SgdOptions, State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Whether the direction holds nothing yet.
+    fresh: bool,
+    /// None without momentum.
+    direction: Option<Tensor>,
+}
+
+/// The numbers of one parameter's step.
+#[derive(Clone, Copy)]
+struct Numbers {
+    options: SgdOptions,
+    fresh: bool,
+}
+
+/// For each parameter: outputs parameter and, with momentum, direction; input gradient.
+struct SgdStep(Vec<Numbers>);
+
+impl Kernel for SgdStep {
+    fn host(&self, args: &mut Args<'_>) -> Result<(), String> {
+        let momentum = self.0.first().is_some_and(|it| it.options.momentum != 0.0);
+        dispatch_float!(args.output_dtype(0), T => match momentum {
+            true => with_momentum::<T>(&self.0, args),
+            false => plain::<T>(&self.0, args),
+        }, else return Err(no_float(args.output_dtype(0))));
+        Ok(())
+    }
+}
+
+fn plain<T: Float>(numbers: &[Numbers], args: &mut Args<'_>) {
+    let gradients: Vec<_> = (0..numbers.len()).map(|place| args.input(place)).collect();
+    let groups = (0..numbers.len()).map(|place| [args.take::<T>(place)]);
+    for_each_piece(groups.collect(), &|which, indices, [parameter]| {
+        let SgdOptions { lr, weight_decay, .. } = numbers[which].options;
+        let (lr, decay) = (<T::Wide as Real>::n(lr), <T::Wide as Real>::n(weight_decay));
+        let mut scratch = Vec::new();
+        let gradient = gradients[which].chunk::<T>(indices, &mut scratch);
+        for (parameter, gradient) in parameter.iter_mut().zip(gradient) {
+            let p = parameter.widen();
+            *parameter = T::narrow(p - lr * (gradient.widen() + decay * p));
+        }
+    });
+}
+
+fn with_momentum<T: Float>(numbers: &[Numbers], args: &mut Args<'_>) {
+    let gradients: Vec<_> = (0..numbers.len()).map(|place| args.input(place)).collect();
+    let groups = (0..numbers.len()).map(|place| [0, 1].map(|it| args.take::<T>(2 * place + it)));
+    for_each_piece(groups.collect(), &|which, indices, [parameter, direction]| {
+        let Numbers { options, fresh } = numbers[which];
+        let n = <T::Wide as Real>::n;
+        // The first direction is the gradient itself, not dampened.
+        let (keep, new) =
+            if fresh { (0.0, 1.0) } else { (options.momentum, 1.0 - options.dampening) };
+        let (keep, new, momentum) = (n(keep), n(new), n(options.momentum));
+        let (lr, decay) = (n(options.lr), n(options.weight_decay));
+        let mut scratch = Vec::new();
+        let gradient = gradients[which].chunk::<T>(indices, &mut scratch);
+        for ((parameter, direction), gradient) in parameter.iter_mut().zip(direction).zip(gradient)
+        {
+            let p = parameter.widen();
+            let g = gradient.widen() + decay * p;
+            let d = keep * direction.widen() + new * g;
+            *direction = T::narrow(d);
+            let along = if options.nesterov { g + momentum * d } else { d };
+            *parameter = T::narrow(p - lr * along);
+        }
+    });
+}
+
+impl Sgd {
+    /// With this learning rate, and nothing else.
+    #[must_use]
+    pub fn options(lr: f64) -> SgdOptions {
+        SgdOptions { lr, momentum: 0.0, dampening: 0.0, weight_decay: 0.0, nesterov: false }
+    }
+
+    /// For these parameters.
+    ///
+    /// # Errors
+    ///
+    /// If one of them is no leaf, no float, or not contiguous; or for Nesterov's form without
+    /// momentum, or with dampening.
+    #[track_caller]
+    pub fn new(parameters: Vec<Tensor>, options: SgdOptions) -> Result<Self> {
+        let mut sgd = Self { groups: Groups::new() };
+        sgd.add(Call::here("Sgd"), parameters, options)?;
+        Ok(sgd)
+    }
+
+    /// Adds parameters with options of their own.
+    ///
+    /// # Errors
+    ///
+    /// As for [`new`](Self::new).
+    #[track_caller]
+    pub fn add_group(&mut self, parameters: Vec<Tensor>, options: SgdOptions) -> Result<()> {
+        self.add(Call::here("add_group"), parameters, options)
+    }
+
+    fn add(&mut self, call: Call, parameters: Vec<Tensor>, options: SgdOptions) -> Result<()> {
+        if options.nesterov && (options.momentum <= 0.0 || options.dampening != 0.0) {
+            let what = "Nesterov's form needs a momentum and no dampening";
+            return Err(call
+                .error(ErrorKind::Value, what)
+                .with("momentum", options.momentum)
+                .with("dampening", options.dampening));
+        }
+        self.groups.add(call, parameters, options)
+    }
+}
+
+impl Optimizer for Sgd {
+    #[track_caller]
+    fn step(&mut self) -> Result<()> {
+        let call = Call::here("step");
+        let prepare = |parameter: &Tensor, options: &SgdOptions, state: &mut Option<State>| {
+            match state {
+                Some(state) => state.fresh = false,
+                None => {
+                    let keeps = options.momentum != 0.0;
+                    let direction = keeps.then(|| zeros(parameter)).transpose()?;
+                    *state = Some(State { fresh: true, direction });
+                }
+            }
+            Ok(())
+        };
+        self.groups.step(call, prepare, |updates: &[Update<'_, SgdOptions, State>]| {
+            // With momentum or without: two lists of outputs, so two launches.
+            for momentum in [true, false] {
+                let these = || updates.iter().filter(|it| it.state.direction.is_some() == momentum);
+                let numbers: Vec<Numbers> = these()
+                    .map(|it| Numbers { options: *it.options, fresh: it.state.fresh })
+                    .collect();
+                let outputs: Vec<&Tensor> = these()
+                    .flat_map(|it| [Some(it.parameter), it.state.direction.as_ref()])
+                    .flatten()
+                    .collect();
+                let inputs: Vec<&Tensor> = these().map(|it| &it.gradient).collect();
+                call.launch(SgdStep(numbers), &outputs, &inputs)?;
+            }
+            Ok(())
+        })
+    }
+
+    fn parameters(&self) -> Vec<Tensor> {
+        self.groups.parameters()
+    }
+
+    fn set_lr(&mut self, lr: f64) {
+        self.groups.options_mut().iter_mut().for_each(|options| options.lr = lr);
+    }
+
+    fn named_state(&self) -> Vec<(String, Tensor)> {
+        let entries = self.groups.entries().iter().enumerate();
+        let named = entries.filter_map(|(place, entry)| {
+            let direction = entry.state.as_ref()?.direction.clone()?;
+            Some((format!("{place}.momentum_buffer"), direction))
+        });
+        named.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::conformance;
+    use crate::{DType, Device};
+
+    #[test]
+    fn steps_are_those_of_the_formulas() -> Result<()> {
+        let device = Device::host("64 MiB").unwrap();
+        let all = [
+            Sgd::options(0.1),
+            Sgd::options(0.1).weight_decay(0.3),
+            Sgd::options(0.1).momentum(0.9),
+            Sgd::options(0.1).momentum(0.9).dampening(0.5).weight_decay(0.3),
+            Sgd::options(0.1).momentum(0.9).nesterov(true),
+        ];
+        for options in all {
+            let x = Tensor::randn([10], (&device, DType::F64))?.requires_grad_(true)?;
+            let mut expected = x.to_vec::<f64>()?;
+            let mut directions = vec![0.0; 10];
+            let mut sgd = Sgd::new(vec![x.clone()], options)?;
+            for step in 0..3 {
+                x.square()?.sum()?.backward()?;
+                sgd.step()?;
+                sgd.zero_grad(false)?;
+                for (x, direction) in expected.iter_mut().zip(&mut directions) {
+                    let g = 2.0 * *x + options.weight_decay * *x;
+                    let dampened = if step == 0 { 1.0 } else { 1.0 - options.dampening };
+                    *direction = options.momentum * *direction + dampened * g;
+                    let ahead = options.momentum * *direction;
+                    *x -= options.lr * if options.nesterov { g + ahead } else { *direction };
+                }
+            }
+            for (got, expected) in x.to_vec::<f64>()?.iter().zip(&expected) {
+                assert!((got - expected).abs() < 1e-12, "{options:?}: {got} {expected}");
+            }
+            assert_eq!(x.grad().unwrap().to_vec::<f64>()?, [0.0; 10]);
+        }
+        assert!(Sgd::new(Vec::new(), Sgd::options(0.1).nesterov(true)).is_err());
+        Ok(())
+    }
+
+    #[test]
+    fn groups_have_options_of_their_own() -> Result<()> {
+        let device = Device::host("64 MiB").unwrap();
+        let [a, b, c] = [0, 1, 2].map(|_| Tensor::ones([2], &device));
+        let [a, b, c] = [a?.requires_grad_(true)?, b?.requires_grad_(true)?, c?];
+        let mut sgd = Sgd::new(vec![a.clone()], Sgd::options(0.5))?;
+        sgd.add_group(vec![b.clone(), c], Sgd::options(0.25).momentum(0.9))?;
+        a.add(&b)?.sum()?.backward()?;
+        sgd.step()?;
+        assert_eq!((a.to_vec::<f32>()?, b.to_vec::<f32>()?), (vec![0.5; 2], vec![0.75; 2]));
+        assert_eq!(sgd.named_state().len(), 1);
+        sgd.set_lr(1.0);
+        sgd.step()?;
+        assert_eq!(a.to_vec::<f32>()?, [-0.5; 2]);
+        Ok(())
+    }
+
+    conformance!(momentum, |device| {
+        let x = Tensor::zeros([1000], device)?.requires_grad_(true)?;
+        let mut sgd = Sgd::new(vec![x.clone()], Sgd::options(0.1).momentum(0.9))?;
+        x.sum()?.backward()?;
+        sgd.step()?;
+        Ok(vec![x])
+    });
+}
