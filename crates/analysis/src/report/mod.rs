@@ -294,7 +294,10 @@ impl Report {
         let (failed_requests, ooms) =
             oom::ooms(device, lifetimes, &reading.pools, options.total, &mut lines);
         let causes = verdict::causes(&waste, &grown.growth, &peak, &ooms);
-        let chosen = verdict::choose(&causes, reserved.bytes).cloned();
+        let near = near_peak(levels, reserved.bytes);
+        let near = state::state_at(device, lifetimes, near, &reading.pools);
+        let near = WasteReport::of(&near, stream, &config, &mut lines);
+        let chosen = verdict::choose(&causes, &near, reserved.bytes).cloned();
         let verdict = chosen.unwrap_or_else(|| causes[0].clone());
         let blame = waste
             .kinds
@@ -431,6 +434,23 @@ fn reserved_peak(device: &DeviceView<'_>, levels: &Levels) -> (Moment, StreamId)
     let end = event + rest.iter().take_while(|it| grows(it.action)).count();
     let served = device.entries.get(end).is_some_and(|it| it.action == Action::Alloc);
     (Moment::Event(if served { end } else { event }), stream)
+}
+
+/// When reserved memory first comes within 2 % of its peak.
+fn near_peak(levels: &Levels, peak: u64) -> Moment {
+    let near = peak - peak / 50;
+    if levels.start.reserved >= near {
+        return Moment::Before;
+    }
+    let event = levels.after().iter().position(|level| level.reserved >= near);
+    // The request that grew it is served by the next entry, or soon after.
+    let served = |event: usize| {
+        let rest = levels.after()[event..].windows(2);
+        event + 1 + rest.take_while(|pair| pair[1].reserved > pair[0].reserved).count()
+    };
+    event.map_or(Moment::Before, |event| {
+        Moment::Event(served(event).min(levels.after().len().saturating_sub(1)))
+    })
 }
 
 /// The verdict: what limits the job, and the one change that helps most.

@@ -10,7 +10,8 @@
 //! 1. a leak of at least 5 % of what is reserved at the peak is the verdict, unless another cause is twice as
 //!    large: it grows with every iteration, the others do not;
 //! 2. else the largest of at least 15 % of what is reserved; memory that others hold counts only where
-//!    the device itself was full;
+//!    the device itself was full. Waste must have been as much when reserved memory first came within 2 % of
+//!    its peak: a last small segment may be obtained when most is free, and is not why so much is reserved;
 //! 3. else `need`.
 
 use serde::Serialize;
@@ -182,10 +183,11 @@ pub(super) fn causes(
 
 fn waste_text(kind: WasteKind, bytes: u64, reserved: u64, at: &str) -> String {
     let share = bytes as f64 / reserved.max(1) as f64 * 100.0;
+    let at = if at.is_empty() { " at a line that was not recorded" } else { at };
     let of = format!("{} ({share:.0} % of reserved)", Bytes(bytes));
     match kind {
         WasteKind::Pending => format!(
-            "{of} are freed, but wait for another stream to finish with them; they were asked for{at}."
+            "{of} are freed, but wait for another stream to finish with them; mostly asked for{at}."
         ),
         WasteKind::PrivatePool => {
             format!(
@@ -211,9 +213,18 @@ fn waste_text(kind: WasteKind, bytes: u64, reserved: u64, at: &str) -> String {
 }
 
 /// The cause that limits the job: see Note \[The rule\].
-pub(super) fn choose(causes: &[Verdict], reserved: u64) -> Option<&Verdict> {
+/// `near` is the waste when reserved memory had nearly reached its peak.
+pub(super) fn choose<'a>(
+    causes: &'a [Verdict],
+    near: &WasteReport,
+    reserved: u64,
+) -> Option<&'a Verdict> {
     let share = |it: &Verdict| it.bytes as f64 / reserved.max(1) as f64;
-    let avoidable = || causes.iter().filter(|it| it.cause != Cause::Need);
+    let mattered = |it: &&Verdict| {
+        let then = near.kinds.iter().find(|kind| Cause::from(kind.kind) == it.cause);
+        then.is_none_or(|kind| kind.bytes as f64 >= reserved as f64 * WASTE_SHARE)
+    };
+    let avoidable = || causes.iter().filter(|it| it.cause != Cause::Need).filter(mattered);
     let largest = avoidable().max_by_key(|it| it.bytes).filter(|it| share(it) >= WASTE_SHARE);
     let leak = avoidable().find(|it| it.cause == Cause::Leak && share(it) >= LEAK_SHARE);
     match (leak, largest) {
