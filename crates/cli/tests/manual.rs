@@ -65,7 +65,8 @@ fn the_guides_commands_print_what_the_guide_shows() {
         for part in block.split("$ tonnage ").skip(1) {
             let (line, expected) = part.split_once('\n').unwrap();
             let mut command = command();
-            command.args(line.split_whitespace()).current_dir(folder.path());
+            let words = line.split_whitespace().map(|word| word.trim_matches('"'));
+            command.args(words).current_dir(folder.path());
             let output = command.output().unwrap();
             assert_eq!(text(&output.stdout).trim_end(), expected.trim_end(), "tonnage {line}");
         }

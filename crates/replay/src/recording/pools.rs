@@ -66,6 +66,8 @@ pub(super) struct Pools {
     default: BTreeSet<Place>,
     /// Conclusions that differ from the default pool.
     concluded: BTreeMap<Place, PoolId>,
+    /// Whether segments share a pool wherever nothing speaks against it.
+    few: bool,
 }
 
 impl Pools {
@@ -107,6 +109,16 @@ impl Pools {
     /// Conclusions that differ from the default pool.
     pub(super) fn concluded(&self) -> usize {
         self.concluded.len()
+    }
+
+    /// The same with as few pools as the facts allow: none if that is no change.
+    pub(super) fn with_few(&self) -> Option<Self> {
+        if self.few || self.concluded.is_empty() {
+            return None;
+        }
+        let mut few = Self { few: true, ..self.clone() };
+        few.concluded = few.coloured()?;
+        Some(few)
     }
 
     /// The pools after some facts are learnt, and the first segment whose pool is another then. None if
@@ -186,6 +198,14 @@ impl Pools {
             }
             settled.insert(place);
             if taken.contains(&PoolId::DEFAULT) {
+                let shared = self
+                    .few
+                    .then(|| self.private_pools(invented))
+                    .and_then(|pools| pools.into_iter().find(|pool| !taken.contains(pool)));
+                if let Some(pool) = shared {
+                    concluded.insert(place, pool);
+                    continue;
+                }
                 // One of its own: two that are taken for one can contradict each other, one that is
                 // taken for two cannot.
                 invented = invented.checked_add(1)?;
@@ -193,6 +213,13 @@ impl Pools {
             }
         }
         Some(concluded)
+    }
+
+    /// The private pools of the file, and those invented so far.
+    fn private_pools(&self, invented: u64) -> Vec<PoolId> {
+        let known: BTreeSet<_> = self.known.values().filter(|pool| !pool.is_default()).collect();
+        let invented = (self.last + 1..=invented).map(|number| PoolId(0, number));
+        known.into_iter().copied().chain(invented).collect()
     }
 
     /// What else a fact may mean: of two segments whose pools nobody knows, the later one is taken to be

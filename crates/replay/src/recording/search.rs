@@ -68,7 +68,11 @@ pub(super) fn search(task: &impl Task, pools: Pools, budget: &Budget) -> Attempt
     loop {
         let stop = search.play();
         let Some(stop) = stop else {
-            return search.attempt(None, false);
+            let few = search.plan.pools.with_few();
+            let found = search.attempt(None, false);
+            // A pool for each segment fits where one for all does; the fewest are the likeliest.
+            let fewer = few.map(|few| self::search(task, few, budget));
+            return fewer.filter(|fewer| fewer.parting.is_none()).unwrap_or(found);
         };
         let (run_end, mut parting) = (stop.played.run_end, (*stop.parting).clone());
         if search.plan.pools.only_default() && !task.tells_of_private_pools(&parting) {
