@@ -96,10 +96,7 @@ fn python_with_duckdb() -> Option<PathBuf> {
 
 #[test]
 fn the_guides_queries_run_and_find_something() {
-    let Some(python) = python_with_duckdb() else {
-        eprintln!("not run: `cargo xtask test` installs DuckDB for it");
-        return;
-    };
+    let python = python_with_duckdb().expect("`cargo xtask test` installs DuckDB for this test");
     let folder = tempfile::tempdir().unwrap();
     let file = support::recording("gpt2_varlen.default.stacks");
     for table in Table::ALL {
