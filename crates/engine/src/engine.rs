@@ -55,7 +55,7 @@ pub struct Engine<D> {
     pub(crate) pools: Pools,
     pub(crate) ranges: Ranges,
     pub(crate) pending: Pending,
-    /// The block that was freed last, if it is not merged yet.
+    /// The block that was freed last, until something else happens.
     pub(crate) parked: Option<Parked>,
     /// Blocks in their owners' hands, by address; kept from the first time that someone names a block
     /// by its address alone.
@@ -530,6 +530,7 @@ impl<D: Device> Engine<D> {
         if !self.config.release().no_split_pools() {
             return Err(PoolError::NoSplitUnsupported);
         }
+        self.settle();
         self.pools.set_no_split(pool);
         Ok(())
     }
@@ -568,6 +569,7 @@ impl<D: Device> Engine<D> {
     ///
     /// If the string is wrong. Keys before the wrong one are in force then, as in PyTorch.
     pub fn configure(&mut self, settings: &str) -> Result<(), ConfigError> {
+        self.settle();
         self.config.apply(settings)
     }
 
@@ -580,7 +582,7 @@ impl<D: Device> Engine<D> {
         if !(0.0..=1.0).contains(&fraction) {
             return Err(FractionError(fraction));
         }
-        self.limit = self.limit_of(fraction);
+        self.set_limit(self.limit_of(fraction));
         Ok(())
     }
 
@@ -592,6 +594,8 @@ impl<D: Device> Engine<D> {
 
     /// Allows at most this many bytes to be reserved, or any number.
     pub fn set_limit(&mut self, limit: Option<u64>) {
+        // Under a limit, garbage may be collected.
+        self.settle();
         self.limit = limit;
     }
 

@@ -11,7 +11,9 @@ use crate::pool::PoolSet;
 impl<D: Device> Engine<D> {
     /// Takes a block, which is live no more, out of its owner's hands.
     pub(crate) fn give_back(&mut self, id: BlockId, caller: Caller) -> Result<(), DeviceError> {
-        self.settle();
+        if !self.was_parked(id) {
+            self.settle();
+        }
         let stack = self.ledger.stack(Context::All, caller).or(self.blocks[id].stack);
         self.blocks[id].allocated = false;
         let event = Event::FreeRequested(self.block_event(id));
@@ -27,6 +29,7 @@ impl<D: Device> Engine<D> {
             }
             return Ok(());
         }
+        self.settle();
         if self.pools.diverting() {
             self.pending.deferred.push(id);
             return Ok(());

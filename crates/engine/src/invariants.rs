@@ -78,7 +78,7 @@ impl<D: Device> Engine<D> {
                 (next.stream, next.pool, next.range) == (block.stream, block.pool, block.range),
                 "the segment of {at} mixes streams, pools or ranges"
             );
-            let parked = self.parked.is_some_and(|it| it.id == id && it.rest == block.next);
+            let parked = self.parked().is_some_and(|it| it.id == id && it.rest == block.next);
             let merged =
                 parked || !(block.is_idle() && next.is_idle() && block.mapped == next.mapped);
             ensure!(merged, "the free block at {at} was not merged with the next");
@@ -185,7 +185,7 @@ impl<D: Device> Engine<D> {
         }
         sums.reserved += block.size;
         if block.is_idle() {
-            let parked = self.parked.filter(|it| it.id == id || it.rest == Some(id));
+            let parked = self.parked().filter(|it| it.id == id || it.rest == Some(id));
             // A parked block is in no set; with its rest it counts as one.
             let is_parked = parked.is_some_and(|it| it.id == id);
             sums.free += usize::from(!is_parked);

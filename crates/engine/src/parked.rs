@@ -6,7 +6,8 @@
 //! would get the very same block, it gets it, and neither merging nor cutting takes place.
 //!
 //! *No answer differs from what it would be if the block had been merged.* Whoever looks at blocks
-//! and sets either settles first or counts the parked block and its rest as one.
+//! and sets either settles first or counts the parked block and its rest as one. Whoever changes what a
+//! request gets settles too: what is known of the parked block then no longer holds.
 
 use tonnage_device::Device;
 use tonnage_events::{Address, SplitChange, StackId, StreamId};
@@ -16,7 +17,8 @@ use crate::engine::{Allocation, Engine};
 use crate::pool::PoolRef;
 use crate::request::Request;
 
-/// A block that is free by all accounts but in no set.
+/// A block that is free by all accounts but in no set; or that was one until it was handed out again,
+/// with nothing else since.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Parked {
     pub(crate) id: BlockId,
@@ -32,14 +34,49 @@ pub(crate) struct Parked {
     own_size: u64,
     /// Whether the segment has blocks besides the two.
     pub(crate) is_split: bool,
+    /// What freeing it does to the free remainders of split segments; handing it out undoes that.
+    split: SplitChange,
+    /// Whether it is known that a request of its size gets it.
+    serves_its_size: bool,
+    /// Whether it is in its owner's hands again. The rest is kept for when it comes back.
+    is_out: bool,
 }
 
 impl<D: Device> Engine<D> {
+    /// The block that was freed last, if it is not merged yet.
+    pub(crate) fn parked(&self) -> Option<&Parked> {
+        self.parked.as_ref().filter(|parked| !parked.is_out)
+    }
+
+    /// Whether this block was parked before it was handed out, and nothing else happened since.
+    #[inline]
+    pub(crate) fn was_parked(&self, id: BlockId) -> bool {
+        self.parked.as_ref().is_some_and(|parked| parked.id == id)
+    }
+
     /// Parks a block that its owner has given back and nothing else uses, if that is worth it. Says what
     /// that does to the free remainders of split segments.
     #[inline]
     pub(crate) fn park(&mut self, id: BlockId) -> Option<SplitChange> {
-        debug_assert!(self.parked.is_none(), "there is one place");
+        let split = match &mut self.parked {
+            Some(parked) => {
+                debug_assert!(parked.id == id && parked.is_out, "there is one place");
+                parked.is_out = false;
+                parked.split
+            }
+            None => {
+                let parked = self.as_parked(id)?;
+                self.parked = Some(parked);
+                parked.split
+            }
+        };
+        let block = &mut self.blocks[id];
+        block.stack = None;
+        block.forget_foreign();
+        Some(split)
+    }
+
+    fn as_parked(&self, id: BlockId) -> Option<Parked> {
         let block = &self.blocks[id];
         // Pages of a range can go by themselves; and under garbage collection a block's age counts.
         if block.range.is_some()
@@ -61,19 +98,27 @@ impl<D: Device> Engine<D> {
             split.count += 1;
             split.bytes += size.cast_signed();
         }
-        let (address, stream, pool, own_size) =
-            (block.address, block.stream, block.pool, block.size);
-        self.parked = Some(Parked { id, rest, size, address, stream, pool, own_size, is_split });
-        let block = &mut self.blocks[id];
-        block.stack = None;
-        block.forget_foreign();
-        Some(split)
+        Some(Parked {
+            id,
+            rest,
+            size,
+            address: block.address,
+            stream: block.stream,
+            pool: block.pool,
+            own_size: block.size,
+            is_split,
+            split,
+            serves_its_size: false,
+            is_out: false,
+        })
     }
 
     /// Merges the parked block, if there is one, and puts it where it belongs.
     #[inline]
     pub(crate) fn settle(&mut self) {
-        if let Some(parked) = self.parked.take() {
+        if let Some(parked) = self.parked.take()
+            && !parked.is_out
+        {
             self.settle_parked(parked);
         }
     }
@@ -97,29 +142,26 @@ impl<D: Device> Engine<D> {
         request: &Request,
         stack: Option<StackId>,
     ) -> Option<Allocation> {
-        let parked = self.parked?;
+        let parked = self.parked.as_ref()?;
         let same = parked.own_size == request.size
             && parked.stream == request.stream
-            && parked.pool == request.pool;
-        if !same || !self.would_serve(&parked, request) {
+            && parked.pool == request.pool
+            && !parked.is_out;
+        if !same || !(parked.serves_its_size || self.would_serve(parked, request)) {
             return None;
         }
-        self.parked = None;
-        let size = parked.size.cast_signed();
-        let mut split = SplitChange::default();
-        if let Some(rest) = parked.rest {
+        let parked = self.parked.as_mut()?;
+        parked.serves_its_size = true;
+        parked.is_out = true;
+        let (id, rest) = (parked.id, parked.rest);
+        let SplitChange { count, bytes } = parked.split;
+        if let Some(rest) = rest {
             // The rest of a block that is cut keeps its stale size.
-            let stale = self.blocks[parked.id].requested;
+            let stale = self.blocks[id].requested;
             self.blocks[rest].requested = stale;
-            split = if parked.is_split {
-                SplitChange { count: 0, bytes: -request.size.cast_signed() }
-            } else {
-                SplitChange { count: 1, bytes: size - request.size.cast_signed() }
-            };
-        } else if parked.is_split {
-            split = SplitChange { count: -1, bytes: -size };
         }
-        Some(self.give_to_owner(parked.id, request, split, stack))
+        let split = SplitChange { count: -count, bytes: -bytes };
+        Some(self.give_to_owner(id, request, split, stack))
     }
 
     /// Whether the parked block, merged, is what the search would find, and would be cut where it ends
