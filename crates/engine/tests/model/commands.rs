@@ -68,6 +68,8 @@ pub(crate) struct Plan {
     pub(crate) fraction: f64,
     uses_pools: bool,
     changes_settings: bool,
+    /// In how many of a hundred commands the last allocation is freed, or made again.
+    repeats: u64,
     /// Bytes that allocations grow up to, at most.
     largest: u64,
 }
@@ -89,6 +91,7 @@ impl Plan {
             fraction: if limited { random_fraction(random) } else { 1.0 },
             uses_pools: random.chance(50),
             changes_settings: random.chance(30),
+            repeats: random.one_of(&[0, 10, 70]),
             largest: random.one_of(&[3 * MIB, 24 * MIB, 90 * MIB]),
         }
     }
@@ -149,10 +152,34 @@ pub(crate) fn conf(settings: &[Setting]) -> String {
     settings.collect::<Vec<_>>().join(",")
 }
 
+/// What was allocated last.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Last {
+    pub(crate) bytes: u64,
+    pub(crate) stream: u64,
+    pub(crate) block: u64,
+}
+
 /// The next command, one that the state allows.
-pub(crate) fn next(random: &mut Random, plan: &Plan, model: &Model) -> Command {
+pub(crate) fn next(
+    random: &mut Random,
+    plan: &Plan,
+    model: &Model,
+    last: Option<Last>,
+) -> Command {
     let live = model.with_state(State::Allocated);
     loop {
+        // Programs free a block and ask for the same again, over and over; sometimes something else
+        // comes in between.
+        if let Some(Last { bytes, stream, block }) = last
+            && random.chance(plan.repeats)
+        {
+            return if live.contains(&block) {
+                Command::Free(block)
+            } else {
+                Command::Allocate { bytes, stream }
+            };
+        }
         let pool_chance = if plan.uses_pools { 8 } else { 0 };
         let settings_chance = if plan.changes_settings { 2 } else { 0 };
         return match random.below(100) {

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use allocator::{Block, Model, Settings, State};
-use commands::{Command, Plan, Random, STREAMS, conf};
+use commands::{Command, Last, Plan, Random, STREAMS, conf};
 use tonnage_device::Dry;
 use tonnage_engine::{
     Address, AllocError, CacheError, Config, Engine, PoolId, PoolKind, StatArray, Stats,
@@ -51,6 +51,7 @@ struct Run {
     model: Model,
     /// Live blocks: where each begins and ends.
     live: BTreeMap<u64, u64>,
+    last: Option<Last>,
     history: Vec<Command>,
     /// What the plan of this seed is.
     title: String,
@@ -74,6 +75,7 @@ impl Run {
             engine: Engine::new(device, config),
             model: Model::new(settings, plan.total, plan.capacity),
             live: BTreeMap::new(),
+            last: None,
             history: Vec::new(),
             title,
         };
@@ -207,6 +209,7 @@ impl Run {
                 let apart = below.is_none_or(|(_, &other_end)| other_end <= block.address.0);
                 self.check(apart, || format!("{block:?} lies in a live block"));
                 self.live.insert(block.address.0, end);
+                self.last = Some(Last { bytes, stream, block: block.address.0 });
                 Some(block.address.0)
             }
             Err(AllocError::OutOfMemory(_)) => None,
@@ -332,7 +335,7 @@ fn run_seeds(seeds: Range<u64>) {
         let plan = Plan::of(&mut random);
         let mut run = Run::new(seed, &plan);
         for _ in 0..COMMANDS {
-            let command = commands::next(&mut random, &plan, &run.model);
+            let command = commands::next(&mut random, &plan, &run.model, run.last);
             run.play(command);
         }
         run.give_everything_back();
@@ -359,7 +362,7 @@ fn the_random_commands_reach_every_part_of_the_allocator() {
         let plan = Plan::of(&mut random);
         let mut run = Run::new(seed, &plan);
         for _ in 0..COMMANDS {
-            let command = commands::next(&mut random, &plan, &run.model);
+            let command = commands::next(&mut random, &plan, &run.model, run.last);
             run.play(command);
             let counts = &run.model.counts;
             let pending = !run.model.with_state(State::Pending).is_empty();
