@@ -26,7 +26,7 @@ pub(crate) fn bundle() -> anyhow::Result<()> {
     run("cargo build --release --locked --package tonnage-memory --example dump_snapshot")?;
     copy("target/release/examples/dump_snapshot", "dump_snapshot")?;
     copy("benches/gpu.sh", "gpu.sh")?;
-    for script in ["micro.py", "memory_viz.py"] {
+    for script in ["micro.py", "beside.py", "memory_viz.py"] {
         copy(&format!("benches/pytorch/{script}"), script)?;
     }
     std::fs::create_dir_all(folder.join("streams")).context("gpu-bundle/streams")?;

@@ -11,6 +11,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rustc_hash::FxHashMap;
 use tonnage_events::{Action, Event, Frame, StackId, Stacks, TraceEntry};
 
+use crate::native_stacks::NativeStacks;
+
 /// What to record.
 #[derive(Clone, Debug)]
 pub struct RecordOptions {
@@ -64,7 +66,7 @@ pub enum Context {
 pub enum StackDepth {
     /// The line that called the allocator: nearly free.
     CallSite,
-    /// The whole native stack: some microseconds a call.
+    /// The whole native stack: about a microsecond for ten frames, and more the first time it is seen.
     Backtrace,
 }
 
@@ -81,6 +83,7 @@ pub struct History {
     stacks: Stacks,
     /// Stacks of single call sites: looked up by place, not by text.
     call_sites: FxHashMap<usize, StackId>,
+    native: NativeStacks,
 }
 
 impl History {
@@ -91,6 +94,7 @@ impl History {
             dropped: 0,
             stacks: Stacks::default(),
             call_sites: FxHashMap::default(),
+            native: NativeStacks::default(),
         }
     }
 
@@ -118,7 +122,7 @@ impl History {
         }
         Some(match self.options.stacks {
             StackDepth::CallSite => self.call_site(caller),
-            StackDepth::Backtrace => self.stacks.intern(native_frames(caller)),
+            StackDepth::Backtrace => self.native.here(&mut self.stacks, || frame_of(caller)),
         })
     }
 
@@ -145,29 +149,6 @@ impl History {
 
 fn frame_of(caller: Caller) -> Frame {
     Frame { name: "".into(), filename: caller.file().into(), line: caller.line() }
-}
-
-/// The stack below the allocator, innermost first; at least the caller's own line.
-fn native_frames(caller: Caller) -> Vec<Frame> {
-    let mut frames = Vec::new();
-    let trace = backtrace::Backtrace::new();
-    for symbol in trace.frames().iter().flat_map(backtrace::BacktraceFrame::symbols) {
-        let (Some(name), Some(file)) = (symbol.name(), symbol.filename()) else { continue };
-        let name = format!("{name:#}");
-        // The recorder's own frames say nothing about the caller.
-        if name.starts_with("tonnage_engine::") || name.starts_with("backtrace::") {
-            continue;
-        }
-        frames.push(Frame {
-            name: name.into(),
-            filename: file.to_string_lossy().into(),
-            line: symbol.lineno().unwrap_or(0),
-        });
-    }
-    if frames.is_empty() {
-        frames.push(frame_of(caller));
-    }
-    frames
 }
 
 #[cfg(test)]

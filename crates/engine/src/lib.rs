@@ -54,6 +54,8 @@ mod ledger;
 // 8. What they add up to.
 mod history;
 
+mod native_stacks;
+
 mod stats;
 
 mod summary;

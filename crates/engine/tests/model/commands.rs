@@ -161,12 +161,7 @@ pub(crate) struct Last {
 }
 
 /// The next command, one that the state allows.
-pub(crate) fn next(
-    random: &mut Random,
-    plan: &Plan,
-    model: &Model,
-    last: Option<Last>,
-) -> Command {
+pub(crate) fn next(random: &mut Random, plan: &Plan, model: &Model, last: Option<Last>) -> Command {
     let live = model.with_state(State::Allocated);
     loop {
         // Programs free a block and ask for the same again, over and over; sometimes something else
