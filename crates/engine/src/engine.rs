@@ -632,8 +632,14 @@ impl<D: Device> Engine<D> {
         self.ledger.stats.reset_accumulated();
     }
 
-    /// Begins to record history, from nothing; or, with `None`, stops and forgets it.
+    /// Begins to record history, or goes on with other options; with `None`, stops and forgets it.
     pub fn record_history(&mut self, options: Option<RecordOptions>) {
+        if let (Some(history), Some(options)) = (&mut self.ledger.history, &options)
+            && !options.clear_history
+        {
+            history.go_on(options.clone());
+            return;
+        }
         // Their stacks go with the history that knew them.
         self.blocks.forget_stacks();
         self.ledger.history = options.map(|options| Box::new(History::new(options)));

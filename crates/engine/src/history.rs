@@ -24,6 +24,8 @@ pub struct RecordOptions {
     pub stacks: StackDepth,
     /// Actions that are not kept.
     pub skip_actions: Vec<Action>,
+    /// Whether to begin with an empty history if one is being recorded already.
+    pub clear_history: bool,
     /// The clock of the entries, in microseconds since 1970.
     pub clock: fn() -> u64,
 }
@@ -36,6 +38,7 @@ impl Default for RecordOptions {
             context: Context::All,
             stacks: StackDepth::CallSite,
             skip_actions: Vec::new(),
+            clear_history: false,
             clock: system_time_us,
         }
     }
@@ -96,6 +99,14 @@ impl History {
             call_sites: FxHashMap::default(),
             native: NativeStacks::default(),
         }
+    }
+
+    /// Goes on under other options: the oldest entries that these have no room for are gone.
+    pub(crate) fn go_on(&mut self, options: RecordOptions) {
+        let too_many = self.entries.len().saturating_sub(options.max_entries.get());
+        self.entries.drain(..too_many);
+        self.dropped += too_many as u64;
+        self.options = options;
     }
 
     /// The entries kept, oldest first.

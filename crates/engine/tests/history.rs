@@ -215,6 +215,25 @@ fn switching_history_off_forgets_it_and_on_begins_anew() {
     assert!(engine.snapshot().entries.is_empty());
 }
 
+#[test]
+fn recording_again_goes_on_with_the_new_options_unless_told_to_clear() {
+    let mut engine = recording("", RecordOptions::default());
+    let kept = engine.allocate(100, S0).unwrap();
+    let max_entries = 2.try_into().unwrap();
+    engine.allocate(100, S0).unwrap();
+    engine.record_history(Some(RecordOptions { max_entries, ..Default::default() }));
+    let actions = |engine: &Engine<Dry>| -> Vec<_> {
+        engine.history().unwrap().entries().map(|entry| entry.action).collect()
+    };
+    assert_eq!(actions(&engine), [Action::Alloc, Action::Alloc]);
+    engine.free(&kept).unwrap();
+    assert_eq!(actions(&engine), [Action::FreeRequested, Action::FreeCompleted]);
+    assert_eq!(engine.history().unwrap().dropped(), 3);
+    engine.record_history(Some(RecordOptions { clear_history: true, ..Default::default() }));
+    assert!(actions(&engine).is_empty());
+    assert_eq!(engine.history().unwrap().dropped(), 0);
+}
+
 /// The line of this file that a stack names, if there is one.
 fn line_of(engine: &Engine<Dry>, stack: Option<StackId>) -> Option<u32> {
     let frames = engine.history()?.stacks().frames(stack?);

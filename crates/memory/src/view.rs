@@ -117,7 +117,7 @@ impl<'a> Memory<'a> {
         lock(&self.device.shared.engine).configure(settings)
     }
 
-    /// Begins to record history, or with `None` stops and forgets it.
+    /// Begins to record history, or goes on with other options; with `None`, stops and forgets it.
     pub fn record_history(&self, options: Option<RecordOptions>) {
         lock(&self.device.shared.engine).record_history(options);
     }
