@@ -102,8 +102,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
         let max_entries = 10_000.try_into().context("not zero")?;
         let options = RecordOptions { stacks: depth, max_entries, ..RecordOptions::default() };
         device.memory().record_history(Some(options));
-        // A backtrace takes thousands of times as long as a pair.
-        let pairs = if depth == StackDepth::Backtrace { pairs.min(200) } else { pairs };
+        // A backtrace takes a hundred times as long as a pair.
+        let pairs = if depth == StackDepth::Backtrace { pairs.min(20_000) } else { pairs };
         cases.push(pair(&device, case, THREADS_BYTES, pairs)?);
     }
     if let DeviceName::Cuda(ordinal) = arguments.device {
