@@ -14,6 +14,7 @@ import gzip
 import inspect
 import json
 import os
+import pickle
 import random
 import shutil
 import subprocess
@@ -77,6 +78,21 @@ def waste(round_up=rounded, grew=0):
             else:
                 kinds["pending"] += size
     return kinds
+
+
+class Peak:
+    """The waste where reserved memory first peaks: look after every request that may grow it."""
+
+    def __init__(self, round_up=rounded):
+        self.round_up, self.reserved, self.kinds = round_up, 0, {}
+
+    def look(self):
+        reserved = torch.cuda.memory_reserved()
+        if reserved > self.reserved:
+            self.reserved, self.kinds = reserved, waste(self.round_up)
+
+    def truth(self, cause, line, **more):
+        return truth(cause, self.kinds[cause], line, waste=self.kinds, reserved=self.reserved, **more)
 
 
 class Loop:
@@ -309,6 +325,88 @@ def leak_ring():
     return truth("leak", None, line_of(leak_ring), iterations=120)
 
 
+def small_cnn(channels=16):
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(3, channels, 3, padding=1), torch.nn.BatchNorm2d(channels), torch.nn.ReLU(),
+        torch.nn.Conv2d(channels, 2 * channels, 3, padding=1), torch.nn.ReLU(),
+        torch.nn.AdaptiveAvgPool2d(4), torch.nn.Flatten(), torch.nn.Linear(32 * channels, 10),
+    ).cuda()
+
+
+@case(late=True)
+def leak_cnn_images():
+    """Misclassified images are gathered as views of their batch; batches come from pinned memory."""
+    model, loop, wrong = small_cnn(), Loop(), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9)
+    for _ in range(15):
+        images = torch.rand(64, 3, 96, 96).pin_memory().to("cuda", non_blocking=True)  # culprit
+        labels = torch.randint(10, (64,)).cuda()
+        optimizer.zero_grad()
+        logits = model(images)
+        loss = torch.nn.functional.cross_entropy(logits, labels)
+        loss.backward()
+        optimizer.step()
+        wrong.append(images[0])
+        del images, labels, logits, loss
+        loop.done()
+    return truth("leak", loop.leaked(), line_of(leak_cnn_images), iterations=15)
+
+
+@case()
+def leak_two_optimizers():
+    """A pair of networks that train in turns; the generated samples are kept."""
+    maker, judge, loop, samples = mlp(64, 512, 2048), mlp(2048, 512, 1), Loop(), []
+    first = torch.optim.Adam(maker.parameters(), lr=1e-3)
+    second = torch.optim.Adam(judge.parameters(), lr=1e-3)
+    for _ in range(14):
+        fake = maker(torch.randn(512, 64, device="cuda"))  # culprit
+        second.zero_grad()
+        loss = judge(fake.detach()).square().mean()
+        loss.backward()
+        second.step()
+        first.zero_grad()
+        loss = judge(fake).mean()
+        loss.backward()
+        first.step()
+        samples.append(fake.detach())
+        del fake, loss
+        loop.done()
+    return truth("leak", loop.leaked(), line_of(leak_two_optimizers), iterations=14)
+
+
+@case()
+def leak_accumulation():
+    """Four passes for each step of the optimizer; the outputs of each are kept."""
+    model, loop, kept = mlp(512, 1024, 2048), Loop(), []
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for step in range(40):
+        out = model(torch.randn(256, 512, device="cuda"))  # culprit
+        (out.square().mean() / 4).backward()
+        kept.append(out.detach())
+        if step % 4 == 3:
+            optimizer.step()
+            optimizer.zero_grad()
+        del out
+        loop.done()
+    return truth("leak", 40 * 256 * 2048 * 4, line_of(leak_accumulation), iterations=40)
+
+
+@case()
+def leak_now_and_then():
+    """Every fifth step keeps its outputs for a histogram."""
+    model, kept = mlp(256, 1024, 4096), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    for step in range(60):
+        optimizer.zero_grad()
+        out = model(torch.randn(512, 256, device="cuda"))  # culprit
+        out.square().mean().backward()
+        optimizer.step()
+        if step % 5 == 0:
+            kept.append(out.detach())
+        del out
+    return truth("leak", 12 * 512 * 4096 * 4, line_of(leak_now_and_then), iterations=60)
+
+
 # ---- Longer inputs ------------------------------------------------------------------------------
 
 
@@ -354,63 +452,91 @@ def longer_inputs_inference():
     return truth("longer_inputs", max(loop.peaks) - loop.peaks[0], line_of(longer_inputs_inference), iterations=13)
 
 
+@case(conf="expandable_segments:True")
+def longer_inputs_oom():
+    """Batches that grow until one does not fit below the limit."""
+    model, loop = encoder(128, 2), Loop()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    limit(0.4)
+    try:
+        for length in [100, 100, 100, 150, 200, 300, 400, 600, 800, 1200, 1600, 2400, 3200]:
+            x = torch.randn(8, length, 128, device="cuda")
+            out = model(x)  # culprit
+            loss = out.square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            del x, out, loss
+            loop.done()
+    except torch.cuda.OutOfMemoryError:
+        loop.done()
+    more = max(loop.peaks) - loop.peaks[1]
+    return truth("longer_inputs", more, line_of(longer_inputs_oom), iterations=len(loop.peaks), oom=True)
+
+
+@case(conf="expandable_segments:True")
+def longer_inputs_images():
+    """Images of other sizes, without marks of an optimizer."""
+    model, loop = small_cnn(32), Loop()
+    for side in [64, 64, 64, 80, 96, 64, 128, 160, 64, 224, 96]:
+        images = torch.rand(16, 3, side, side, device="cuda")
+        model.zero_grad()
+        out = model(images)  # culprit
+        out.square().mean().backward()
+        with torch.no_grad():
+            for p in model.parameters():
+                p -= 1e-3 * p.grad
+        del images, out
+        loop.done()
+    return truth("longer_inputs", max(loop.peaks) - loop.peaks[1], line_of(longer_inputs_images), iterations=11)
+
+
 # ---- Reserved memory of no use ------------------------------------------------------------------
+
+
+def grow_cache(rows, steps, peak):
+    """A cache that grows by cat: no block that it leaves is large enough for the next."""
+    cache = [torch.zeros(16, 8, 200, 128, device="cuda") for _ in range(2 * rows)]
+    for _ in range(steps):
+        for i in range(2 * rows):
+            new = torch.randn(16, 8, 40, 128, device="cuda")
+            peak.look()
+            grown = torch.cat([cache[i], new], dim=2)  # culprit
+            peak.look()
+            cache[i] = grown
+            del new, grown
 
 
 @case()
 def fragmentation_kv_cache():
-    """A cache that grows by cat: no block that it leaves is large enough for the next."""
-    keys = [torch.zeros(16, 8, 200, 128, device="cuda") for _ in range(3)]
-    values = [torch.zeros(16, 8, 200, 128, device="cuda") for _ in range(3)]
-    kinds, most = waste(), torch.cuda.memory_reserved()
-    for _ in range(12):
-        for i in range(3):
-            new = torch.randn(16, 8, 40, 128, device="cuda")
-            keys[i] = torch.cat([keys[i], new], dim=2)  # culprit
-            if torch.cuda.memory_reserved() > most:
-                kinds, most = waste(), torch.cuda.memory_reserved()
-            values[i] = torch.cat([values[i], new], dim=2)
-            if torch.cuda.memory_reserved() > most:
-                kinds, most = waste(), torch.cuda.memory_reserved()
-            del new
-    either = [line_of(fragmentation_kv_cache), line_of(fragmentation_kv_cache, "values[i] = ")]
-    return of_waste("fragmentation", kinds, either, steps=12)
+    peak = Peak()
+    grow_cache(3, 12, peak)
+    return peak.truth("fragmentation", line_of(grow_cache), steps=12)
+
+
+@case()
+def fragmentation_kv_cache_limited():
+    """The same below a limit: what is cached goes back to the device when it is full."""
+    limit(1.5)
+    peak = Peak()
+    grow_cache(4, 10, peak)
+    return peak.truth("fragmentation", line_of(grow_cache), steps=10)
 
 
 @case()
 def fragmentation_sequences():
     """Inference on sequences that grow a little each time."""
-    model = mlp(256, 2048, 256)
-    kinds, most = waste(), torch.cuda.memory_reserved()
+    first, second, peak = torch.nn.Linear(256, 2048).cuda(), torch.nn.Linear(2048, 256).cuda(), Peak()
     with torch.no_grad():
         for step in range(14):
             x = torch.randn(6_000 + 700 * step, 256, device="cuda")
-            out = model(x)  # culprit
-            if torch.cuda.memory_reserved() > most:
-                # The growth is inside the model, where its first result is live.
-                most = torch.cuda.memory_reserved()
-            del x, out
-    # The peak is inside the call, so only cause and line are known here.
-    return truth("fragmentation", None, line_of(fragmentation_sequences), waste=kinds)
-
-
-@case()
-def fragmentation_oom():
-    """Free in pieces, and a limit: the request fails though enough is free."""
-    limit(1.0)
-    held = []
-    for _ in range(20):
-        held.append([buffer(22 * MIB), buffer(24 * MIB)])  # culprit
-    for pair in held:
-        pair[1] = None
-    kinds = waste()
-    try:
-        big = torch.empty(300 * MIB // 4, device="cuda")
-        del big
-    except torch.cuda.OutOfMemoryError:
-        pass
-    del kinds
-    return truth(None, None, None, oom=True, requested=requested())
+            peak.look()
+            hidden = first(x)  # culprit
+            peak.look()
+            out = second(hidden)
+            peak.look()
+            del x, hidden, out
+    return peak.truth("fragmentation", line_of(fragmentation_sequences))
 
 
 @case(late=True)
@@ -458,30 +584,32 @@ def stream_evaluation():
 @case()
 def pinned_segment_summaries():
     """The room of a large score matrix serves a small summary, which then keeps it."""
-    summaries = []
-    for _ in range(8):
+    summaries, peak = [], Peak()
+    for _ in range(3):
         scores = torch.empty(6_000, 6_000, device="cuda").uniform_()
+        peak.look()
         del scores
         summaries.append(torch.zeros(400, 1_000, device="cuda"))  # culprit
-    work = torch.empty(6_000, 6_000, device="cuda").uniform_()
-    kinds = waste()
-    del work
-    return of_waste("pinned_segment", kinds, line_of(pinned_segment_summaries))
+        peak.look()
+    return peak.truth("pinned_segment", line_of(pinned_segment_summaries))
 
 
 @case()
-def pinned_segment_checkpoint():
-    """A copy of weights is made while large activations are cached."""
-    model, copies = mlp(1024, 1024, 1024), []
-    with torch.no_grad():
-        for _ in range(5):
-            out = model(torch.randn(20_000, 1024, device="cuda"))
-            del out
-            copies.append([p.detach().clone() for p in model.parameters() if p.dim() == 2])  # culprit
-        out = torch.randn(30_000, 1024, device="cuda")
-        kinds = waste()
-        del out
-    return of_waste("pinned_segment", kinds, line_of(pinned_segment_checkpoint))
+def pinned_segment_phases():
+    """Each phase leaves a small result at the front of the room that its large tensors had."""
+    results, rests, peak = [], [], Peak()
+    for _ in range(6):
+        large = torch.empty(160 * MIB // 4, device="cuda").normal_()
+        peak.look()
+        del large
+        results.append(torch.zeros(2 * MIB // 4, device="cuda"))  # culprit
+        rests.append(torch.ones(158 * MIB // 4, device="cuda"))
+        peak.look()
+    del rests
+    work = torch.empty(200 * MIB // 4, device="cuda").normal_()
+    peak.look()
+    del work
+    return peak.truth("pinned_segment", line_of(pinned_segment_phases))
 
 
 @case()
@@ -569,10 +697,11 @@ def pending_offload():
 @case()
 def rounding_small():
     """Many tensors of a few bytes more than the allocator's unit."""
-    counters = []
-    for i in range(2_000):
-        counters.append(torch.zeros(130 + i % 3, device="cuda"))  # culprit
-    return of_waste("rounding", waste(), line_of(rounding_small))
+    counters, peak = [], Peak()
+    for i in range(9_000):
+        counters.append(torch.empty(130 + i % 3, device="cuda"))  # culprit
+        peak.look()
+    return peak.truth("rounding", line_of(rounding_small))
 
 
 def power_of_two(divisions):
@@ -589,39 +718,61 @@ def power_of_two(divisions):
 
 @case(conf="roundup_power2_divisions:2")
 def rounding_divisions():
-    """Rounding to halves of powers of two, with sizes just over one."""
-    model = mlp(1030, 1030)
+    """Rounding to halves of powers of two, with weights just over one."""
+    peak, layers = Peak(power_of_two(2)), []
+    for _ in range(6):
+        layers.append(torch.nn.Linear(16_400, 1_030, bias=False, device="cuda"))  # culprit
+        peak.look()
     with torch.no_grad():
-        kept = [model(torch.randn(16_400, 1_030, device="cuda")) for _ in range(6)]  # culprit
-    kinds = waste(power_of_two(2))
-    del kept
-    return of_waste("rounding", kinds, line_of(rounding_divisions))
+        for _ in range(5):
+            x = torch.randn(64, 16_400, device="cuda")
+            peak.look()
+            out = sum(layer(x).mean() for layer in layers)
+            peak.look()
+            del x, out
+    return peak.truth("rounding", line_of(rounding_divisions))
+
+
+@case(conf="roundup_power2_divisions:[16:1,>:2]")
+def rounding_large_only():
+    """Rounding of large sizes only."""
+    peak = Peak(lambda size: power_of_two(2)(size) if size > 32 * MIB else rounded(size))
+    tables = [torch.empty(34 * MIB // 4, device="cuda") for _ in range(7)]  # culprit
+    peak.look()
+    tables += [torch.empty(66 * MIB // 4, device="cuda")]
+    peak.look()
+    return peak.truth("rounding", line_of(rounding_large_only))
 
 
 @case(conf="max_split_size_mb:32")
 def unsplit_oversize():
     """Blocks over the limit for splitting serve smaller requests whole."""
-    first = [buffer(72 * MIB) for _ in range(8)]
+    peak = Peak()
+    first = [torch.empty(72 * MIB // 4, device="cuda") for _ in range(8)]
+    peak.look()
     del first
-    second = [buffer(54 * MIB) for _ in range(8)]  # culprit
-    late = buffer(80 * MIB)
-    kinds = waste()
+    second = [torch.empty(54 * MIB // 4, device="cuda") for _ in range(8)]  # culprit
+    late = torch.empty(80 * MIB // 4, device="cuda")
+    peak.look()
+    result = peak.truth("unsplit", line_of(unsplit_oversize))
     del second, late
-    return of_waste("unsplit", kinds, line_of(unsplit_oversize))
+    return result
 
 
 @case(conf="max_split_size_mb:24")
-def unsplit_batches():
-    """The same in an inference loop: a long batch first, shorter ones that are kept after it."""
-    model, kept = mlp(1024, 1024), []
+def unsplit_buffers():
+    """Buffers of a service take the room of its warm-up."""
+    model, peak = mlp(1024, 1024), Peak()
     with torch.no_grad():
-        longs = [model(torch.randn(17_000, 1024, device="cuda")) for _ in range(6)]
-        del longs
-        for _ in range(7):
-            x = torch.randn(12_500, 1024, device="cuda")
-            kept.append(model(x))  # culprit
-            del x
-    return truth(None, None, None, waste=waste())
+        warm = [model(torch.randn(17_000, 1024, device="cuda")) for _ in range(6)]
+        peak.look()
+        del warm
+    buffers = [torch.zeros(12_500, 1024, device="cuda") for _ in range(7)]  # culprit
+    more = torch.zeros(21_000, 1024, device="cuda")
+    peak.look()
+    result = peak.truth("unsplit", line_of(unsplit_buffers))
+    del buffers, more
+    return result
 
 
 # ---- True need ----------------------------------------------------------------------------------
@@ -691,6 +842,35 @@ def need_many_small_steps():
     return truth("need", requested("peak"), None, iterations=15)
 
 
+@case()
+def need_cnn():
+    torch.cuda.reset_peak_memory_stats()
+    model = small_cnn(64)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9)
+    for _ in range(7):
+        images, labels = torch.rand(64, 3, 64, 64).cuda(), torch.randint(10, (64,)).cuda()
+        loss = torch.nn.functional.cross_entropy(model(images), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return truth("need", requested("peak"), None, iterations=7)
+
+
+@case()
+def need_decoding():
+    """A cache of full length from the start, and short steps."""
+    torch.cuda.reset_peak_memory_stats()
+    model, cache = mlp(1024, 4096, 1024), torch.zeros(2, 16, 4_096, 1_024, device="cuda")
+    with torch.no_grad():
+        x = torch.randn(16, 1_024, device="cuda")
+        for step in range(40):
+            x = model(x)
+            cache[0, :, step] = x
+            scores = cache[0, :, : step + 1].mean(dim=1)
+            x = x + scores
+    return truth("need", requested("peak"), None, iterations=40)
+
+
 # ---- Memory of others ---------------------------------------------------------------------------
 
 
@@ -755,9 +935,23 @@ def run_case(name, out):
     program, conf, _, annotated, late, entries = CASES[name]
     path = os.path.join(out, f"{name}.pickle")
 
+    def dump():
+        snapshot = torch.cuda.memory._snapshot()
+        # Frames are shared; the place of this file says nothing to others.
+        for entry in (entry for trace in snapshot["device_traces"] for entry in trace):
+            for frame in entry.get("frames", []):
+                if frame["filename"] == __file__:
+                    frame["filename"] = "planted.py"
+        for block in (block for segment in snapshot["segments"] for block in [segment, *segment["blocks"]]):
+            for frame in block.get("frames", []):
+                if frame["filename"] == __file__:
+                    frame["filename"] = "planted.py"
+        with open(path, "wb") as file:
+            pickle.dump(snapshot, file)
+
     def at_truth():
         if not late:
-            torch.cuda.memory._dump_snapshot(path)
+            dump()
 
     torch.cuda.init()
     torch.manual_seed(0)
@@ -765,7 +959,7 @@ def run_case(name, out):
     torch.cuda.memory._record_memory_history(max_entries=entries, stacks="python", **more)
     result = program()
     if late:
-        torch.cuda.memory._dump_snapshot(path)
+        dump()
     with open(path, "rb") as plain, gzip.open(f"{path}.gz", "wb", 9) as packed:
         shutil.copyfileobj(plain, packed)
     os.remove(path)
