@@ -7,16 +7,17 @@
 //!
 //! A block of a loop *stays* if it is still live where the last iteration ends, and was handed out before
 //! that one began. Parameters, optimizer states and workspaces stay; they come once. What comes from the
-//! same place in most iterations and stays each time *leaks*, and then so does what that place asked
-//! for in the first iteration and in the last. A place is a stack; without stacks, a size.
+//! same place again and again and stays each time *leaks*, and then so does what that place asked
+//! for in the first iteration and in the last. A place is a stack; without stacks, a size. A stack may be that of
+//! several requests; of these the sizes leak that come back.
 //!
 //! All else *passes*. The most that is passing at once, iteration by iteration, is what inputs decide:
 //! it is free of parameters, of optimizer states that the first step makes, and of leaks. So growth by longer
-//! inputs is the largest of these less the first.
+//! inputs is the largest of these less the first that is steady.
 
 use std::collections::BTreeMap;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
 use tonnage_events::StackId;
 
@@ -28,6 +29,9 @@ use crate::lifetimes::{Lifetime, Lifetimes, Moment};
 
 /// Growth below this share of what is reserved at the peak is none.
 const STEADY: f64 = 0.02;
+
+/// As many blocks may stay of an iteration that makes nothing: cuBLAS and cuBLASLt take one for each stream.
+const WORKSPACES: usize = 4;
 
 /// How many lines are named.
 const NAMED: usize = 5;
@@ -128,10 +132,23 @@ pub(super) struct Grown {
 enum Place {
     Stack(StackId),
     Size(u64),
+    /// All are one, where sizes are all there is and they differ each time.
+    Any,
 }
 
 fn place_of(it: &Lifetime) -> Place {
     it.stack.map_or(Place::Size(it.requested), Place::Stack)
+}
+
+/// What a place that leaks adds to an iteration.
+#[derive(Default)]
+struct Usual {
+    /// The most that stays of one.
+    bytes: u64,
+    /// The sizes that come back each time; none where they differ.
+    sizes: Option<FxHashSet<u64>>,
+    /// Requests of an iteration, at least, whatever becomes of them.
+    requests: usize,
 }
 
 impl Grown {
@@ -181,13 +198,25 @@ fn in_loop(it: &Lifetime, loops: &Iterations) -> bool {
     it.allocated.event().is_some_and(|event| event >= loops.ranges[0].start)
 }
 
+/// Whether what happens in these iterations, of `last + 1`, happens again and again: in most of those between the
+/// first and the last, or now and then in each quarter of them. The ends of a loop tell nothing by themselves.
+fn comes_back(found: &BTreeMap<usize, u64>, last: usize) -> bool {
+    let between = last.saturating_sub(1);
+    let count = found.range(1..last).count();
+    let quarter = |i: usize| 1 + between * i / 4..1 + between * (i + 1) / 4;
+    (count >= 1 && count * 10 >= between * 6)
+        || (between >= 8 && (0..4).all(|i| found.range(quarter(i)).next().is_some()))
+}
+
+/// What stays, by place and iteration.
+type Staying = FxHashMap<Place, BTreeMap<usize, u64>>;
+
 fn fates(lifetimes: &Lifetimes, loops: &Iterations) -> Vec<Fate> {
     let last = loops.ranges.len() - 1;
     let end = Moment::Event(loops.end().saturating_sub(1));
     let mut fates = vec![Fate::Passes; lifetimes.len()];
-    // Bytes that stay, by place and iteration. The ends of the loop tell nothing by themselves.
-    let mut staying = FxHashMap::<Place, BTreeMap<usize, u64>>::default();
-    let mut by_iteration = vec![0_u64; last + 1];
+    let mut staying = Staying::default();
+    let mut together = BTreeMap::new();
     for (row, it) in lifetimes.iter().enumerate() {
         let Some(iteration) = iteration_of(&it, loops).filter(|_| it.is_live_after(end)) else {
             continue;
@@ -196,49 +225,122 @@ fn fates(lifetimes: &Lifetimes, loops: &Iterations) -> Vec<Fate> {
             fates[row] = Fate::Stays;
         }
         if in_loop(&it, loops) {
-            let bytes = staying.entry(place_of(&it)).or_default().entry(iteration).or_default();
-            *bytes = bytes.saturating_add(it.requested);
-            by_iteration[iteration] = by_iteration[iteration].saturating_add(it.requested);
+            for found in [staying.entry(place_of(&it)).or_default(), &mut together] {
+                let bytes: &mut u64 = found.entry(iteration).or_default();
+                *bytes = bytes.saturating_add(it.requested);
+            }
         }
     }
-    // In most of the iterations between the first and the last.
-    let between = last.saturating_sub(1);
-    let often = |found: usize| found >= 1 && found * 10 >= between * 6;
-    let middle = |it: &BTreeMap<usize, u64>| it.range(1..last).count();
-    let mut leaking: FxHashMap<Place, u64> = staying
-        .iter()
-        .filter(|(_, bytes)| often(middle(bytes)))
-        .map(|(&place, bytes)| (place, bytes.range(1..last).map(|(_, &it)| it).max().unwrap_or(0)))
-        .collect();
-    let sum = |all: bool| -> u64 {
-        let counted = staying.iter().filter(|(place, _)| all || leaking.contains_key(place));
-        counted.flat_map(|(_, bytes)| bytes.range(1..last)).map(|(_, &it)| it).sum()
-    };
+    let middle = |found: &BTreeMap<usize, u64>| -> u64 { found.range(1..last).map(|it| it.1).sum() };
+    let all = middle(&together);
+    staying.retain(|_, found| comes_back(found, last));
     // Sizes that differ from iteration to iteration hide a leak that no place shows.
-    let filled = by_iteration[1..last].iter().filter(|&&bytes| bytes > 0).count();
-    if sum(false) * 2 < sum(true) && between >= 3 && filled * 10 >= between * 8 {
-        let usual = |bytes: &BTreeMap<usize, u64>| bytes.range(1..last).map(|(_, &it)| it).max();
-        leaking = staying.iter().filter_map(|(&place, it)| Some((place, usual(it)?))).collect();
+    let shown: u64 = staying.values().map(middle).sum();
+    let filled = together.range(1..last).count();
+    let hidden = shown * 2 < all && last >= 4 && filled * 10 >= (last - 1) * 8;
+    let place = |it: &Lifetime| if hidden { Place::Any } else { place_of(it) };
+    if hidden {
+        staying = Staying::from_iter([(Place::Any, together)]);
     }
+    let usual = usual(lifetimes, loops, &staying, place);
     // Where a loop begins is told by one of its requests, and others may come before it.
     let first = &loops.ranges[0];
     let eve = first.start.saturating_sub(2 * first.len())..first.start;
     let mut seen = FxHashMap::<(Place, Option<usize>), u64>::default();
+    let mut asked_last = FxHashMap::<Place, usize>::default();
+    for it in lifetimes.iter() {
+        if it.allocated.event().and_then(|event| loops.of(event)) == Some(last) {
+            *asked_last.entry(place(&it)).or_default() += 1;
+        }
+    }
     for (row, it) in lifetimes.iter().enumerate() {
         let Some(event) = it.allocated.event().filter(|_| it.is_live_after(end)) else { continue };
         let iteration = loops.of(event);
         if iteration.is_none() && !eve.contains(&event) {
             continue;
         }
-        let Some(&usual) = leaking.get(&place_of(&it)) else { continue };
+        let Some(usual) = usual.get(&place(&it)) else { continue };
+        let known = usual.sizes.as_ref().is_none_or(|sizes| sizes.contains(&it.requested));
+        // An iteration that was not finished still holds what it would have freed.
+        let unfinished = iteration == Some(last)
+            && asked_last.get(&place(&it)).is_none_or(|&asked| asked < usual.requests);
+        if !known || unfinished {
+            continue;
+        }
         // The first iteration also has what comes once, the last what the next would free.
-        let bytes = seen.entry((place_of(&it), iteration)).or_default();
-        *bytes = bytes.saturating_add(it.requested);
-        if *bytes <= usual {
+        let bytes = seen.entry((place(&it), iteration)).or_default();
+        if bytes.saturating_add(it.requested) <= usual.bytes {
+            *bytes += it.requested;
             fates[row] = Fate::Leaks;
         }
     }
     fates
+}
+
+/// What each of the places that leak adds to an iteration, told by those between the first and the last.
+fn usual(
+    lifetimes: &Lifetimes,
+    loops: &Iterations,
+    leaking: &Staying,
+    place: impl Fn(&Lifetime) -> Place,
+) -> FxHashMap<Place, Usual> {
+    let last = loops.ranges.len() - 1;
+    let end = Moment::Event(loops.end().saturating_sub(1));
+    // In how many iterations a place asks for this size and keeps it, the last of these, and the bytes.
+    let mut sizes = FxHashMap::<(Place, u64), (usize, usize, u64)>::default();
+    let mut requests = FxHashMap::<(Place, usize), usize>::default();
+    for it in lifetimes.iter() {
+        let at = it.allocated.event().and_then(|event| loops.of(event));
+        let Some(iteration) = at.filter(|at| (1..last).contains(at)) else { continue };
+        let place = place(&it);
+        if !leaking.contains_key(&place) {
+            continue;
+        }
+        *requests.entry((place, iteration)).or_default() += 1;
+        if it.is_live_after(end) {
+            let (times, latest, bytes) = sizes.entry((place, it.requested)).or_default();
+            *times += usize::from(*times == 0 || *latest != iteration);
+            (*latest, *bytes) = (iteration, bytes.saturating_add(it.requested));
+        }
+    }
+    let mut usual = FxHashMap::<Place, Usual>::default();
+    for (&place, found) in leaking {
+        let in_middle = || found.range(1..last).map(|(_, &bytes)| bytes);
+        let bytes = in_middle().max().unwrap_or(0);
+        usual.insert(place, Usual { bytes, sizes: None, requests: usize::MAX });
+    }
+    for (&(place, _), &asked) in &requests {
+        if let Some(usual) = usual.get_mut(&place) {
+            usual.requests = usual.requests.min(asked);
+        }
+    }
+    // Sizes that come back in a third of the iterations that keep something are those that leak, if they are most.
+    let mut known = FxHashMap::<Place, (u64, FxHashSet<u64>)>::default();
+    for (&(place, size), &(times, _, bytes)) in &sizes {
+        let found = leaking.get(&place).map_or(0, |found| found.range(1..last).count());
+        if times * 3 >= found {
+            let (sum, sizes) = known.entry(place).or_default();
+            *sum = sum.saturating_add(bytes);
+            sizes.insert(size);
+        }
+    }
+    for (place, (sum, sizes)) in known {
+        let all: u64 = leaking[&place].range(1..last).map(|(_, &bytes)| bytes).sum();
+        if let Some(usual) = usual.get_mut(&place).filter(|_| sum * 2 >= all) {
+            usual.sizes = Some(sizes);
+        }
+    }
+    usual
+}
+
+/// Whether the first iteration is like those that follow. It is not if what precedes the loop is part of it, or if
+/// it makes what stays, as the first step of an optimizer does; workspaces of libraries do not count.
+fn begins_steady(lifetimes: &Lifetimes, loops: &Iterations, fates: &[Fate]) -> bool {
+    let made = |(row, it): &(usize, Lifetime)| {
+        fates[*row] == Fate::Stays
+            && it.allocated.event().is_some_and(|event| loops.ranges[0].contains(&event))
+    };
+    !loops.includes_setup && lifetimes.iter().enumerate().filter(made).count() <= WORKSPACES
 }
 
 #[allow(clippy::too_many_arguments, reason = "what one look at a history yields")]
@@ -285,10 +387,7 @@ fn grow(
     if leak_at_peak < leak / 2 && peak.event().is_some_and(|event| event >= loops.end()) {
         (leak, leak_at_peak) = (0, 0);
     }
-    // What precedes the loop may have asked for more than any iteration.
-    let first = usize::from(
-        loops.includes_setup && each[1..].iter().all(|it| it.passing < each[0].passing),
-    );
+    let first = usize::from(!begins_steady(lifetimes, loops, fates));
     let longest = (first..each.len()).max_by_key(|&i| (each[i].passing, usize::MAX - i));
     let longest = longest.unwrap_or(first);
     let longer_inputs = each[longest].passing.saturating_sub(each[first].passing);

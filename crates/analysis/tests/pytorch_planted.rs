@@ -1,0 +1,105 @@
+//! Recordings with a planted fault, made with PyTorch by `benches/pytorch/planted.py`: the verdict names the
+//! cause, its bytes and its line, as the recorded program itself knew them.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use tonnage_analysis::report::{Report, ReportOptions};
+use tonnage_events::Stacks;
+use tonnage_snapshot::SnapshotFile;
+
+fn recordings() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/planted");
+    let paths = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let mut paths: Vec<_> =
+        paths.filter(|it| it.extension().is_some_and(|it| it == "gz")).collect();
+    paths.sort();
+    assert!(!paths.is_empty());
+    paths
+}
+
+fn truth_of(recording: &Path) -> Value {
+    let name = recording.file_name().unwrap().to_str().unwrap().replace("pickle.gz", "json");
+    let text = std::fs::read_to_string(recording.with_file_name(name)).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+/// The same file as if no stacks had been recorded.
+fn without_stacks(mut file: SnapshotFile) -> SnapshotFile {
+    for entry in file.traces.iter_mut().flatten() {
+        entry.stack = None;
+    }
+    for segment in &mut file.segments {
+        segment.stack = None;
+        for block in &mut segment.blocks {
+            block.stack = None;
+        }
+    }
+    SnapshotFile { stacks: Stacks::default(), ..file }
+}
+
+fn without_marks(mut file: SnapshotFile) -> SnapshotFile {
+    file.annotations.clear();
+    file
+}
+
+/// What is wrong with the report of a recording, as one line; none if nothing is.
+fn difference(file: &SnapshotFile, truth: &Value, lines: bool) -> Option<String> {
+    // Where the program does not know what is to blame, the report has nothing to be compared with.
+    let cause = truth["cause"].as_str()?;
+    let options = ReportOptions { total: truth["total"].as_u64(), ..ReportOptions::default() };
+    let verdict = Report::of(file, &options).unwrap().verdict;
+    let told = format!("{} of {} bytes at {:?}", verdict.cause.name(), verdict.bytes, verdict.line);
+    if verdict.cause.name() != cause {
+        return Some(format!("{told}, instead of {cause} of {} bytes", truth["bytes"]));
+    }
+    if let Some(bytes) = truth["bytes"].as_u64()
+        && verdict.bytes.abs_diff(bytes) as f64 > bytes as f64 * 0.01
+    {
+        let share = verdict.bytes as f64 / bytes as f64;
+        return Some(format!("{told}, instead of {bytes} bytes ({share:.3})"));
+    }
+    let expected: Vec<_> = match &truth["line"] {
+        Value::Array(lines) => lines.iter().filter_map(Value::as_u64).collect(),
+        line => line.as_u64().into_iter().collect(),
+    };
+    let is_one = |line: &u64| {
+        let ending = format!("planted.py:{line}");
+        verdict.line.as_ref().is_some_and(|it| it.ends_with(&ending))
+    };
+    if lines && !expected.is_empty() && !expected.iter().any(is_one) {
+        return Some(format!("{told}, instead of line {expected:?}"));
+    }
+    None
+}
+
+fn check(change: fn(SnapshotFile) -> SnapshotFile, lines: bool) {
+    let mut wrong = Vec::new();
+    for path in recordings() {
+        let file = change(tonnage_snapshot::open(&path).unwrap());
+        if let Some(difference) = difference(&file, &truth_of(&path), lines) {
+            wrong.push(format!("{}: {difference}", path.file_name().unwrap().display()));
+        }
+    }
+    assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
+fn the_verdict_names_what_was_planted() {
+    check(|file| file, true);
+}
+
+#[test]
+fn the_optimizers_marks_are_not_needed() {
+    check(without_marks, true);
+}
+
+#[test]
+fn stacks_are_not_needed() {
+    check(without_stacks, false);
+}
+
+#[test]
+fn neither_marks_nor_stacks_are_needed() {
+    check(|file| without_stacks(without_marks(file)), false);
+}
