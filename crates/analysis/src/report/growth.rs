@@ -5,8 +5,9 @@
 //!
 //! # Note \[Staying, leaking, passing\]
 //!
-//! A block of a loop *stays* if it is still live where the last iteration ends, and was handed out before
-//! that one began. Parameters, optimizer states and workspaces stay; they come once. What comes from the
+//! A block of a loop *stays* if it is still live where the last iteration ends, and was handed out before the one
+//! before that began: cuts lie somewhere inside the loop, and what the last iteration uses may come before the last
+//! of them. Parameters, optimizer states and workspaces stay; they come once. What comes from the
 //! same place again and again and stays each time *leaks*, and then so does what that place asked
 //! for in the first iteration and in the last. A place is a stack; without stacks, a size. A stack may be that of
 //! several requests; of these the sizes leak that come back.
@@ -147,8 +148,8 @@ struct Usual {
     bytes: u64,
     /// The sizes that come back each time; none where they differ.
     sizes: Option<FxHashSet<u64>>,
-    /// Requests of an iteration, at least, whatever becomes of them.
-    requests: usize,
+    /// Which of its requests in an iteration stay, counted from 0.
+    turns: FxHashSet<usize>,
 }
 
 impl Grown {
@@ -204,7 +205,7 @@ fn comes_back(found: &BTreeMap<usize, u64>, last: usize) -> bool {
     let between = last.saturating_sub(1);
     let count = found.range(1..last).count();
     let quarter = |i: usize| 1 + between * i / 4..1 + between * (i + 1) / 4;
-    (count >= 1 && count * 10 >= between * 6)
+    (count >= 1 && count * 10 >= between * 6 && found.len() >= 2)
         || (between >= 8 && (0..4).all(|i| found.range(quarter(i)).next().is_some()))
 }
 
@@ -221,7 +222,7 @@ fn fates(lifetimes: &Lifetimes, loops: &Iterations) -> Vec<Fate> {
         let Some(iteration) = iteration_of(&it, loops).filter(|_| it.is_live_after(end)) else {
             continue;
         };
-        if iteration < last {
+        if iteration + 1 < last {
             fates[row] = Fate::Stays;
         }
         if in_loop(&it, loops) {
@@ -247,24 +248,18 @@ fn fates(lifetimes: &Lifetimes, loops: &Iterations) -> Vec<Fate> {
     let first = &loops.ranges[0];
     let eve = first.start.saturating_sub(2 * first.len())..first.start;
     let mut seen = FxHashMap::<(Place, Option<usize>), u64>::default();
-    let mut asked_last = FxHashMap::<Place, usize>::default();
-    for it in lifetimes.iter() {
-        if it.allocated.event().and_then(|event| loops.of(event)) == Some(last) {
-            *asked_last.entry(place(&it)).or_default() += 1;
-        }
-    }
+    let mut turns = Turns::default();
     for (row, it) in lifetimes.iter().enumerate() {
-        let Some(event) = it.allocated.event().filter(|_| it.is_live_after(end)) else { continue };
+        let Some(event) = it.allocated.event() else { continue };
         let iteration = loops.of(event);
-        if iteration.is_none() && !eve.contains(&event) {
+        let Some(usual) = usual.get(&place(&it)) else { continue };
+        let turn = turns.next(place(&it), iteration);
+        if !it.is_live_after(end) || (iteration.is_none() && (hidden || !eve.contains(&event))) {
             continue;
         }
-        let Some(usual) = usual.get(&place(&it)) else { continue };
         let known = usual.sizes.as_ref().is_none_or(|sizes| sizes.contains(&it.requested));
         // An iteration that was not finished still holds what it would have freed.
-        let unfinished = iteration == Some(last)
-            && asked_last.get(&place(&it)).is_none_or(|&asked| asked < usual.requests);
-        if !known || unfinished {
+        if !known || (iteration == Some(last) && !usual.turns.contains(&turn)) {
             continue;
         }
         // The first iteration also has what comes once, the last what the next would free.
@@ -275,6 +270,22 @@ fn fates(lifetimes: &Lifetimes, loops: &Iterations) -> Vec<Fate> {
         }
     }
     fates
+}
+
+/// Counts the requests of each place in each iteration.
+#[derive(Default)]
+struct Turns(FxHashMap<Place, (Option<usize>, usize)>);
+
+impl Turns {
+    /// Which one the next is, from 0.
+    fn next(&mut self, place: Place, iteration: Option<usize>) -> usize {
+        let (latest, turns) = self.0.entry(place).or_default();
+        if *latest != iteration {
+            (*latest, *turns) = (iteration, 0);
+        }
+        *turns += 1;
+        *turns - 1
+    }
 }
 
 /// What each of the places that leak adds to an iteration, told by those between the first and the last.
@@ -288,30 +299,21 @@ fn usual(
     let end = Moment::Event(loops.end().saturating_sub(1));
     // In how many iterations a place asks for this size and keeps it, the last of these, and the bytes.
     let mut sizes = FxHashMap::<(Place, u64), (usize, usize, u64)>::default();
-    let mut requests = FxHashMap::<(Place, usize), usize>::default();
+    let mut turns = Turns::default();
+    let mut usual = FxHashMap::<Place, Usual>::default();
     for it in lifetimes.iter() {
         let at = it.allocated.event().and_then(|event| loops.of(event));
         let Some(iteration) = at.filter(|at| (1..last).contains(at)) else { continue };
         let place = place(&it);
-        if !leaking.contains_key(&place) {
-            continue;
-        }
-        *requests.entry((place, iteration)).or_default() += 1;
+        let Some(found) = leaking.get(&place) else { continue };
+        let turn = turns.next(place, Some(iteration));
         if it.is_live_after(end) {
             let (times, latest, bytes) = sizes.entry((place, it.requested)).or_default();
             *times += usize::from(*times == 0 || *latest != iteration);
             (*latest, *bytes) = (iteration, bytes.saturating_add(it.requested));
-        }
-    }
-    let mut usual = FxHashMap::<Place, Usual>::default();
-    for (&place, found) in leaking {
-        let in_middle = || found.range(1..last).map(|(_, &bytes)| bytes);
-        let bytes = in_middle().max().unwrap_or(0);
-        usual.insert(place, Usual { bytes, sizes: None, requests: usize::MAX });
-    }
-    for (&(place, _), &asked) in &requests {
-        if let Some(usual) = usual.get_mut(&place) {
-            usual.requests = usual.requests.min(asked);
+            let usual = usual.entry(place).or_default();
+            usual.turns.insert(turn);
+            usual.bytes = found.range(1..last).map(|(_, &bytes)| bytes).max().unwrap_or(0);
         }
     }
     // Sizes that come back in a third of the iterations that keep something are those that leak, if they are most.

@@ -234,8 +234,8 @@ enum Key {
 struct Places(Vec<(u32, u32)>);
 
 impl Places {
-    /// Whether it comes at regular distances over most of the `requests`.
-    fn are_regular(&self, requests: usize) -> bool {
+    /// How many requests it comes around with, if it does so at regular distances and over most of the `requests`.
+    fn regular_span(&self, requests: usize) -> Option<usize> {
         let mut gaps: Vec<_> = self.0.windows(2).map(|pair| pair[1].0 - pair[0].0).collect();
         let span: u32 = gaps.iter().sum();
         gaps.sort_unstable();
@@ -243,8 +243,9 @@ impl Places {
         let odd = usize::from(gaps.len() >= 4);
         let (least, median) = (gaps[0], gaps[gaps.len() / 2]);
         let largest = gaps[gaps.len() - 1 - odd];
-        let covers = (span as usize + median as usize) * 5 >= requests * 2;
-        covers && largest <= median.saturating_mul(2) && least.saturating_mul(2) >= median
+        let span = span as usize + median as usize;
+        let regular = largest <= median.saturating_mul(2) && least.saturating_mul(2) >= median;
+        (regular && span * 5 >= requests * 2).then_some(span)
     }
 }
 
@@ -276,8 +277,13 @@ fn by_repetition(device: &DeviceView<'_>, live: &[u64]) -> Option<Iterations> {
             known.push((place as u32, event));
         }
     }
-    let regular = |it: &&Places| it.0.len() >= FEWEST && it.are_regular(requests.len());
-    let regular: Vec<_> = places.values().filter(regular).collect();
+    let regular = places.values().filter(|it| it.0.len() >= FEWEST);
+    let mut regular: Vec<_> =
+        regular.filter_map(|it| Some((it, it.regular_span(requests.len())?))).collect();
+    // What comes in a part of the loop only, as large inputs need it, does not say where it begins.
+    let widest = regular.iter().map(|&(_, span)| span).max()?;
+    regular.retain(|&(_, span)| span * 20 >= widest * 17);
+    let regular: Vec<_> = regular.into_iter().map(|(it, _)| it).collect();
     let mut votes = BTreeMap::<usize, usize>::new();
     for it in &regular {
         *votes.entry(it.0.len()).or_default() += 1;
