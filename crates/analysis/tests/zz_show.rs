@@ -2,7 +2,7 @@ use tonnage_analysis::report::{Report, ReportOptions};
 #[test]
 fn show() {
     for name in std::env::var("SHOW").unwrap_or_default().split_whitespace() {
-        let path = format!("{}/../../testdata/planted/{name}.pickle.gz", env!("CARGO_MANIFEST_DIR"));
+        let path = if name.contains("/") { format!("{}/../../testdata/{name}", env!("CARGO_MANIFEST_DIR")) } else { format!("{}/../../testdata/planted/{name}.pickle.gz", env!("CARGO_MANIFEST_DIR")) };
         let mut file = tonnage_snapshot::open(path.as_ref()).unwrap();
         if std::env::var_os("NOMARKS").is_some() { file.annotations.clear(); }
         let options = ReportOptions { without_replay: std::env::var_os("REPLAY").is_none(), ..ReportOptions::default() };

@@ -71,8 +71,10 @@ pub struct Growth {
     pub leak: u64,
     /// Of these, live where reserved memory first peaks.
     pub leak_at_peak: u64,
-    /// The most that an iteration asks for beyond the first one.
+    /// The most that an iteration asks for beyond the first steady one.
     pub longer_inputs: u64,
+    /// The first steady iteration, from 0.
+    pub steady: usize,
     /// The iteration that asks for most, from 0.
     pub longest: usize,
     /// Reserved memory gained since the first iteration that neither explains.
@@ -171,6 +173,7 @@ impl Grown {
                 leak: 0,
                 leak_at_peak: 0,
                 longer_inputs: 0,
+                steady: 0,
                 longest: 0,
                 fragmentation: 0,
                 lines: Vec::new(),
@@ -205,7 +208,7 @@ fn comes_back(found: &BTreeMap<usize, u64>, last: usize) -> bool {
     let between = last.saturating_sub(1);
     let count = found.range(1..last).count();
     let quarter = |i: usize| 1 + between * i / 4..1 + between * (i + 1) / 4;
-    (count >= 1 && count * 10 >= between * 6 && found.len() >= 2)
+    (count >= 1 && count * 10 >= between * 6 && found.range(..last).count() >= 2)
         || (between >= 8 && (0..4).all(|i| found.range(quarter(i)).next().is_some()))
 }
 
@@ -440,6 +443,7 @@ fn grow(
         leak,
         leak_at_peak,
         longer_inputs,
+        steady: first,
         longest,
         fragmentation,
         lines: named,

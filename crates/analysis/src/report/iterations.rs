@@ -10,8 +10,8 @@
 //!    history and with something freed in between, comes once an iteration. With stacks a request is known by its stack, else by its size and
 //!    those of its two neighbours. Loops inside an iteration have requests that come more often, so
 //!    the least frequent of the regular ones counts.
-//! 3. Tides: live bytes that rise, by at least a twentieth of the largest fall, and fall again by two
-//!    thirds of that.
+//! 3. Tides: live bytes that rise from nothing, not counting what is never freed, after as many requests each time;
+//!    else live bytes that rise, by at least a twentieth of the largest fall, and fall again by two thirds of that.
 //!
 //! Each is one pass over the entries, and none needs the sizes to be the same.
 
@@ -353,6 +353,26 @@ fn from_starts(starts: &[usize], device: &DeviceView<'_>) -> Vec<Range<usize>> {
     ranges
 }
 
+/// Where live bytes rise from nothing, if they do so after about as many requests each time.
+fn from_the_ground(device: &DeviceView<'_>, live: &[u64]) -> Option<Vec<usize>> {
+    let rises = (0..live.len()).filter(|&event| live[event] > 0 && before(live, event) == 0);
+    let starts: Vec<usize> = rises.map(|event| start_of_call(device, event)).collect();
+    let mut requests: Vec<usize> = starts
+        .windows(2)
+        .map(|pair| {
+            let between = device.entries[pair[0]..pair[1]].iter();
+            between.filter(|it| it.action == Action::Alloc).count()
+        })
+        .collect();
+    requests.sort_unstable();
+    let median = *requests.get(requests.len() / 2)?;
+    // The ends of a loop have what comes once.
+    let odd = requests.len() / 10 + 1;
+    let inner = requests.get(odd..requests.len().checked_sub(odd)?)?;
+    let regular = inner.first()? * 3 >= median * 2 && *inner.last()? * 2 <= median * 3;
+    (starts.len() > FEWEST && median >= 2 && regular).then_some(starts)
+}
+
 fn by_tides(device: &DeviceView<'_>, lifetimes: &Lifetimes) -> Option<Iterations> {
     // What is never freed only lifts the ground.
     let live =
@@ -366,6 +386,13 @@ fn by_tides(device: &DeviceView<'_>, lifetimes: &Lifetimes) -> Option<Iterations
     let least = fall / TIDE;
     if least == 0 {
         return None;
+    }
+    if let Some(starts) = from_the_ground(device, live) {
+        return Some(Iterations {
+            ranges: from_starts(&starts, device),
+            source: IterationSource::Tides,
+            includes_setup: false,
+        });
     }
     let mut starts = Vec::new();
     let (mut low, mut low_at, mut high) = (0_u64, 0_usize, 0_u64);

@@ -48,7 +48,7 @@ use std::fmt;
 
 use serde::Serialize;
 use tonnage_engine::Release;
-use tonnage_events::{Action, BlockState, Bytes, StreamId};
+use tonnage_events::{Action, BlockState, Bytes, StackId, StreamId};
 use tonnage_replay::job::Job;
 use tonnage_replay::recording::{Reading, RecordingOptions, read_recording};
 use tonnage_snapshot::SnapshotFile;
@@ -71,6 +71,7 @@ use crate::lifetimes::{Lifetime, Lifetimes, Moment};
 use growth::Grown;
 use lines::Lines;
 use purpose::Purposes;
+use verdict::Around;
 
 /// What a file does not say.
 #[derive(Clone, Debug, Default)]
@@ -250,7 +251,7 @@ impl Report {
             ));
         }
         let mut report = Self::look(device, &lifetimes, &levels, &reading, options, notes);
-        report.advice = advice::advise(&report, tried.as_ref());
+        report.advice = advice::advise(&report, tried.as_ref(), trains(device));
         report.verdict.text = paragraph(&report, tried.as_ref());
         report.settings = tried;
         Ok(report)
@@ -297,7 +298,10 @@ impl Report {
         let near = near_peak(levels, reserved.bytes);
         let near = state::state_at(device, lifetimes, near, &reading.pools);
         let near = WasteReport::of(&near, stream, &config, &mut lines);
-        let chosen = verdict::choose(&causes, &near, reserved.bytes).cloned();
+        let later = live.get(grew_at.event().unwrap_or(0)..).unwrap_or_default();
+        let live_later = later.iter().copied().max().unwrap_or(0);
+        let around = Around { near: &near, reserved: reserved.bytes, live_later };
+        let chosen = verdict::choose(&causes, &around).cloned();
         let verdict = chosen.unwrap_or_else(|| causes[0].clone());
         let blame = waste
             .kinds
@@ -368,6 +372,17 @@ fn choose_device<'a, 'f>(
         ordinal: ordinal.unwrap_or(0),
         present: devices.iter().map(|it| it.device.0).collect(),
     })
+}
+
+/// Whether something is trained: an optimizer leaves marks, a way back leaves its frames.
+fn trains(device: &DeviceView<'_>) -> bool {
+    let steps = || device.file.annotations.iter().any(|it| it.name.starts_with("Optimizer."));
+    let stacks = &device.file.stacks;
+    let goes_back = |frame: &tonnage_events::Frame| {
+        &*frame.name == "backward" && frame.filename.contains("/torch/autograd/")
+    };
+    let mut all = (0..stacks.len()).filter_map(|number| StackId::new(u32::try_from(number).ok()?));
+    steps() || all.any(|stack| stacks.frames(stack).iter().any(goes_back))
 }
 
 /// Live requested bytes after every entry: handed out and not yet given back by their owners.
