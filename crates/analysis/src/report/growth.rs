@@ -67,7 +67,7 @@ pub struct Growth {
     pub iterations: usize,
     /// Bytes that stay in an iteration of the leaking kind, on average.
     pub leak_per_iteration: u64,
-    /// Bytes that leaked in all.
+    /// Bytes that leaked in all, in iterations that the history has lost too.
     pub leak: u64,
     /// Of these, live where reserved memory first peaks.
     pub leak_at_peak: u64,
@@ -253,9 +253,18 @@ fn fates(lifetimes: &Lifetimes, loops: &Iterations) -> Vec<Fate> {
     let mut seen = FxHashMap::<(Place, Option<usize>), u64>::default();
     let mut turns = Turns::default();
     for (row, it) in lifetimes.iter().enumerate() {
-        let Some(event) = it.allocated.event() else { continue };
-        let iteration = loops.of(event);
         let Some(usual) = usual.get(&place(&it)) else { continue };
+        let Some(event) = it.allocated.event() else {
+            // Leaked by iterations that the history has lost. A size alone does not say so.
+            let alike = usual.sizes.as_ref().map_or(it.requested <= usual.bytes, |sizes| {
+                sizes.contains(&it.requested)
+            });
+            if it.stack.is_some() && it.is_live_after(end) && alike {
+                fates[row] = Fate::Leaks;
+            }
+            continue;
+        };
+        let iteration = loops.of(event);
         let turn = turns.next(place(&it), iteration);
         if !it.is_live_after(end) || (iteration.is_none() && (hidden || !eve.contains(&event))) {
             continue;
@@ -378,19 +387,21 @@ fn grow(
             leaked: 0,
         })
         .collect();
-    let (mut leak, mut leak_at_peak) = (0_u64, 0_u64);
+    let (mut leak, mut leak_at_peak, mut leak_before) = (0_u64, 0_u64, 0_u64);
     for (_, it) in lifetimes.iter().enumerate().filter(|&(row, _)| fates[row] == Fate::Leaks) {
         leak = leak.saturating_add(it.requested);
         if it.is_live_after(peak) {
             leak_at_peak = leak_at_peak.saturating_add(it.requested);
         }
-        if let Some(iteration) = iteration_of(&it, loops) {
+        if it.allocated == Moment::Before {
+            leak_before = leak_before.saturating_add(it.requested);
+        } else if let Some(iteration) = iteration_of(&it, loops) {
             each[iteration].leaked = each[iteration].leaked.saturating_add(it.requested);
         }
     }
     // What the loop gathered and freed before the peak was no leak.
     if leak_at_peak < leak / 2 && peak.event().is_some_and(|event| event >= loops.end()) {
-        (leak, leak_at_peak) = (0, 0);
+        (leak, leak_at_peak, leak_before) = (0, 0, 0);
     }
     let first = usize::from(!begins_steady(lifetimes, loops, fates));
     let longest = (first..each.len()).max_by_key(|&i| (each[i].passing, usize::MAX - i));
@@ -439,7 +450,7 @@ fn grow(
         kind,
         told_by: Some(loops.source),
         iterations: each.len(),
-        leak_per_iteration: leak / each.len().max(1) as u64,
+        leak_per_iteration: leak.saturating_sub(leak_before) / each.len().max(1) as u64,
         leak,
         leak_at_peak,
         longer_inputs,

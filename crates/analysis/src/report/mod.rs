@@ -294,6 +294,12 @@ impl Report {
         peak.iteration = grown.iterations.as_ref().and_then(|loops| loops.of(top.event()?));
         let (failed_requests, ooms) =
             oom::ooms(device, lifetimes, &reading.pools, options.total, &mut lines);
+        if options.total.is_none() && ooms.iter().any(|it| !it.by_limit) {
+            notes.push(
+                "the device was full: with --total SIZE, its bytes, the report says how much others held"
+                    .to_owned(),
+            );
+        }
         let causes = verdict::causes(&waste, &grown.growth, &peak, &ooms);
         let near = near_peak(levels, reserved.bytes);
         let near = state::state_at(device, lifetimes, near, &reading.pools);

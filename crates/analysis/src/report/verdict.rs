@@ -145,11 +145,17 @@ pub(super) fn causes(
             cause: Cause::Leak,
             bytes: growth.leak,
             text: format!(
-                "Each of {} iterations keeps {} for good{}: {} in all, and more with every iteration.",
+                "Each of {} iterations keeps {} for good{}: {} in all{}, and more with every iteration.",
                 growth.iterations,
                 Bytes(growth.leak_per_iteration),
                 at(&line),
-                Bytes(growth.leak)
+                Bytes(growth.leak),
+                // A leak now and then adds up to the same; one that the history begins with does not.
+                if growth.leak / 2 > growth.leak_per_iteration.saturating_mul(growth.iterations as u64) {
+                    ", most of it from before the history"
+                } else {
+                    ""
+                }
             ),
             line,
         });
