@@ -71,6 +71,7 @@ use crate::lifetimes::{Lifetime, Lifetimes, Moment};
 use growth::Grown;
 use lines::Lines;
 use purpose::Purposes;
+use state::States;
 use verdict::Around;
 
 /// What a file does not say.
@@ -276,7 +277,8 @@ impl Report {
         }
         let live = live_after(lifetimes.iter(), device.entries.len());
         let (grew_at, stream) = reserved_peak(device, levels);
-        let segments = state::state_at(device, lifetimes, grew_at, &reading.pools);
+        let states = States::new(device, lifetimes, levels, &reading.pools);
+        let segments = states.at(grew_at);
         let config = device.sizing();
         let waste = WasteReport::of(&segments, stream, &config, &mut lines);
         let blocks = segments.iter().flat_map(|it| &it.blocks);
@@ -293,7 +295,7 @@ impl Report {
         let mut peak = PeakReport::of(device, lifetimes, top, reserved, &purposes, &mut lines);
         peak.iteration = grown.iterations.as_ref().and_then(|loops| loops.of(top.event()?));
         let (failed_requests, ooms) =
-            oom::ooms(device, lifetimes, &reading.pools, options.total, &mut lines);
+            oom::ooms(device, &states, options.total, &mut lines);
         if options.total.is_none() && ooms.iter().any(|it| !it.by_limit) {
             notes.push(
                 "the device was full: with --total SIZE, its bytes, the report says how much others held"
@@ -302,7 +304,7 @@ impl Report {
         }
         let causes = verdict::causes(&waste, &grown.growth, &peak, &ooms);
         let near = near_peak(levels, reserved.bytes);
-        let near = state::state_at(device, lifetimes, near, &reading.pools);
+        let near = states.at(near);
         let near = WasteReport::of(&near, stream, &config, &mut lines);
         let later = live.get(grew_at.event().unwrap_or(0)..).unwrap_or_default();
         let live_later = later.iter().copied().max().unwrap_or(0);
