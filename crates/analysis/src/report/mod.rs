@@ -276,7 +276,7 @@ impl Report {
             );
         }
         let live = live_after(lifetimes.iter(), device.entries.len());
-        let (grew_at, stream) = reserved_peak(device, levels);
+        let (grew_at, stream) = reserved_peak(device, levels, &live);
         let states = States::new(device, lifetimes, levels, &reading.pools);
         let segments = states.at(grew_at);
         let config = device.sizing();
@@ -303,7 +303,7 @@ impl Report {
             );
         }
         let causes = verdict::causes(&waste, &grown.growth, &peak, &ooms);
-        let near = near_peak(levels, reserved.bytes);
+        let near = near_peak(levels, reserved.bytes).unwrap_or(grew_at);
         let near = states.at(near);
         let near = WasteReport::of(&near, stream, &config, &mut lines);
         let later = live.get(grew_at.event().unwrap_or(0)..).unwrap_or_default();
@@ -433,9 +433,20 @@ fn live_peak(live: &[u64], lifetimes: &Lifetimes, device: &DeviceView<'_>) -> Mo
     moment
 }
 
-/// When reserved memory first peaks, at the end of the request that grew it; and the stream that grew.
-fn reserved_peak(device: &DeviceView<'_>, levels: &Levels) -> (Moment, StreamId) {
-    let moment = levels.peak(|level| level.reserved).map_or(Moment::Before, |peak| peak.moment);
+/// When reserved memory first peaks, at the end of the request that grew it; and the stream that grew. A history
+/// that begins with the peak does not show what grew it: where most is live stands for that.
+fn reserved_peak(device: &DeviceView<'_>, levels: &Levels, live: &[u64]) -> (Moment, StreamId) {
+    let peak = levels.peak(|level| level.reserved);
+    let moment = peak.map_or(Moment::Before, |peak| peak.moment);
+    if moment == Moment::Before {
+        let full = |&event: &usize| {
+            peak.is_some_and(|peak| levels.after()[event].reserved == peak.bytes)
+        };
+        let most = (0..live.len()).filter(full).max_by_key(|&event| (live[event], usize::MAX - event));
+        if let Some(event) = most {
+            return (Moment::Event(event), device.entries[event].stream);
+        }
+    }
     let Moment::Event(event) = moment else {
         // The stream that has most is as good a guess as any.
         let mut by_stream = std::collections::BTreeMap::<StreamId, u64>::new();
@@ -459,11 +470,11 @@ fn reserved_peak(device: &DeviceView<'_>, levels: &Levels) -> (Moment, StreamId)
     (Moment::Event(if served { end } else { event }), stream)
 }
 
-/// When reserved memory first comes within 2 % of its peak.
-fn near_peak(levels: &Levels, peak: u64) -> Moment {
+/// When reserved memory first comes within 2 % of its peak; none if the history does not show that.
+fn near_peak(levels: &Levels, peak: u64) -> Option<Moment> {
     let near = peak - peak / 50;
     if levels.start.reserved >= near {
-        return Moment::Before;
+        return None;
     }
     let event = levels.after().iter().position(|level| level.reserved >= near);
     // The request that grew it is served by the next entry, or soon after.
@@ -471,9 +482,7 @@ fn near_peak(levels: &Levels, peak: u64) -> Moment {
         let rest = levels.after()[event..].windows(2);
         event + 1 + rest.take_while(|pair| pair[1].reserved > pair[0].reserved).count()
     };
-    event.map_or(Moment::Before, |event| {
-        Moment::Event(served(event).min(levels.after().len().saturating_sub(1)))
-    })
+    event.map(|event| Moment::Event(served(event).min(levels.after().len().saturating_sub(1))))
 }
 
 /// The verdict: what limits the job, and the one change that helps most.
