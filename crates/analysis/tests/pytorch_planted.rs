@@ -8,6 +8,9 @@ use tonnage_analysis::report::{Report, ReportOptions};
 use tonnage_events::Stacks;
 use tonnage_snapshot::SnapshotFile;
 
+/// Leaks whose snapshots were taken when everything had been freed.
+const LATE: [&str; 3] = ["leak_view", "leak_hidden_states_lstm", "leak_cnn_images"];
+
 fn recordings() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/planted");
     let paths = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
@@ -55,7 +58,10 @@ fn without_beginning(mut file: SnapshotFile) -> SnapshotFile {
 fn difference(file: &SnapshotFile, truth: &Value, lines: bool) -> Option<String> {
     // Where the program does not know what is to blame, the report has nothing to be compared with.
     let cause = truth["cause"].as_str()?;
-    let options = ReportOptions { total: truth["total"].as_u64(), ..ReportOptions::default() };
+    // Trying settings takes most of the time, and of the verdict only private pools come from a replay.
+    let without_replay = cause != "private_pool";
+    let total = truth["total"].as_u64();
+    let options = ReportOptions { total, without_replay, ..ReportOptions::default() };
     let verdict = Report::of(file, &options).unwrap().verdict;
     let told = format!("{} of {} bytes at {:?}", verdict.cause.name(), verdict.bytes, verdict.line);
     if verdict.cause.name() != cause {
@@ -85,7 +91,12 @@ fn check(change: fn(SnapshotFile) -> SnapshotFile, lines: bool) {
     let mut wrong = Vec::new();
     for path in recordings() {
         let file = change(tonnage_snapshot::open(&path).unwrap());
-        if let Some(difference) = difference(&file, &truth_of(&path), lines) {
+        let mut truth = truth_of(&path);
+        // What leaked before a ring begins is known by its stacks only.
+        if !lines && truth["ring"] == true {
+            truth["bytes"] = Value::Null;
+        }
+        if let Some(difference) = difference(&file, &truth, lines) {
             wrong.push(format!("{}: {difference}", path.file_name().unwrap().display()));
         }
     }
@@ -113,19 +124,22 @@ fn neither_marks_nor_stacks_are_needed() {
 }
 
 #[test]
-fn a_leak_is_found_though_the_history_lost_its_beginning() {
+fn a_history_that_lost_its_beginning_still_tells() {
     let mut wrong = Vec::new();
     for path in recordings() {
         let mut truth = truth_of(&path);
-        if truth["cause"] != "leak" {
+        let cause = truth["cause"].as_str().unwrap_or_default().to_owned();
+        // Growth from a length that is lost, or a peak that is, cannot be told.
+        if !matches!(&*cause, "leak" | "need" | "stream" | "private_pool" | "unsplit") {
             continue;
         }
         // Blocks that are freed before the snapshot is taken have lost their stacks with their beginning.
-        if truth["late"].as_bool() == Some(true) {
+        if cause == "leak" && LATE.iter().any(|name| path.ends_with(format!("{name}.pickle.gz"))) {
             truth["bytes"] = Value::Null;
         }
         let file = without_beginning(tonnage_snapshot::open(&path).unwrap());
-        if let Some(difference) = difference(&file, &truth, true) {
+        // Memory that was obtained before the history has no line.
+        if let Some(difference) = difference(&file, &truth, cause == "leak") {
             wrong.push(format!("{}: {difference}", path.file_name().unwrap().display()));
         }
     }
