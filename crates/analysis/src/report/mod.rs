@@ -497,11 +497,17 @@ fn paragraph(report: &Report, tried: Option<&Tried>) -> String {
     if report.history == HistoryKind::None {
         text += &format!("{} are reserved, {} of them asked for. ", Bytes(peak.bytes), Bytes(need));
     } else {
-        let share = peak.requested as f64 / peak.bytes.max(1) as f64 * 100.0;
+        let share = |bytes: u64| bytes as f64 / peak.bytes.max(1) as f64 * 100.0;
         text += &format!(
-            "Reserved memory peaks at {}; {share:.0} % of that was asked for and live. ",
-            Bytes(peak.bytes)
+            "Reserved memory peaks at {}; {:.0} % of that was asked for and live",
+            Bytes(peak.bytes),
+            share(peak.requested)
         );
+        // Another moment may need far more of it.
+        if share(need) > share(peak.requested) + 5.0 {
+            text += &format!(" then, and {:.0} % where most was live", share(need).min(100.0));
+        }
+        text += ". ";
     }
     text += match report.verdict.cause {
         Cause::Need => "What limits this job is true need: ",
