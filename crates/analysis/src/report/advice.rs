@@ -11,10 +11,10 @@ use serde::Serialize;
 use tonnage_events::Bytes;
 use tonnage_replay::what_if::WasteKind;
 
+use super::Report;
 use super::purpose::{Confidence, Purpose};
 use super::settings::Tried;
 use super::verdict::{Cause, Verdict};
-use super::Report;
 
 /// Savings below this share of what is reserved are not worth a change.
 const WORTHWHILE: f64 = 0.01;

@@ -235,7 +235,8 @@ fn fates(lifetimes: &Lifetimes, loops: &Iterations) -> Vec<Fate> {
             }
         }
     }
-    let middle = |found: &BTreeMap<usize, u64>| -> u64 { found.range(1..last).map(|it| it.1).sum() };
+    let middle =
+        |found: &BTreeMap<usize, u64>| -> u64 { found.range(1..last).map(|it| it.1).sum() };
     let all = middle(&together);
     staying.retain(|_, found| comes_back(found, last));
     // Sizes that differ from iteration to iteration hide a leak that no place shows.
@@ -256,9 +257,10 @@ fn fates(lifetimes: &Lifetimes, loops: &Iterations) -> Vec<Fate> {
         let Some(usual) = usual.get(&place(&it)) else { continue };
         let Some(event) = it.allocated.event() else {
             // Leaked by iterations that the history has lost. A size alone does not say so.
-            let alike = usual.sizes.as_ref().map_or(it.requested <= usual.bytes, |sizes| {
-                sizes.contains(&it.requested)
-            });
+            let alike = usual
+                .sizes
+                .as_ref()
+                .map_or(it.requested <= usual.bytes, |sizes| sizes.contains(&it.requested));
             if it.stack.is_some() && it.is_live_after(end) && alike {
                 fates[row] = Fate::Leaks;
             }

@@ -179,9 +179,8 @@ fn in_common(one: &[Asked], other: &[Asked]) -> usize {
 fn with_requests_of_the_next(device: &DeviceView<'_>, ranges: &[Range<usize>]) -> bool {
     let [first, second, third, ..] = ranges else { return true };
     let [first, second, third] = [first, second, third].map(|it| asked(device, it));
-    let share = |one: &[Asked], other: &[Asked]| {
-        in_common(one, other) as f64 / other.len().max(1) as f64
-    };
+    let share =
+        |one: &[Asked], other: &[Asked]| in_common(one, other) as f64 / other.len().max(1) as f64;
     share(&first, &second) >= 0.5 * share(&second, &third)
 }
 

@@ -294,8 +294,7 @@ impl Report {
         let top = live_peak(&live, lifetimes, device);
         let mut peak = PeakReport::of(device, lifetimes, top, reserved, &purposes, &mut lines);
         peak.iteration = grown.iterations.as_ref().and_then(|loops| loops.of(top.event()?));
-        let (failed_requests, ooms) =
-            oom::ooms(device, &states, options.total, &mut lines);
+        let (failed_requests, ooms) = oom::ooms(device, &states, options.total, &mut lines);
         if options.total.is_none() && ooms.iter().any(|it| !it.by_limit) {
             notes.push(
                 "the device was full: with --total SIZE, its bytes, the report says how much others held"
@@ -439,10 +438,10 @@ fn reserved_peak(device: &DeviceView<'_>, levels: &Levels, live: &[u64]) -> (Mom
     let peak = levels.peak(|level| level.reserved);
     let moment = peak.map_or(Moment::Before, |peak| peak.moment);
     if moment == Moment::Before {
-        let full = |&event: &usize| {
-            peak.is_some_and(|peak| levels.after()[event].reserved == peak.bytes)
-        };
-        let most = (0..live.len()).filter(full).max_by_key(|&event| (live[event], usize::MAX - event));
+        let full =
+            |&event: &usize| peak.is_some_and(|peak| levels.after()[event].reserved == peak.bytes);
+        let most =
+            (0..live.len()).filter(full).max_by_key(|&event| (live[event], usize::MAX - event));
         if let Some(event) = most {
             return (Moment::Event(event), device.entries[event].stream);
         }

@@ -95,12 +95,8 @@ impl Program {
 
     /// A scope of the optimizer, as PyTorch marks it.
     fn marked(&mut self, name: &str, inside: impl FnOnce(&mut Self)) {
-        let mark = |stage| Annotation {
-            name: name.into(),
-            stage,
-            device: DeviceId(0),
-            time_us: tick(),
-        };
+        let mark =
+            |stage| Annotation { name: name.into(), stage, device: DeviceId(0), time_us: tick() };
         self.marks.push(mark(Stage::Start));
         inside(self);
         self.marks.push(mark(Stage::End));
