@@ -3,25 +3,17 @@
 //! In:  a device, its lifetimes, its iterations.
 //! Out: a [`Growth`]: what leaks, what longer inputs ask for, and from which lines.
 //!
-//! # Note \[Staying, leaking, passing\]
-//!
-//! A block of a loop *stays* if it is still live where the last iteration ends, and was handed out before the one
-//! before that began: cuts lie somewhere inside the loop, and what the last iteration uses may come before the last
-//! of them. Parameters, optimizer states and workspaces stay; they come once. What comes from the
-//! same place again and again and stays each time *leaks*, and then so does what that place asked
-//! for in the first iteration and in the last. A place is a stack; without stacks, a size. A stack may be that of
-//! several requests; of these the sizes leak that come back.
-//!
-//! All else *passes*. The most that is passing at once, iteration by iteration, is what inputs decide:
-//! it is free of parameters, of optimizer states that the first step makes, and of leaks. So growth by longer
-//! inputs is the largest of these less the first that is steady.
+//! The most that is *passing* at once (see `fate.rs`), iteration by iteration, is what inputs decide: it is free of
+//! parameters, of optimizer states that the first step makes, and of leaks. So growth by longer inputs is the
+//! largest of these less the first that is steady.
 
 use std::collections::BTreeMap;
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 use serde::Serialize;
 use tonnage_events::StackId;
 
+use super::fate::{Fate, fates, in_loop, iteration_of};
 use super::iterations::{IterationSource, Iterations};
 use super::lines::Lines;
 use crate::device_view::DeviceView;
@@ -115,43 +107,11 @@ pub struct Iteration {
     pub leaked: u64,
 }
 
-/// What becomes of each allocation, by row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
-    Stays,
-    Leaks,
-    Passes,
-}
-
 /// Growth, and what the rest of the report takes from the same look.
 pub(super) struct Grown {
     pub(super) growth: Growth,
     pub(super) iterations: Option<Iterations>,
     pub(super) fates: Vec<Fate>,
-}
-
-/// What a block is known by from one iteration to the next.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Place {
-    Stack(StackId),
-    Size(u64),
-    /// All are one, where sizes are all there is and they differ each time.
-    Any,
-}
-
-fn place_of(it: &Lifetime) -> Place {
-    it.stack.map_or(Place::Size(it.requested), Place::Stack)
-}
-
-/// What a place that leaks adds to an iteration.
-#[derive(Default)]
-struct Usual {
-    /// The most that stays of one.
-    bytes: u64,
-    /// The sizes that come back each time; none where they differ.
-    sizes: Option<FxHashSet<u64>>,
-    /// Which of its requests in an iteration stay, counted from 0.
-    turns: FxHashSet<usize>,
 }
 
 impl Grown {
@@ -186,167 +146,6 @@ impl Grown {
         let growth = grow(device, lifetimes, levels, live, peak, loops, &fates, lines);
         Self { growth, iterations, fates }
     }
-}
-
-/// The iteration that an allocation begins in; those before the loop count as the first.
-fn iteration_of(it: &Lifetime, loops: &Iterations) -> Option<usize> {
-    match it.allocated {
-        Moment::Before => Some(0),
-        Moment::Event(event) if event < loops.ranges[0].start => Some(0),
-        Moment::Event(event) => loops.of(event),
-        Moment::After => None,
-    }
-}
-
-fn in_loop(it: &Lifetime, loops: &Iterations) -> bool {
-    it.allocated.event().is_some_and(|event| event >= loops.ranges[0].start)
-}
-
-/// Whether what happens in these iterations, of `last + 1`, happens again and again: in most of those between the
-/// first and the last, or now and then in each quarter of them. The ends of a loop tell nothing by themselves.
-fn comes_back(found: &BTreeMap<usize, u64>, last: usize) -> bool {
-    let between = last.saturating_sub(1);
-    let count = found.range(1..last).count();
-    let quarter = |i: usize| 1 + between * i / 4..1 + between * (i + 1) / 4;
-    (count >= 1 && count * 10 >= between * 6 && found.range(..last).count() >= 2)
-        || (between >= 8 && (0..4).all(|i| found.range(quarter(i)).next().is_some()))
-}
-
-/// What stays, by place and iteration.
-type Staying = FxHashMap<Place, BTreeMap<usize, u64>>;
-
-fn fates(lifetimes: &Lifetimes, loops: &Iterations) -> Vec<Fate> {
-    let last = loops.ranges.len() - 1;
-    let end = Moment::Event(loops.end().saturating_sub(1));
-    let mut fates = vec![Fate::Passes; lifetimes.len()];
-    let mut staying = Staying::default();
-    let mut together = BTreeMap::new();
-    for (row, it) in lifetimes.iter().enumerate() {
-        let Some(iteration) = iteration_of(&it, loops).filter(|_| it.is_live_after(end)) else {
-            continue;
-        };
-        if iteration + 1 < last {
-            fates[row] = Fate::Stays;
-        }
-        if in_loop(&it, loops) {
-            for found in [staying.entry(place_of(&it)).or_default(), &mut together] {
-                let bytes: &mut u64 = found.entry(iteration).or_default();
-                *bytes = bytes.saturating_add(it.requested);
-            }
-        }
-    }
-    let middle =
-        |found: &BTreeMap<usize, u64>| -> u64 { found.range(1..last).map(|it| it.1).sum() };
-    let all = middle(&together);
-    staying.retain(|_, found| comes_back(found, last));
-    // Sizes that differ from iteration to iteration hide a leak that no place shows.
-    let shown: u64 = staying.values().map(middle).sum();
-    let filled = together.range(1..last).count();
-    let hidden = shown * 2 < all && last >= 4 && filled * 10 >= (last - 1) * 8;
-    let place = |it: &Lifetime| if hidden { Place::Any } else { place_of(it) };
-    if hidden {
-        staying = Staying::from_iter([(Place::Any, together)]);
-    }
-    let usual = usual(lifetimes, loops, &staying, place);
-    // Where a loop begins is told by one of its requests, and others may come before it.
-    let first = &loops.ranges[0];
-    let eve = first.start.saturating_sub(2 * first.len())..first.start;
-    let mut seen = FxHashMap::<(Place, Option<usize>), u64>::default();
-    let mut turns = Turns::default();
-    for (row, it) in lifetimes.iter().enumerate() {
-        let Some(usual) = usual.get(&place(&it)) else { continue };
-        let Some(event) = it.allocated.event() else {
-            // Leaked by iterations that the history has lost. A size alone does not say so.
-            let alike = usual
-                .sizes
-                .as_ref()
-                .map_or(it.requested <= usual.bytes, |sizes| sizes.contains(&it.requested));
-            if it.stack.is_some() && it.is_live_after(end) && alike {
-                fates[row] = Fate::Leaks;
-            }
-            continue;
-        };
-        let iteration = loops.of(event);
-        let turn = turns.next(place(&it), iteration);
-        if !it.is_live_after(end) || (iteration.is_none() && (hidden || !eve.contains(&event))) {
-            continue;
-        }
-        let known = usual.sizes.as_ref().is_none_or(|sizes| sizes.contains(&it.requested));
-        // An iteration that was not finished still holds what it would have freed.
-        if !known || (iteration == Some(last) && !usual.turns.contains(&turn)) {
-            continue;
-        }
-        // The first iteration also has what comes once, the last what the next would free.
-        let bytes = seen.entry((place(&it), iteration)).or_default();
-        if bytes.saturating_add(it.requested) <= usual.bytes {
-            *bytes += it.requested;
-            fates[row] = Fate::Leaks;
-        }
-    }
-    fates
-}
-
-/// Counts the requests of each place in each iteration.
-#[derive(Default)]
-struct Turns(FxHashMap<Place, (Option<usize>, usize)>);
-
-impl Turns {
-    /// Which one the next is, from 0.
-    fn next(&mut self, place: Place, iteration: Option<usize>) -> usize {
-        let (latest, turns) = self.0.entry(place).or_default();
-        if *latest != iteration {
-            (*latest, *turns) = (iteration, 0);
-        }
-        *turns += 1;
-        *turns - 1
-    }
-}
-
-/// What each of the places that leak adds to an iteration, told by those between the first and the last.
-fn usual(
-    lifetimes: &Lifetimes,
-    loops: &Iterations,
-    leaking: &Staying,
-    place: impl Fn(&Lifetime) -> Place,
-) -> FxHashMap<Place, Usual> {
-    let last = loops.ranges.len() - 1;
-    let end = Moment::Event(loops.end().saturating_sub(1));
-    // In how many iterations a place asks for this size and keeps it, the last of these, and the bytes.
-    let mut sizes = FxHashMap::<(Place, u64), (usize, usize, u64)>::default();
-    let mut turns = Turns::default();
-    let mut usual = FxHashMap::<Place, Usual>::default();
-    for it in lifetimes.iter() {
-        let at = it.allocated.event().and_then(|event| loops.of(event));
-        let Some(iteration) = at.filter(|at| (1..last).contains(at)) else { continue };
-        let place = place(&it);
-        let Some(found) = leaking.get(&place) else { continue };
-        let turn = turns.next(place, Some(iteration));
-        if it.is_live_after(end) {
-            let (times, latest, bytes) = sizes.entry((place, it.requested)).or_default();
-            *times += usize::from(*times == 0 || *latest != iteration);
-            (*latest, *bytes) = (iteration, bytes.saturating_add(it.requested));
-            let usual = usual.entry(place).or_default();
-            usual.turns.insert(turn);
-            usual.bytes = found.range(1..last).map(|(_, &bytes)| bytes).max().unwrap_or(0);
-        }
-    }
-    // Sizes that come back in a third of the iterations that keep something are those that leak, if they are most.
-    let mut known = FxHashMap::<Place, (u64, FxHashSet<u64>)>::default();
-    for (&(place, size), &(times, _, bytes)) in &sizes {
-        let found = leaking.get(&place).map_or(0, |found| found.range(1..last).count());
-        if times * 3 >= found {
-            let (sum, sizes) = known.entry(place).or_default();
-            *sum = sum.saturating_add(bytes);
-            sizes.insert(size);
-        }
-    }
-    for (place, (sum, sizes)) in known {
-        let all: u64 = leaking[&place].range(1..last).map(|(_, &bytes)| bytes).sum();
-        if let Some(usual) = usual.get_mut(&place).filter(|_| sum * 2 >= all) {
-            usual.sizes = Some(sizes);
-        }
-    }
-    usual
 }
 
 /// Whether the first iteration is like those that follow. It is not if what precedes the loop is part of it, or if

@@ -5,8 +5,9 @@
 //!
 //! | part | lives in |
 //! | --- | --- |
-//! | where iterations begin | `iterations.rs` |
-//! | what stays, leaks and passes | `growth.rs` |
+//! | where iterations begin | `iterations.rs`; by the optimizer's marks: `marks.rs` |
+//! | what stays, leaks and passes | `fate.rs` |
+//! | what grows | `growth.rs` |
 //! | the state at a moment | `state.rs` |
 //! | reserved memory of no use, and whose | `waste.rs` |
 //! | what bytes are for | `purpose.rs` |
@@ -21,6 +22,10 @@
 mod lines;
 
 mod iterations;
+
+mod marks;
+
+mod fate;
 
 mod growth;
 

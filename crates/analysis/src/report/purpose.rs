@@ -19,7 +19,8 @@ use serde::Serialize;
 use tonnage_events::{StackId, Stacks};
 use tonnage_snapshot::Stage;
 
-use super::growth::{Fate, Grown};
+use super::fate::Fate;
+use super::growth::Grown;
 use crate::device_view::DeviceView;
 use crate::lifetimes::{Lifetime, Moment};
 
