@@ -51,6 +51,8 @@ struct Usual {
     sizes: Option<FxHashSet<u64>>,
     /// Which of its requests in an iteration stay, counted from 0.
     turns: FxHashSet<usize>,
+    /// Of these, how many entries the longest that did not stay lived: a leak now and then.
+    passed: FxHashMap<usize, usize>,
 }
 
 /// The iteration that an allocation begins in; those before the loop count as the first.
@@ -75,6 +77,11 @@ fn comes_back(found: &BTreeMap<usize, u64>, last: usize) -> bool {
     let quarter = |i: usize| 1 + between * i / 4..1 + between * (i + 1) / 4;
     (count >= 1 && count * 10 >= between * 6 && found.range(..last).count() >= 2)
         || (between >= 8 && (0..4).all(|i| found.range(quarter(i)).next().is_some()))
+}
+
+/// How many entries lie between its request and its free, if both are there.
+fn life(it: &Lifetime) -> Option<usize> {
+    Some(it.free_requested.event()? - it.allocated.event()?)
 }
 
 /// What stays, by place and iteration.
@@ -138,7 +145,13 @@ pub(super) fn fates(lifetimes: &Lifetimes, loops: &Iterations) -> Vec<Fate> {
         }
         let known = usual.sizes.as_ref().is_none_or(|sizes| sizes.contains(&it.requested));
         // An iteration that was not finished still holds what it would have freed.
-        if !known || (iteration == Some(last) && !usual.turns.contains(&turn)) {
+        let freed_as_usual = || {
+            let longest = usual.passed.get(&turn);
+            longest.zip(life(&it)).is_some_and(|(&longest, life)| life <= longest + longest / 4)
+        };
+        if !known
+            || (iteration == Some(last) && (!usual.turns.contains(&turn) || freed_as_usual()))
+        {
             continue;
         }
         // The first iteration also has what comes once, the last what the next would free.
@@ -193,6 +206,9 @@ fn usual(
             let usual = usual.entry(place).or_default();
             usual.turns.insert(turn);
             usual.bytes = found.range(1..last).map(|(_, &bytes)| bytes).max().unwrap_or(0);
+        } else if let Some(life) = life(&it) {
+            let longest = usual.entry(place).or_default().passed.entry(turn).or_default();
+            *longest = life.max(*longest);
         }
     }
     // Sizes that come back in a third of the iterations that keep something are those that leak, if they are most.

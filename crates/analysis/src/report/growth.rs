@@ -210,12 +210,12 @@ fn grow(
     let longer_inputs = each[longest].passing.saturating_sub(each[first].passing);
     let reserved_peak = levels.peak(|level| level.reserved).map_or(0, |peak| peak.bytes);
     let gained = each.iter().map(|it| it.reserved).max().unwrap_or(0);
-    let stayed: u64 = lifetimes
-        .iter()
-        .enumerate()
-        .filter(|(row, it)| fates[*row] == Fate::Stays && in_loop(it, loops))
-        .map(|(_, it)| it.requested)
-        .sum();
+    let stays_later = |(row, it): &(usize, Lifetime)| {
+        let later = in_loop(it, loops) && iteration_of(it, loops).is_some_and(|at| at > first);
+        fates[*row] == Fate::Stays && later
+    };
+    let stayed = lifetimes.iter().enumerate().filter(stays_later);
+    let stayed = stayed.fold(0_u64, |sum, (_, it)| sum.saturating_add(it.requested));
     let fragmentation = gained
         .saturating_sub(each[first].reserved)
         .saturating_sub(leak.saturating_add(longer_inputs).saturating_add(stayed));

@@ -312,7 +312,8 @@ impl Report {
         let near = WasteReport::of(&near, stream, &config, &mut lines);
         let later = live.get(grew_at.event().unwrap_or(0)..).unwrap_or_default();
         let live_later = later.iter().copied().max().unwrap_or(0);
-        let around = Around { near: &near, reserved: reserved.bytes, live_later };
+        let growth = &grown.growth;
+        let around = Around { near: &near, reserved: reserved.bytes, live_later, growth };
         let chosen = verdict::choose(&causes, &around).cloned();
         let verdict = chosen.unwrap_or_else(|| causes[0].clone());
         let blame = waste

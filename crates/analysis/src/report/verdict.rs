@@ -13,7 +13,8 @@
 //!    the device itself was full. Waste must have been as much when reserved memory first came within 2 % of
 //!    its peak: a last small segment may be obtained when most is free, and is not why so much is reserved. And it
 //!    must stay of no use: what is live at once later takes most of what was free for a moment. Where it takes
-//!    more than half, what is left must be 25 % of what is reserved;
+//!    more than half, what is left must be 25 % of what is reserved. Every caching allocator has some
+//!    fragmentation: where iterations add none, it must be half of what is reserved;
 //! 3. else `need`.
 
 use serde::Serialize;
@@ -30,6 +31,9 @@ use super::waste::WasteReport;
 const LEAK_SHARE: f64 = 0.05;
 const WASTE_SHARE: f64 = 0.15;
 const LEFT_SHARE: f64 = 0.25;
+/// The same for fragmentation that iterations do not add to, and from which share on they do.
+const SETTLED_SHARE: f64 = 0.5;
+const ADDED_SHARE: f64 = 0.05;
 
 /// What tells whether waste is why so much is reserved.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +44,8 @@ pub(super) struct Around<'a> {
     pub(super) reserved: u64,
     /// The most live requested bytes from there on.
     pub(super) live_later: u64,
+    /// What iterations do over time.
+    pub(super) growth: &'a Growth,
 }
 
 /// Why a job needs as much as it does.
@@ -138,9 +144,13 @@ pub(super) fn causes(
         ),
         line,
     });
-    let grown = |kind: GrowthKind| growth.lines.iter().find(|it| it.kind == kind);
+    // The way back runs on threads without a Python stack: the largest line that is known speaks for it.
+    let grown = |kind: GrowthKind| {
+        let mut lines = growth.lines.iter().filter(|it| it.kind == kind);
+        lines.find_map(|it| it.line.clone())
+    };
     if growth.leak > 0 {
-        let line = grown(GrowthKind::Leak).and_then(|it| it.line.clone());
+        let line = grown(GrowthKind::Leak);
         causes.push(Verdict {
             cause: Cause::Leak,
             bytes: growth.leak,
@@ -161,7 +171,7 @@ pub(super) fn causes(
         });
     }
     if growth.longer_inputs > 0 {
-        let line = grown(GrowthKind::LongerInputs).and_then(|it| it.line.clone());
+        let line = grown(GrowthKind::LongerInputs);
         causes.push(Verdict {
             cause: Cause::LongerInputs,
             bytes: growth.longer_inputs,
@@ -238,7 +248,11 @@ pub(super) fn choose<'a>(causes: &'a [Verdict], around: &Around<'_>) -> Option<&
     let reserved = around.reserved;
     let share = |bytes: u64| bytes as f64 / reserved.max(1) as f64;
     let left = reserved.saturating_sub(around.live_later);
+    let settled = around.growth.iterations > 0 && share(around.growth.fragmentation) < ADDED_SHARE;
     let mattered = |it: &&Verdict| {
+        if it.cause == Cause::Fragmentation && settled && share(it.bytes) < SETTLED_SHARE {
+            return false;
+        }
         let then = around.near.kinds.iter().find(|kind| Cause::from(kind.kind) == it.cause);
         let stays = left >= it.bytes / 2 || share(left) >= LEFT_SHARE;
         then.is_none_or(|kind| share(kind.bytes) >= WASTE_SHARE && stays)
