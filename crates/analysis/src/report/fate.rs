@@ -47,6 +47,9 @@ fn place_of(it: &Lifetime) -> Place {
 struct Usual {
     /// The most that stays of one.
     bytes: u64,
+    /// The same for the first two iterations and the last two: optimizer states of the same size come with those,
+    /// gradients stay of these. A stack tells them apart, a size does not.
+    at_ends: u64,
     /// The sizes that come back each time; none where they differ.
     sizes: Option<FxHashSet<u64>>,
     /// Which of its requests in an iteration stay, counted from 0.
@@ -82,6 +85,14 @@ fn comes_back(found: &BTreeMap<usize, u64>, last: usize) -> bool {
 /// How many entries lie between its request and its free, if both are there.
 fn life(it: &Lifetime) -> Option<usize> {
     Some(it.free_requested.event()? - it.allocated.event()?)
+}
+
+/// The sizes that are asked for right before and right after an allocation; `true` for the latter.
+fn neighbours_of(lifetimes: &Lifetimes, row: usize) -> [(bool, Option<u64>); 2] {
+    let size = |row: Option<usize>| {
+        row.filter(|&row| row < lifetimes.len()).map(|row| lifetimes.get(row).requested)
+    };
+    [(false, size(row.checked_sub(1))), (true, size(row.checked_add(1)))]
 }
 
 /// What stays, by place and iteration.
@@ -123,6 +134,21 @@ pub(super) fn fates(lifetimes: &Lifetimes, loops: &Iterations) -> Vec<Fate> {
     // Where a loop begins is told by one of its requests, and others may come before it.
     let first = &loops.ranges[0];
     let eve = first.start.saturating_sub(2 * first.len())..first.start;
+    // A size alone may be that of a parameter: in the loop it has other neighbours.
+    let mut neighbours = FxHashSet::default();
+    if lifetimes.iter().any(|it| it.stack.is_none()) {
+        let inner = |it: &Lifetime| {
+            let at = it.allocated.event().and_then(|event| loops.of(event));
+            at.is_some_and(|at| (1..last).contains(&at)) && it.is_live_after(end)
+        };
+        for (row, it) in lifetimes.iter().enumerate().filter(|(_, it)| inner(it)) {
+            neighbours.extend(neighbours_of(lifetimes, row).map(|its| (it.requested, its)));
+        }
+    }
+    let is_of_loop = |row: usize, it: &Lifetime| {
+        let mut its = neighbours_of(lifetimes, row).into_iter();
+        it.stack.is_some() || its.any(|its| neighbours.contains(&(it.requested, its)))
+    };
     let mut seen = FxHashMap::<(Place, Option<usize>), u64>::default();
     let mut turns = Turns::default();
     for (row, it) in lifetimes.iter().enumerate() {
@@ -140,7 +166,8 @@ pub(super) fn fates(lifetimes: &Lifetimes, loops: &Iterations) -> Vec<Fate> {
         };
         let iteration = loops.of(event);
         let turn = turns.next(place(&it), iteration);
-        if !it.is_live_after(end) || (iteration.is_none() && (hidden || !eve.contains(&event))) {
+        let before = || !hidden && eve.contains(&event) && is_of_loop(row, &it);
+        if !it.is_live_after(end) || (iteration.is_none() && !before()) {
             continue;
         }
         let known = usual.sizes.as_ref().is_none_or(|sizes| sizes.contains(&it.requested));
@@ -156,7 +183,8 @@ pub(super) fn fates(lifetimes: &Lifetimes, loops: &Iterations) -> Vec<Fate> {
         }
         // The first iteration also has what comes once, the last what the next would free.
         let bytes = seen.entry((place(&it), iteration)).or_default();
-        if bytes.saturating_add(it.requested) <= usual.bytes {
+        let inner = iteration.is_some_and(|at| at >= 2 && at + 1 < last);
+        if bytes.saturating_add(it.requested) <= if inner { usual.bytes } else { usual.at_ends } {
             *bytes += it.requested;
             fates[row] = Fate::Leaks;
         }
@@ -206,10 +234,17 @@ fn usual(
             let usual = usual.entry(place).or_default();
             usual.turns.insert(turn);
             usual.bytes = found.range(1..last).map(|(_, &bytes)| bytes).max().unwrap_or(0);
+            usual.at_ends = usual.bytes;
         } else if let Some(life) = life(&it) {
             let longest = usual.entry(place).or_default().passed.entry(turn).or_default();
             *longest = life.max(*longest);
         }
+    }
+    for (&place, usual) in usual.iter_mut().filter(|(place, _)| matches!(place, Place::Size(_))) {
+        let inner = leaking[&place].range(2..last.saturating_sub(1).max(2));
+        let mut inner: Vec<u64> = inner.map(|(_, &bytes)| bytes).collect();
+        inner.sort_unstable();
+        usual.at_ends = inner.get(inner.len() / 2).copied().unwrap_or(usual.bytes);
     }
     // Sizes that come back in a third of the iterations that keep something are those that leak, if they are most.
     let mut known = FxHashMap::<Place, (u64, FxHashSet<u64>)>::default();

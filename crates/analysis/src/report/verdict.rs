@@ -33,7 +33,7 @@ const WASTE_SHARE: f64 = 0.15;
 const LEFT_SHARE: f64 = 0.25;
 /// The same for fragmentation that iterations do not add to, and from which share on they do.
 const SETTLED_SHARE: f64 = 0.5;
-const ADDED_SHARE: f64 = 0.05;
+const ADDED_SHARE: f64 = 0.1;
 
 /// What tells whether waste is why so much is reserved.
 #[derive(Clone, Copy, Debug)]
