@@ -145,3 +145,20 @@ fn a_history_that_lost_its_beginning_still_tells() {
     }
     assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
 }
+
+#[test]
+fn expandable_segments_tell_the_devices_total() {
+    let mut told = 0;
+    for path in recordings() {
+        let file = tonnage_snapshot::open(&path).unwrap();
+        let options = ReportOptions { without_replay: true, ..ReportOptions::default() };
+        if let Some(total) = Report::of(&file, &options).unwrap().total {
+            // All were made on the device of this one, which knows.
+            let known = truth_of(&path.with_file_name("outside_raw.pickle.gz"));
+            let known = known["total"].as_u64().unwrap();
+            assert!((known..known + (64 << 20)).contains(&total), "{}: {total}", path.display());
+            told += 1;
+        }
+    }
+    assert!(told >= 4, "{told}");
+}

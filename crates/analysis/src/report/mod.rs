@@ -13,6 +13,7 @@
 //! | what bytes are for | `purpose.rs` |
 //! | what held the peak | `peak.rs` |
 //! | failed requests | `oom.rs` |
+//! | the device's bytes | `total.rs` |
 //! | settings, by replay | `settings.rs` |
 //! | the causes and the verdict | `verdict.rs` |
 //! | what to do | `advice.rs` |
@@ -38,6 +39,8 @@ mod purpose;
 mod peak;
 
 mod oom;
+
+mod total;
 
 mod settings;
 
@@ -299,8 +302,18 @@ impl Report {
         let top = live_peak(&live, lifetimes, device);
         let mut peak = PeakReport::of(device, lifetimes, top, reserved, &purposes, &mut lines);
         peak.iteration = grown.iterations.as_ref().and_then(|loops| loops.of(top.event()?));
-        let (failed_requests, ooms) = oom::ooms(device, &states, options.total, &mut lines);
-        if options.total.is_none() && ooms.iter().any(|it| !it.by_limit) {
+        let told = options.total.is_none().then(|| total::total_of(device, levels)).flatten();
+        if let Some(total) = told
+            && !notes.iter().any(|note| note.starts_with("device total: "))
+        {
+            notes.push(format!(
+                "device total: about {}, by the address ranges of expandable segments",
+                Bytes(total)
+            ));
+        }
+        let total = options.total.or(told);
+        let (failed_requests, ooms) = oom::ooms(device, &states, total, &mut lines);
+        if total.is_none() && ooms.iter().any(|it| !it.by_limit) {
             notes.push(
                 "the device was full: with --total SIZE, its bytes, the report says how much others held"
                     .to_owned(),
@@ -333,7 +346,7 @@ impl Report {
             history: inspection.history,
             conf: device.file.settings.as_ref().map_or(String::new(), |it| it.conf.clone()),
             limit: options.limit,
-            total: options.total,
+            total,
             verdict,
             causes,
             waste,
