@@ -14,7 +14,7 @@
 //!    its peak: a last small segment may be obtained when most is free, and is not why so much is reserved. And it
 //!    must stay of no use: what is live at once later takes most of what was free for a moment. Where it takes
 //!    more than half, what is left must be 25 % of what is reserved. Every caching allocator has some
-//!    fragmentation: where iterations add none, it must be half of what is reserved;
+//!    fragmentation: where iterations add none, half of what is reserved must be left;
 //! 3. else `need`.
 
 use serde::Serialize;
@@ -250,7 +250,7 @@ pub(super) fn choose<'a>(causes: &'a [Verdict], around: &Around<'_>) -> Option<&
     let left = reserved.saturating_sub(around.live_later);
     let settled = around.growth.iterations > 0 && share(around.growth.fragmentation) < ADDED_SHARE;
     let mattered = |it: &&Verdict| {
-        if it.cause == Cause::Fragmentation && settled && share(it.bytes) < SETTLED_SHARE {
+        if it.cause == Cause::Fragmentation && settled && share(left.min(it.bytes)) < SETTLED_SHARE {
             return false;
         }
         let then = around.near.kinds.iter().find(|kind| Cause::from(kind.kind) == it.cause);
