@@ -14,7 +14,7 @@ use serde::Serialize;
 use tonnage_events::StackId;
 
 use super::fate::{Fate, fates, in_loop, iteration_of};
-use super::iterations::{IterationSource, Iterations};
+use super::iterations::{IterationSource, Iterations, before};
 use super::lines::Lines;
 use crate::device_view::DeviceView;
 use crate::levels::Levels;
@@ -158,6 +158,17 @@ fn begins_steady(lifetimes: &Lifetimes, loops: &Iterations, fates: &[Fate]) -> b
     !loops.includes_setup && lifetimes.iter().enumerate().filter(made).count() <= WORKSPACES
 }
 
+/// Whether live bytes rise from one iteration to the next by at least half of what leaks.
+fn rises(live: &[u64], loops: &Iterations, each: &[Iteration]) -> bool {
+    let inner = 1..each.len().saturating_sub(1).max(1);
+    let kept = each[inner.clone()].iter().fold(0_u64, |sum, it| sum.saturating_add(it.leaked));
+    let [from, to] = [inner.start, inner.end].map(|at| {
+        let start = loops.ranges.get(at).map_or(loops.end(), |it| it.start);
+        before(live, start)
+    });
+    to.saturating_sub(from) >= kept / 2
+}
+
 #[allow(clippy::too_many_arguments, reason = "what one look at a history yields")]
 fn grow(
     device: &DeviceView<'_>,
@@ -200,8 +211,11 @@ fn grow(
             each[iteration].leaked = each[iteration].leaked.saturating_add(it.requested);
         }
     }
-    // What the loop gathered and freed before the peak was no leak.
-    if leak_at_peak < leak / 2 && peak.event().is_some_and(|event| event >= loops.end()) {
+    // What the loop gathered and freed before the peak was no leak. Nor is what a way back through equal layers makes:
+    // it looks like a loop that keeps its gradients, but gives back more than it keeps.
+    let freed_later =
+        leak_at_peak < leak / 2 && peak.event().is_some_and(|event| event >= loops.end());
+    if freed_later || !rises(live, loops, &each) {
         (leak, leak_at_peak, leak_before) = (0, 0, 0);
     }
     let first = usize::from(!begins_steady(lifetimes, loops, fates));

@@ -78,7 +78,7 @@ impl Iterations {
 }
 
 /// Live bytes before an entry.
-fn before(live: &[u64], event: usize) -> u64 {
+pub(super) fn before(live: &[u64], event: usize) -> u64 {
     event.checked_sub(1).and_then(|event| live.get(event)).copied().unwrap_or(0)
 }
 
