@@ -7,6 +7,8 @@
 // What verbs share.
 mod input;
 
+mod outcome_text;
+
 mod output;
 
 mod progress;

@@ -115,7 +115,8 @@ impl Witness<'_> {
     fn contradicts_free(&self, index: usize) -> Option<String> {
         let address = self.entries[index].address;
         let in_use = self.at_end.contains_key(&address);
-        let mistaken = self.timeline.completes_without_free(index + 1)
+        let mistaken = self.timeline.completion(index).is_none()
+            && self.timeline.completes_without_free(index + 1)
             && self.timeline.lives_on(index, address, in_use);
         mistaken.then(|| {
             let freed = self.entries[index + 1].address;
