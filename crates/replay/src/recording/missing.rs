@@ -8,6 +8,7 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 use tonnage_events::{Action, Address, BlockState, SnapshotSegment, TraceEntry};
 
+use super::witness::PAGE_UNIT;
 use crate::outcome::Difference;
 
 /// What the lives of the blocks lack.
@@ -17,8 +18,12 @@ pub(super) struct Missing {
     completion: Option<(usize, Address)>,
     /// The first block that is freed, or in use at the end, though nothing allocates it.
     alloc: Option<Gap>,
+    /// The first fixed segment that is gone, though nothing gives it back, and the entry that obtained it.
+    segment: Option<(usize, Address)>,
     /// Whether some free completes that nobody asked for: an entry that is wrong then, rather than missing.
     has_orphans: bool,
+    /// Whether some free waited for another stream.
+    has_waits: bool,
 }
 
 /// Where an `alloc` is missing.
@@ -62,6 +67,7 @@ impl Missing {
             missing.follow(&mut lives, index, entry);
         }
         missing.compare_end(&lives, at_end);
+        missing.segment = lost_segment(entries, at_end);
         missing
     }
 
@@ -85,6 +91,7 @@ impl Missing {
                 };
                 self.alloc.get_or_insert(Gap { address, after, by: Some(index) });
             }
+            (Some(Life::Pending(Some(free))), Life::Free(_)) => self.has_waits |= free + 1 < index,
             (None | Some(Life::Allocated | Life::Free(_)), Life::Free(_)) => {
                 self.has_orphans = true
             }
@@ -131,13 +138,20 @@ impl Missing {
         let (free, address) = self.completion.filter(|_| !self.has_orphans)?;
         let event = free + 1;
         let expected = entries.get(event).map_or_else(|| "the end".to_owned(), ToString::to_string);
-        let got =
-            format!("free_completed {address}: entry {free} frees it, and nothing completes that");
+        let waited = if self.has_waits { ", here or later" } else { "" };
+        let got = format!(
+            "free_completed {address}{waited}: entry {free} frees it, and nothing completes that"
+        );
         (event <= found.event).then_some(Difference { event, expected, got })
     }
 
-    /// Which `alloc` is missing before the difference that was found, in words.
-    pub(super) fn describe_alloc(&self, found: &Difference) -> Option<String> {
+    /// What is missing before the difference that was found, in words.
+    pub(super) fn describe(&self, found: &Difference) -> Option<String> {
+        if let Some((obtained, address)) = self.segment {
+            return Some(format!(
+                "nothing gives back the segment at {address} that entry {obtained} obtains, and it is gone"
+            ));
+        }
         let Gap { address, after, by } = self.alloc?;
         let after = after.filter(|&after| after < found.event);
         let since = after.map_or_else(String::new, |after| format!(" after entry {after}"));
@@ -148,34 +162,74 @@ impl Missing {
     }
 }
 
-/// Where memory is obtained and no request follows it, the entry behind it is the one that cannot be. Told
-/// from a wrong address by what uses that memory later, or by the segment at the end.
+/// The first fixed segment that is obtained twice without being given back in between, or is not there at
+/// the end.
+fn lost_segment(entries: &[TraceEntry], at_end: &[SnapshotSegment]) -> Option<(usize, Address)> {
+    let mut held = FxHashMap::default();
+    let mut lost = Vec::new();
+    for (index, entry) in entries.iter().enumerate() {
+        match entry.action {
+            Action::SegmentAlloc => {
+                lost.extend(
+                    held.insert(entry.address, index).map(|before| (before, entry.address)),
+                );
+            }
+            Action::SegmentFree => drop(held.remove(&entry.address)),
+            _ => {}
+        }
+    }
+    for segment in at_end {
+        held.remove(&segment.address);
+    }
+    lost.extend(held.into_iter().map(|(address, index)| (index, address)));
+    lost.into_iter().min()
+}
+
+/// Where memory is obtained and what follows is not the request that it was for, the entry behind it is the
+/// one that cannot be; unless it is the address that is wrong, and nothing else names it.
 pub(super) fn behind_obtained(
-    found: &Difference,
+    suspect: &Difference,
     entries: &[TraceEntry],
     at_end: &[SnapshotSegment],
 ) -> Option<Difference> {
-    let obtained = entries.get(found.event)?;
-    let next = entries.get(found.event + 1);
-    let obtains = matches!(obtained.action, Action::SegmentAlloc | Action::SegmentMap);
-    if !obtains || next.is_some_and(|next| next.action == Action::Alloc) {
-        return None;
-    }
-    let holds = |address: Address| {
+    let obtained = entries.get(suspect.event)?;
+    let event = suspect.event + 1;
+    let next = entries.get(event);
+    let inside = |address: Address| {
         address.0.checked_sub(obtained.address.0).is_some_and(|offset| offset < obtained.size)
     };
-    let later = &entries[found.event + 1..];
-    let used = later.iter().any(|it| it.action != Action::Oom && holds(it.address))
-        || at_end.iter().any(|segment| {
-            obtained
-                .address
-                .0
-                .checked_sub(segment.address.0)
-                .is_some_and(|it| it < segment.total_size)
-        });
-    used.then(|| Difference {
-        event: found.event + 1,
+    let holds = |alloc: &TraceEntry| match obtained.action {
+        Action::SegmentAlloc => alloc.address == obtained.address,
+        _ => {
+            let offset = obtained.address.0.checked_sub(alloc.address.0);
+            inside(alloc.address) || offset.is_some_and(|offset| offset < alloc.size)
+        }
+    };
+    if next.is_some_and(|next| next.action == Action::Alloc && holds(next)) {
+        return None;
+    }
+    let mut later = entries[event..].iter();
+    let named = match obtained.action {
+        Action::SegmentAlloc => {
+            later.any(|it| it.action == Action::SegmentFree && it.address == obtained.address)
+                || at_end.iter().any(|segment| segment.address == obtained.address)
+        }
+        Action::SegmentMap if obtained.address.0.is_multiple_of(PAGE_UNIT) => {
+            let unmaps_or_frees = [Action::SegmentUnmap, Action::FreeRequested];
+            later.any(|it| unmaps_or_frees.contains(&it.action) && inside(it.address))
+                || at_end.iter().any(|run| run.expandable && overlap(run, obtained))
+        }
+        _ => false,
+    };
+    named.then(|| Difference {
+        event,
         expected: next.map_or_else(|| "the end".to_owned(), ToString::to_string),
-        got: format!("an alloc, for which entry {} obtained memory", found.event),
+        got: format!("an alloc, for which entry {} obtained memory", suspect.event),
     })
+}
+
+fn overlap(segment: &SnapshotSegment, pages: &TraceEntry) -> bool {
+    let end = |address: Address, size: u64| address.0.saturating_add(size);
+    segment.address.0 < end(pages.address, pages.size)
+        && pages.address.0 < end(segment.address, segment.total_size)
 }

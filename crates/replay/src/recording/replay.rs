@@ -182,7 +182,12 @@ impl Recording {
         }
         let found = attempt.parting.map(|parting| parting.difference);
         let difference = match (found, contradicted) {
-            (Some(found), Some(blamed)) if self.is_to_blame(&blamed, &found) => Some(blamed),
+            (Some(found), Some(blamed)) if self.is_to_blame(&blamed, &found) => {
+                let behind = surely
+                    .filter(|surely| *surely == blamed)
+                    .and_then(|_| behind_obtained(&blamed, &self.entries, &self.segments));
+                Some(behind.unwrap_or(blamed))
+            }
             (None, Some(by_time)) if surely.is_none() => {
                 let Difference { event, got, .. } = by_time;
                 inferred.push(format!("time: entry {event} is out of order: {got}"));
@@ -229,7 +234,7 @@ impl Recording {
         if let Some(traced) = traced {
             return traced;
         }
-        let told = missing.describe_alloc(&found).map(|what| format!(": {what}"));
+        let told = missing.describe(&found).map(|what| format!(": {what}"));
         if told.is_some() || !explained {
             inferred.push(format!(
                 "difference: the recording and the replay part here; the cause may lie earlier{}",

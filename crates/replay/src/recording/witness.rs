@@ -12,7 +12,7 @@ use super::timeline::Timeline;
 use crate::outcome::Difference;
 
 /// Pages lie at multiples of this.
-const PAGE_UNIT: u64 = 2 << 20;
+pub(super) const PAGE_UNIT: u64 = 2 << 20;
 
 /// The first entry that is contradicted by others, and the first that is contradicted by more than
 /// the time of its neighbours.

@@ -25,7 +25,7 @@ use tonnage_snapshot::SnapshotFile;
 
 pub(super) use self::blocks::lengthened;
 use super::ranges::granted_before;
-use super::settings::{config_of, release_of};
+use super::settings::recorded_config;
 use super::timeline::Timeline;
 
 /// The largest rounded size of small pools, and the most that stays unsplit in large ones.
@@ -43,10 +43,7 @@ const LAST_ADDRESS: u64 = 1 << 62;
 #[must_use]
 pub fn rebuild_start(file: &SnapshotFile, ordinal: usize) -> Vec<SnapshotSegment> {
     let Some(entries) = file.traces.get(ordinal) else { return Vec::new() };
-    let default = Default::default();
-    let settings = file.settings.as_ref().unwrap_or(&default);
-    let release = release_of(file, &mut Vec::new());
-    let (config, _) = config_of(settings, release, &mut Vec::new());
+    let config = recorded_config(file);
     let segments = segments_of(file, ordinal);
     let timeline = Timeline::of(entries, granted_before(entries, &segments));
     start_of(entries, 0, &timeline, &segments, &config).segments
