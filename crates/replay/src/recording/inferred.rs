@@ -15,6 +15,13 @@ pub(super) fn describe(attempt: &Attempt, limit: Option<u64>, inferred: &mut Vec
             attempt.pools_concluded
         ));
     }
+    if attempt.parting.is_some() && attempt.pools_tried {
+        inferred.push(
+            "pools: private ones that are gone by the end were tried, and none found that fit; which segments \
+             shared a pool is not in the file, so that a reading that fits may have been missed"
+                .to_owned(),
+        );
+    }
     if attempt.gave_up {
         inferred.push(format!(
             "search: it gave up before it had played the recording {MOST_WORK} times; there may be a reading \
