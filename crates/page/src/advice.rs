@@ -16,7 +16,7 @@ pub(crate) fn advice(report: &Report) -> Markup {
             ol.advice {
                 @for it in &report.advice {
                     li {
-                        p.saves { strong { (bytes(it.bytes)) } " less " span.muted { (basis(it.basis)) } }
+                        p.saves { strong { (bytes(it.bytes)) } " saved, " (basis(it.basis)) }
                         div {
                             p { (sentence(&capital(&it.change))) "." }
                             @if let Some(line) = &it.line { p.where { "At " (name(line)) } }

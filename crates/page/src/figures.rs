@@ -73,14 +73,35 @@ pub(crate) fn bar(part: u64, largest: u64) -> Markup {
     }
 }
 
-/// The end of a scale with four equal parts that are easy to read, not below `most`.
-pub(crate) fn scale(most: u64) -> u64 {
-    let quarter = most.div_ceil(4).max(1);
-    let unit = 1_u64 << (quarter.ilog2() / 10 * 10);
-    let steps = quarter.div_ceil(unit);
-    let nice = [1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 25, 30, 40, 50, 60, 80, 100, 150, 200, 250, 300];
-    let nice = nice.into_iter().chain([400, 500, 600, 800, 1024]).find(|&it| it >= steps);
-    nice.unwrap_or(1024).saturating_mul(unit).saturating_mul(4)
+/// A scale from 0 in four equal steps that are easy to read.
+pub(crate) struct Scale {
+    /// The end, not below what is drawn.
+    pub(crate) top: u64,
+    unit: u64,
+}
+
+impl Scale {
+    /// A scale that has room for `most`.
+    pub(crate) fn of(most: u64) -> Self {
+        const NICE: [f64; 21] = [
+            0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0,
+            40.0, 50.0, 60.0, 80.0, 100.0,
+        ];
+        let unit = 1_u64 << (most.max(1).ilog2() / 10 * 10).min(30);
+        let quarter = most as f64 / unit as f64 / 4.0;
+        let nice = NICE.into_iter().find(|&it| it >= quarter);
+        let quarter = nice.unwrap_or_else(|| (quarter / 25.0).ceil() * 25.0);
+        // More than can be counted is more than can be drawn.
+        let top = (quarter * 4.0 * unit as f64) as u64;
+        Self { top: top.max(4), unit }
+    }
+
+    /// The number at one of its steps, from 0 to 4, all in the same unit.
+    pub(crate) fn label(&self, step: u64) -> String {
+        let name = ["bytes", "KiB", "MiB", "GiB"][(self.unit.ilog2() / 10) as usize];
+        let value = self.top as f64 * step as f64 / 4.0 / self.unit as f64;
+        if step == 0 { "0".to_owned() } else { format!("{value} {name}") }
+    }
 }
 
 #[cfg(test)]
@@ -98,14 +119,22 @@ mod tests {
 
     #[test]
     fn a_scale_holds_what_is_drawn_and_wastes_less_than_half() {
-        for shift in 0..62 {
+        for shift in 0..63 {
             for more in [0, 1, 7] {
-                let most = (1_u64 << shift).saturating_mul(8 + more) / 8;
-                let end = scale(most);
-                assert!(end >= most && (most < 8 || end / 2 <= most), "{most}: {end}");
+                let most = (1_u64 << shift) / 8 * (8 + more);
+                let top = Scale::of(most).top;
+                assert!(top >= most && (most < 8 || top / 2 <= most), "{most}: {top}");
             }
         }
-        assert_eq!(scale(9_472_835_584), 12 << 30);
-        assert!(scale(u64::MAX) > u64::MAX / 2);
+        assert!(Scale::of(u64::MAX).top > u64::MAX / 2);
+    }
+
+    #[test]
+    fn the_steps_of_a_scale_are_short_numbers_of_one_unit() {
+        let labels =
+            |most: u64| [4, 3, 2, 1, 0].map(|step| Scale::of(most).label(step)).join(" | ");
+        assert_eq!(labels(3_198_156_800), "3 GiB | 2.25 GiB | 1.5 GiB | 0.75 GiB | 0");
+        assert_eq!(labels(9_472_835_584), "10 GiB | 7.5 GiB | 5 GiB | 2.5 GiB | 0");
+        assert_eq!(labels(230 << 20), "240 MiB | 180 MiB | 120 MiB | 60 MiB | 0");
     }
 }

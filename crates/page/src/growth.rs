@@ -73,6 +73,9 @@ fn kinds(growth: &Growth) -> Markup {
     }
 }
 
+/// The width of an iteration's bar and the gap beside it, if there is room.
+const BAR: usize = 44;
+
 /// A bar for each iteration; its figures in a table.
 fn each(growth: &Growth) -> Markup {
     let each = &growth.each;
@@ -80,7 +83,7 @@ fn each(growth: &Growth) -> Markup {
     let wide = 1.0 / each.len().max(1) as f64;
     let left_out = growth.iterations.saturating_sub(each.len());
     html! {
-        svg.iterations role="img"
+        svg.iterations role="img" width=(each.len() * BAR)
             aria-label="Most reserved and most live bytes of each iteration; the table below has the figures" {
             @for (place, it) in each.iter().enumerate() {
                 @let (high, low) = (share(it.reserved, most), share(it.requested, most));

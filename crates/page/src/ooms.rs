@@ -15,9 +15,17 @@ pub(crate) fn ooms(report: &Report) -> Markup {
         section aria-labelledby="ooms-h" {
             h2 #ooms-h { "Failed requests: " (grouped(report.failed_requests as u64)) }
             @if left_out > 0 {
-                p.under { "The first ones and the last; " (grouped(left_out as u64)) " between them are left out." }
+                p.under { "The first ones and the last are explained, " (grouped(left_out as u64)) " between them are not." }
             }
-            @for it in &report.ooms { (failed(it)) }
+            // The first and the last tell most.
+            @if let Some(first) = report.ooms.first() { (failed(first)) }
+            @if let Some(between) = report.ooms.get(1..report.ooms.len() - 1).filter(|it| !it.is_empty()) {
+                details {
+                    summary { (grouped(between.len() as u64)) " more after the first" }
+                    @for it in between { (failed(it)) }
+                }
+            }
+            @if report.ooms.len() > 1 { @if let Some(last) = report.ooms.last() { (failed(last)) } }
         }
     }
 }

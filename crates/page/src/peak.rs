@@ -74,16 +74,19 @@ fn lines(peak: &PeakReport) -> Markup {
 }
 
 fn largest(peak: &PeakReport) -> Markup {
+    let has_lines = peak.top.iter().any(|it| it.line.is_some());
     html! {
-        table {
+        table.largest {
             thead { tr {
-                th.number scope="col" { "Size" } th.number scope="col" { "Share" }
-                th scope="col" { "Purpose" } th scope="col" { "Lived" } th scope="col" { "Line" }
+                th.number scope="col" { "Size" } th.number.exact scope="col" { "Share" }
+                th scope="col" { "Purpose" } th scope="col" { "Lived" }
+                @if has_lines { th scope="col" { "Line" } }
             } }
             tbody { @for it in &peak.top { tr {
                 td.number { (bytes(it.bytes)) }
-                td.number { (percent(it.bytes, peak.requested)) }
-                td { (it.purpose.name()) } td { (lived(it)) } td { (line(it.line.as_deref())) }
+                td.number.exact { (percent(it.bytes, peak.requested)) }
+                td { (it.purpose.name()) } td { (lived(it)) }
+                @if has_lines { td { (line(it.line.as_deref())) } }
             } } }
         }
     }

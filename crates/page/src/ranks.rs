@@ -20,7 +20,7 @@ pub(crate) fn ranks(ranks: &Ranks) -> Markup {
         section.verdict aria-labelledby="ranks-h" {
             h2 #ranks-h { (grouped(ranks.ranks.len() as u64)) " files side by side" }
             p.lead { (sentence(&ranks.text)) }
-            table.ranks {
+            div.wide { table.ranks {
                 thead { tr {
                     th scope="col" { "File" } th.bars { span.unseen { "Need and reserved" } }
                     th.number scope="col" { "Reserved" } th.number scope="col" { "Need" }
@@ -44,7 +44,7 @@ pub(crate) fn ranks(ranks: &Ranks) -> Markup {
                         td { (report.verdict.cause.name()) }
                     }
                 } }
-            }
+            } }
             @if left_out > 0 { p.muted { (grouped(left_out as u64)) " files are left out." } }
         }
         (document::report(&limit.file, &limit.report))

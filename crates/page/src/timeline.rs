@@ -9,7 +9,7 @@ use maud::{Markup, html};
 use tonnage_analysis::report::{Report, Span, Timeline};
 use tonnage_events::Bytes;
 
-use crate::figures::{At, bytes, count, duration, grouped, scale, share};
+use crate::figures::{At, Scale, bytes, count, duration, grouped, share};
 
 /// More iterations than this are not told apart.
 const MARKED: usize = 120;
@@ -26,7 +26,8 @@ pub(crate) fn timeline(report: &Report) -> Markup {
     let most = most.unwrap_or(0);
     // A limit far above says little and would flatten everything else.
     let limit = report.limit.filter(|&limit| limit / 2 <= most);
-    let top = scale(most.max(limit.unwrap_or(0)));
+    let scale = Scale::of(most.max(limit.unwrap_or(0)));
+    let top = scale.top;
     let place = |event: usize| At(share(event as u64, timeline.events as u64));
     let height = |bytes: u64| At(1.0 - share(bytes, top));
     let iterations = &timeline.iterations;
@@ -37,7 +38,7 @@ pub(crate) fn timeline(report: &Report) -> Markup {
             p.under { (spanned(report)) }
             div.chart {
                 div.scale aria-hidden="true" {
-                    @for quarter in (0..=4).rev() { span { (short(top / 4 * quarter)) } }
+                    @for quarter in (0..=4).rev() { span { (scale.label(quarter)) } }
                 }
                 svg #time.plot role="img" aria-label=(said(report))
                     data-columns=(columns(timeline)) {
@@ -117,11 +118,6 @@ fn said(report: &Report) -> String {
         let _ = write!(text, "; {}", count(report.growth.iterations, "iteration", "iterations"));
     }
     text
-}
-
-/// A size without decimals where they say nothing.
-fn short(bytes: u64) -> String {
-    if bytes == 0 { "0".to_owned() } else { Bytes(bytes).to_string().replace(".00 ", " ") }
 }
 
 fn swatch(class: &str) -> Markup {

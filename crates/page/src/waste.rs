@@ -30,6 +30,7 @@ pub(crate) fn reserved(report: &Report) -> Markup {
         line: it.lines.first().and_then(|it| it.line.as_deref()),
     });
     let parts: Vec<_> = [requested].into_iter().chain(waste).collect();
+    let has_lines = parts.iter().any(|it| it.line.is_some());
     html! {
         section aria-labelledby="reserved-h" {
             h2 #reserved-h { "Reserved memory" }
@@ -45,12 +46,12 @@ pub(crate) fn reserved(report: &Report) -> Markup {
                 thead { tr {
                     th scope="col" { "Part" } th.number scope="col" { "Size" }
                     th.number.exact scope="col" { "Bytes" } th.number scope="col" { "Share" }
-                    th scope="col" { "Line to blame" }
+                    th.exact scope="col" { @if has_lines { "Line to blame" } }
                 } }
                 tbody { @for part in &parts { (row(part, peak.bytes)) } }
                 tfoot { tr {
                     th scope="row" { "reserved" } td.number { (bytes(peak.bytes)) }
-                    td.number.exact { (grouped(peak.bytes)) } td.number { "100.0 %" } td {}
+                    td.number.exact { (grouped(peak.bytes)) } td.number { "100.0 %" } td.exact {}
                 } }
             }
             (blame(&report.blame))
@@ -91,7 +92,7 @@ fn row(part: &Part<'_>, whole: u64) -> Markup {
             td.number { (bytes(part.bytes)) }
             td.number.exact { (grouped(part.bytes)) }
             td.number { (percent(part.bytes, whole)) }
-            td { @if part.line.is_some() { (line(part.line)) } }
+            td.exact { @if part.line.is_some() { (line(part.line)) } }
         }
     }
 }

@@ -116,7 +116,7 @@
   });
   const tell = (event) => {
     const frame = of.get(event.target.closest(".frame"));
-    if (frame) said.textContent = frame.title;
+    if (frame) said.textContent = frame.title.replace("\n", ": ");
   };
   flame.addEventListener("pointerover", tell);
   flame.addEventListener("focusin", tell);

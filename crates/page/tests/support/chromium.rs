@@ -33,11 +33,13 @@ impl Driver {
     /// Starts it at a port of its choice, which it then names.
     fn start() -> Self {
         let started = Command::new("chromedriver").arg("--port=0").stdout(Stdio::piped()).spawn();
-        let mut process = started.unwrap_or_else(|error| panic!("chromedriver: {error}: {MISSING}"));
+        let mut process =
+            started.unwrap_or_else(|error| panic!("chromedriver: {error}: {MISSING}"));
         let mut said = BufReader::new(process.stdout.take().unwrap());
         let mut line = String::new();
         while said.read_line(&mut line).unwrap() > 0 {
-            let port = line.trim_end().strip_prefix("ChromeDriver was started successfully on port ");
+            let port =
+                line.trim_end().strip_prefix("ChromeDriver was started successfully on port ");
             if let Some(port) = port.and_then(|it| it.trim_end_matches('.').parse().ok()) {
                 return Self { process, port, _said: said };
             }
