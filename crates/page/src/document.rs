@@ -27,7 +27,7 @@ pub(crate) fn document(title: &str, content: &Markup) -> Markup {
                 meta name="referrer" content="no-referrer";
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="color-scheme" content="light dark";
-                title { (shown(title, TITLE)) " · Tonnage memory report" }
+                title { (shown(title, TITLE)) " · " (BRAND) }
                 style { (PreEscaped(STYLE)) }
             }
             body {
@@ -39,10 +39,13 @@ pub(crate) fn document(title: &str, content: &Markup) -> Markup {
     }
 }
 
-/// The report of one file.
-pub(crate) fn report(file: &str, report: &Report) -> Markup {
+/// What the page is, above the first heading.
+pub(crate) const BRAND: &str = "Tonnage memory report";
+
+/// The report of one file; `over` stands above its name.
+pub(crate) fn report(over: &str, file: &str, report: &Report) -> Markup {
     html! {
-        (verdict::header(file, report))
+        (verdict::header(over, file, report))
         (verdict::verdict(report))
         (verdict::figures(report))
         (advice::advice(report))

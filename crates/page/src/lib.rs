@@ -27,7 +27,7 @@
 //! and widths are attributes of SVG, which the policy does not concern.
 //!
 //! The size is bounded whatever the file: lists are as long as the report's, the flame graph has at most
-//! [2,000 boxes](flame), and every text has a longest form. What was left out is said.
+//! 2,000 boxes, and every text has a longest form. What was left out is said.
 //!
 //! ```
 //! use tonnage_analysis::report::{Report, ReportOptions};
@@ -74,7 +74,7 @@ use tonnage_analysis::report::{Ranks, Report};
 /// The page of one file's report; `file` is the name it goes by.
 #[must_use]
 pub fn report_page(file: &str, report: &Report) -> String {
-    document::document(file, &document::report(file, report)).into_string()
+    document::document(file, &document::report(document::BRAND, file, report)).into_string()
 }
 
 /// The page of several files: how they compare, then the report of the one that is the limit.

@@ -19,7 +19,7 @@ pub(crate) fn ooms(report: &Report) -> Markup {
             }
             // The first and the last tell most.
             @if let Some(first) = report.ooms.first() { (failed(first)) }
-            @if let Some(between) = report.ooms.get(1..report.ooms.len() - 1).filter(|it| !it.is_empty()) {
+            @if let Some(between) = report.ooms.get(1..report.ooms.len().saturating_sub(1)).filter(|it| !it.is_empty()) {
                 details {
                     summary { (grouped(between.len() as u64)) " more after the first" }
                     @for it in between { (failed(it)) }

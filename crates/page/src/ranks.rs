@@ -13,12 +13,14 @@ const LISTED: usize = 1_000;
 pub(crate) fn ranks(ranks: &Ranks) -> Markup {
     let most = ranks.ranks.iter().map(|it| it.report.peak.reserved.bytes).max().unwrap_or(0);
     let listed = |&(place, _): &(usize, _)| place < LISTED || place == ranks.limit;
-    let rows = ranks.ranks.iter().enumerate().filter(listed);
-    let left_out = ranks.ranks.len().saturating_sub(LISTED.max(ranks.limit + 1).min(LISTED + 1));
-    let limit = &ranks.ranks[ranks.limit];
+    let rows: Vec<_> = ranks.ranks.iter().enumerate().filter(listed).collect();
+    let left_out = ranks.ranks.len() - rows.len();
     html! {
+        header {
+            p.brand { (document::BRAND) }
+            h1 #ranks-h { (grouped(ranks.ranks.len() as u64)) " files side by side" }
+        }
         section.verdict aria-labelledby="ranks-h" {
-            h2 #ranks-h { (grouped(ranks.ranks.len() as u64)) " files side by side" }
             p.lead { (sentence(&ranks.text)) }
             div.wide { table.ranks {
                 thead { tr {
@@ -47,6 +49,8 @@ pub(crate) fn ranks(ranks: &Ranks) -> Markup {
             } }
             @if left_out > 0 { p.muted { (grouped(left_out as u64)) " files are left out." } }
         }
-        (document::report(&limit.file, &limit.report))
+        @if let Some(limit) = ranks.ranks.get(ranks.limit) {
+            (document::report("The report of the limit", &limit.file, &limit.report))
+        }
     }
 }

@@ -6,11 +6,11 @@ use tonnage_analysis::report::Report;
 use crate::figures::{bytes, grouped, percent};
 use crate::text::{name, sentence};
 
-/// The file, and what the report rests on.
-pub(crate) fn header(file: &str, report: &Report) -> Markup {
+/// The file, and what the report rests on; `over` stands above its name.
+pub(crate) fn header(over: &str, file: &str, report: &Report) -> Markup {
     html! {
         header {
-            p.brand { "Tonnage memory report" }
+            p.brand { (over) }
             h1 { (name(file)) }
             ul.facts {
                 li { "device " (report.device) }
