@@ -25,8 +25,8 @@ pub(crate) fn ranks(ranks: &Ranks) -> Markup {
             div.wide { table.ranks {
                 thead { tr {
                     th scope="col" { "File" } th.bars { span.unseen { "Need and reserved" } }
-                    th.number scope="col" { "Reserved" } th.number scope="col" { "Need" }
-                    th.number scope="col" { "Waste" } th.number scope="col" { "Failed" }
+                    th.number scope="col" { "Reserved" } th.number.exact scope="col" { "Need" }
+                    th.number scope="col" { "Waste" } th.number.exact scope="col" { "Failed" }
                     th scope="col" { "Cause" }
                 } }
                 tbody { @for (place, row) in rows {
@@ -40,9 +40,9 @@ pub(crate) fn ranks(ranks: &Ranks) -> Markup {
                             rect.rest width=(At(share(peak.reserved.bytes, most))) height="100%" {}
                             rect width=(At(share(peak.requested, most))) height="100%" {}
                         } }
-                        td.number { (bytes(peak.reserved.bytes)) } td.number { (bytes(peak.requested)) }
+                        td.number { (bytes(peak.reserved.bytes)) } td.number.exact { (bytes(peak.requested)) }
                         td.number { (bytes(report.waste.total())) }
-                        td.number { (grouped(report.failed_requests as u64)) }
+                        td.number.exact { (grouped(report.failed_requests as u64)) }
                         td { (report.verdict.cause.name()) }
                     }
                 } }

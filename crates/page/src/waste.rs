@@ -46,12 +46,13 @@ pub(crate) fn reserved(report: &Report) -> Markup {
                 thead { tr {
                     th scope="col" { "Part" } th.number scope="col" { "Size" }
                     th.number.exact scope="col" { "Bytes" } th.number scope="col" { "Share" }
-                    th.exact scope="col" { @if has_lines { "Line to blame" } }
+                    @if has_lines { th.exact scope="col" { "Line to blame" } }
                 } }
-                tbody { @for part in &parts { (row(part, peak.bytes)) } }
+                tbody { @for part in &parts { (row(part, peak.bytes, has_lines)) } }
                 tfoot { tr {
                     th scope="row" { "reserved" } td.number { (bytes(peak.bytes)) }
-                    td.number.exact { (grouped(peak.bytes)) } td.number { "100.0 %" } td.exact {}
+                    td.number.exact { (grouped(peak.bytes)) } td.number { "100.0 %" }
+                    @if has_lines { td.exact {} }
                 } }
             }
             (blame(&report.blame))
@@ -80,7 +81,7 @@ fn stacked(parts: &[Part<'_>], whole: u64) -> Markup {
     }
 }
 
-fn row(part: &Part<'_>, whole: u64) -> Markup {
+fn row(part: &Part<'_>, whole: u64, has_lines: bool) -> Markup {
     html! {
         tr {
             th scope="row" {
@@ -92,7 +93,7 @@ fn row(part: &Part<'_>, whole: u64) -> Markup {
             td.number { (bytes(part.bytes)) }
             td.number.exact { (grouped(part.bytes)) }
             td.number { (percent(part.bytes, whole)) }
-            td.exact { @if part.line.is_some() { (line(part.line)) } }
+            @if has_lines { td.exact { @if part.line.is_some() { (line(part.line)) } } }
         }
     }
 }

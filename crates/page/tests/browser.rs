@@ -15,7 +15,7 @@ const CONTRAST: &str = include_str!("support/contrast.js");
 /// Nothing in the console, and no request but the one for the page.
 async fn is_quiet(browser: &Browser) {
     assert_eq!(browser.console().await, Vec::<String>::new());
-    assert_eq!(browser.requests().await, [browser.address.clone()]);
+    assert_eq!(browser.requests().await, std::slice::from_ref(&browser.address));
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn a_click_makes_a_box_of_the_flame_graph_as_wide_as_the_page_and_escape_goes_ba
         let zoomed = numbers(browser.value(widths).await);
         assert!((zoomed[place] - whole).abs() < 1.0, "{} of {whole}", zoomed[place]);
         assert!((zoomed[0] - whole).abs() < 1.0, "callers stay");
-        assert!(zoomed.iter().any(|&it| it == 0.0), "what is beside it goes");
+        assert!(zoomed.contains(&0.0), "what is beside it goes");
         let focused = browser.driver.active_element().await.unwrap();
         focused.send_keys(Key::Escape).await.unwrap();
         let after = numbers(browser.value(widths).await);

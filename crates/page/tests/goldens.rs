@@ -36,3 +36,19 @@ fn a_page_has_a_bound_whatever_the_file_holds() {
     let html = page(&row(&"<".repeat(1 << 20), &hostile::recording()));
     assert!(html.len() < 4 << 20, "{} bytes", html.len());
 }
+
+#[test]
+fn a_file_without_a_history_has_a_page_without_a_timeline() {
+    let mut pages = 0;
+    for entry in std::fs::read_dir(testdata().join("snapshots")).unwrap() {
+        let Ok(mut file) = tonnage_snapshot::open(&entry.unwrap().path()) else { continue };
+        file.traces.clear();
+        if file.segments.is_empty() {
+            continue;
+        }
+        let html = page(&row("state", &file));
+        assert!(html.contains("When the snapshot was taken") && !html.contains("Memory over time"));
+        pages += 1;
+    }
+    assert!(pages > 0);
+}

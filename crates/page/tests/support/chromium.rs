@@ -17,9 +17,8 @@ const MISSING: &str = "the page is tested in a real browser: `cargo xtask test` 
 /// The driver's process; ends with the test.
 struct Driver {
     process: Child,
-    port: u16,
     /// Open as long as it runs: it may go on talking.
-    _said: BufReader<ChildStdout>,
+    said: BufReader<ChildStdout>,
 }
 
 impl Drop for Driver {
@@ -30,18 +29,23 @@ impl Drop for Driver {
 }
 
 impl Driver {
-    /// Starts it at a port of its choice, which it then names.
+    /// Starts it, at a port of its choice.
     fn start() -> Self {
         let started = Command::new("chromedriver").arg("--port=0").stdout(Stdio::piped()).spawn();
         let mut process =
             started.unwrap_or_else(|error| panic!("chromedriver: {error}: {MISSING}"));
-        let mut said = BufReader::new(process.stdout.take().unwrap());
+        let said = BufReader::new(process.stdout.take().unwrap());
+        Self { process, said }
+    }
+
+    /// The port, which it names once it is ready.
+    fn port(&mut self) -> u16 {
         let mut line = String::new();
-        while said.read_line(&mut line).unwrap() > 0 {
+        while self.said.read_line(&mut line).unwrap() > 0 {
             let port =
                 line.trim_end().strip_prefix("ChromeDriver was started successfully on port ");
             if let Some(port) = port.and_then(|it| it.trim_end_matches('.').parse().ok()) {
-                return Self { process, port, _said: said };
+                return port;
             }
             line.clear();
         }
@@ -61,11 +65,12 @@ pub(crate) fn browse(html: &str, check: impl AsyncFnOnce(&Browser)) {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("report.html");
     std::fs::write(&path, html).unwrap();
-    let process = Driver::start();
+    let mut process = Driver::start();
+    let port = process.port();
     // On more than one thread: a test that fails ends its session from another.
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
-        let driver = connect(process.port, folder.path()).await;
+        let driver = connect(port, folder.path()).await;
         let address = format!("file://{}", path.display());
         driver.goto(&address).await.unwrap();
         let browser = Browser { driver, address };
