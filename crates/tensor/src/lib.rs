@@ -66,7 +66,7 @@
 //! | `tensor.rs`, `create.rs`, `transfer.rs`, `print.rs` | the tensor, new ones, numbers in and out, text |
 //! | `ops/` | operations, one file for each family |
 //! | [`autograd`] | the graph and the way back |
-//! | [`nn`], [`optim`] | modules with named parameters; what changes them |
+//! | [`nn`], [`models`], [`optim`] | modules with named parameters; models made of them; what changes them |
 //! | [`checkpoint`], [`offload`], [`amp`] | less memory for the same gradients: recomputed, kept elsewhere, in 16 bits |
 //! | [`data`], [`safetensors`] | batches from datasets; tensors in files |
 //! | [`growth`] | what stays alive from one iteration to the next |
@@ -124,6 +124,8 @@ pub mod checkpoint;
 pub mod data;
 
 pub mod growth;
+
+pub mod models;
 
 pub mod nn;
 

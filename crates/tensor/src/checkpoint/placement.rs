@@ -16,6 +16,8 @@ pub enum Placement {
     Segments(usize),
     /// Segments of this many layers.
     Every(usize),
+    /// Each layer on its own, the last too: what a program does that calls `checkpoint` for each.
+    Each,
     /// About √n segments of √n layers.
     SquareRoot,
 }
@@ -48,6 +50,7 @@ impl Placement {
                 let length = length.max(1);
                 cut(length, layers.div_ceil(length).saturating_sub(1))
             }
+            Self::Each => cut(1, layers),
             Self::SquareRoot => parts(layers.isqrt()),
         }
     }

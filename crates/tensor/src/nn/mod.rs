@@ -77,6 +77,7 @@ mod transformer;
 
 pub use activation::{Flatten, Gelu, GeluTanh, Relu, Sigmoid, Silu, Tanh};
 pub use attention::MultiheadAttention;
+pub(crate) use attention::{check_heads, join_heads, split_three};
 pub use conv::{Conv2d, Conv2dOptions};
 pub use dropout::Dropout;
 pub use embedding::Embedding;

@@ -281,10 +281,7 @@ mod tests {
         let names = |list: Vec<(String, Tensor)>| -> Vec<String> {
             list.into_iter().map(|(name, _)| name).collect()
         };
-        assert_eq!(
-            names(model.named_parameters()),
-            ["0.weight", "0.bias", "3.weight", "3.bias"]
-        );
+        assert_eq!(names(model.named_parameters()), ["0.weight", "0.bias", "3.weight", "3.bias"]);
         let buffers = ["3.running_mean", "3.running_var", "3.num_batches_tracked"];
         assert_eq!(names(model.named_buffers()), buffers);
         assert_eq!(model.state_dict().len(), 7);

@@ -129,10 +129,7 @@ impl LayerNorm {
     ///
     /// If there is no memory.
     #[track_caller]
-    pub fn new<'a>(
-        shape: impl Into<Shape>,
-        options: impl Into<TensorOptions<'a>>,
-    ) -> Result<Self> {
+    pub fn new<'a>(shape: impl Into<Shape>, options: impl Into<TensorOptions<'a>>) -> Result<Self> {
         Self::with(shape, NormOptions::default(), options)
     }
 
@@ -171,10 +168,7 @@ impl RmsNorm {
     ///
     /// If there is no memory.
     #[track_caller]
-    pub fn new<'a>(
-        shape: impl Into<Shape>,
-        options: impl Into<TensorOptions<'a>>,
-    ) -> Result<Self> {
+    pub fn new<'a>(shape: impl Into<Shape>, options: impl Into<TensorOptions<'a>>) -> Result<Self> {
         // PyTorch's: the smallest step of the numbers in which means are computed.
         Self::with(shape, NormOptions::default().eps(f32::EPSILON.into()), options)
     }
@@ -300,7 +294,14 @@ impl BatchNorm2d {
         let running_var = Tensor::ones([channels], (options.device, wide))?;
         let num_batches_tracked = Tensor::zeros((), (options.device, DType::I64))?;
         let training = Training::default();
-        Ok(Self { affine, running_mean, running_var, num_batches_tracked, options: layer, training })
+        Ok(Self {
+            affine,
+            running_mean,
+            running_var,
+            num_batches_tracked,
+            options: layer,
+            training,
+        })
     }
 
     /// The weight, if it has one.

@@ -6,6 +6,7 @@
 use std::ops::Range;
 
 use super::window::{Pair, Window, images, windows};
+use crate::amp::lower;
 use crate::autograd::{Backward, Grads, Needs, Saved, record};
 use crate::dtype::{Float, Real, dispatch_float};
 use crate::error::{Call, ErrorKind, Result};
@@ -444,6 +445,19 @@ impl Tensor {
         options: ConvOptions,
     ) -> Result<Tensor> {
         let call = Call::here("conv2d");
+        let (x, weight, bias) = (lower(self)?, lower(weight)?, bias.map(lower).transpose()?);
+        x.conv2d_in(call, &weight, bias.as_ref(), options)
+    }
+
+    /// The same, whatever autocast says.
+    #[track_caller]
+    fn conv2d_in(
+        &self,
+        call: Call,
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+        options: ConvOptions,
+    ) -> Result<Tensor> {
         let geometry = geometry(call, self, weight, bias, options)?;
         let (x, filters) = (self.in_order(call)?, weight.in_order(call)?);
         let shape = Shape::from([

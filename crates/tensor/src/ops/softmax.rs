@@ -2,6 +2,7 @@
 //!
 //! PyTorch keeps the result for the backward, not the input; so does this.
 
+use crate::amp::raise;
 use crate::autograd::{Backward, Grads, Needs, Saved, record};
 use crate::dtype::{Float, Real, dispatch_float};
 use crate::error::{Call, Result};
@@ -197,7 +198,7 @@ impl Tensor {
     #[track_caller]
     pub fn softmax(&self, axis: isize) -> Result<Tensor> {
         let call = Call::here("softmax");
-        softmax_along(call, self, self.axis(call, axis)?, false)
+        softmax_along(call, &raise(self)?, self.axis(call, axis)?, false)
     }
 
     /// The logarithm of [`softmax`](Self::softmax), with more digits than computing it from there.
@@ -208,7 +209,7 @@ impl Tensor {
     #[track_caller]
     pub fn log_softmax(&self, axis: isize) -> Result<Tensor> {
         let call = Call::here("log_softmax");
-        softmax_along(call, self, self.axis(call, axis)?, true)
+        softmax_along(call, &raise(self)?, self.axis(call, axis)?, true)
     }
 }
 
