@@ -34,14 +34,44 @@ struct State {
     dtype: Option<DType>,
     /// How many autocasts this thread is inside of.
     depth: usize,
-    copies: HashMap<(usize, DType), Copied>,
+    copies: Copies,
+}
+
+/// The copies, in the order in which they were made: that in which their memory goes back, which
+/// must be the same in every run.
+#[derive(Default)]
+struct Copies {
+    made: Vec<Copied>,
+    /// Where the copy of a leaf in a type is.
+    places: HashMap<(usize, DType), usize>,
+}
+
+impl Copies {
+    /// The copy of a leaf, if the leaf was not changed since.
+    fn get(&self, leaf: &Tensor, dtype: DType) -> Option<Tensor> {
+        let copied = &self.made[*self.places.get(&(leaf.key(), dtype))?];
+        (copied.version == leaf.version()).then(|| copied.copy.clone())
+    }
+
+    /// Puts a copy in; returns the one that it replaces.
+    fn put(&mut self, leaf: &Tensor, copy: &Tensor) -> Option<Copied> {
+        let new = Copied { version: leaf.version(), copy: copy.clone(), _leaf: leaf.clone() };
+        let next = self.made.len();
+        match *self.places.entry((leaf.key(), copy.dtype())).or_insert(next) {
+            place if place < next => Some(std::mem::replace(&mut self.made[place], new)),
+            _ => {
+                self.made.push(new);
+                None
+            }
+        }
+    }
 }
 
 /// A leaf and its 16-bit copy. The leaf is kept so that its key stays its own.
 struct Copied {
-    leaf: Tensor,
     version: u64,
     copy: Tensor,
+    _leaf: Tensor,
 }
 
 thread_local! {
@@ -61,7 +91,7 @@ impl Drop for Guard {
         let ended = STATE.with_borrow_mut(|state| {
             state.dtype = self.before;
             state.depth -= 1;
-            if state.depth == 0 { std::mem::take(&mut state.copies) } else { HashMap::new() }
+            if state.depth == 0 { std::mem::take(&mut state.copies) } else { Copies::default() }
         });
         // Outside the borrow: memory goes back here.
         drop(ended);
@@ -134,18 +164,12 @@ fn lowered(tensor: &Tensor, dtype: DType) -> Result<Tensor> {
     if !is_weight || tensor.dtype() != DType::F32 || !is_grad_enabled() {
         return tensor.to(dtype);
     }
-    let key = (tensor.key(), dtype);
-    let known = STATE.with_borrow(|state| {
-        let known = state.copies.get(&key);
-        known.filter(|it| it.version == it.leaf.version()).map(|it| it.copy.clone())
-    });
-    if let Some(copy) = known {
+    if let Some(copy) = STATE.with_borrow(|state| state.copies.get(tensor, dtype)) {
         return Ok(copy);
     }
     let copy = tensor.to(dtype)?;
     copy.set_role(Role::Cache);
-    let new = Copied { leaf: tensor.clone(), version: tensor.version(), copy: copy.clone() };
-    let old = STATE.with_borrow_mut(|state| state.copies.insert(key, new));
+    let old = STATE.with_borrow_mut(|state| state.copies.put(tensor, &copy));
     drop(old);
     Ok(copy)
 }
@@ -327,7 +351,14 @@ mod tests {
     conformance!(mixed_precision, |device| {
         let weight = Tensor::ones([64, 64], device)?.requires_grad_(true)?;
         let x = Tensor::ones([8, 64], device)?;
-        let y = autocast(DType::Bf16, || x.linear(&weight, None)?.relu()?.linear(&weight, None))?;
+        let y = autocast(DType::Bf16, || {
+            // Copies of many sizes, which go back in the same order on each device.
+            for size in 1..20 {
+                let weight = Tensor::ones([64 * size, 64], device)?.requires_grad_(true)?;
+                x.linear(&weight, None)?;
+            }
+            x.linear(&weight, None)?.relu()?.linear(&weight, None)
+        })?;
         y.sum()?.backward()?;
         Ok(vec![y, weight.grad().unwrap()])
     });

@@ -83,5 +83,7 @@ mod tests {
         }
         let Segments { recomputed, kept } = Placement::SquareRoot.segments(16);
         assert_eq!((recomputed, kept), (vec![0..4, 4..8, 8..12], 12..16));
+        let Segments { recomputed, kept } = Placement::Each.segments(3);
+        assert_eq!((recomputed, kept), (vec![0..1, 1..2, 2..3], 3..3));
     }
 }
