@@ -8,8 +8,8 @@
 //! | operations | compute in | they call |
 //! | --- | --- | --- |
 //! | products: `matmul`, `linear`, convolutions, attention | the 16-bit type | [`lower`] |
-//! | `exp`, `log`, `rsqrt`, powers, layer, group and rms norms, softmax, losses | `f32` | [`raise`] |
-//! | `sum` | their input's type, with results in `f32` | [`sums`] |
+//! | `exp`, `log`, `rsqrt`, powers, layer, group and rms norms, losses | `f32` | [`raise`] |
+//! | `sum`, softmax | `f32`, from their input as it is | [`sums`], [`raised`] |
 //! | all others, batch norm among them | what they are given | |
 //!
 //! A leaf that collects gradients is converted once for as long as autocast is on: weights that are
@@ -183,12 +183,18 @@ pub(crate) fn raise(tensor: &Tensor) -> Result<Tensor> {
     }
 }
 
-/// What sums of `dtype` are kept in: `f32` for 16-bit floats under autocast.
-pub(crate) fn sums(dtype: DType) -> DType {
+/// What results of `dtype` are in that need digits while their inputs do not: `f32` for 16-bit floats
+/// under autocast.
+pub(crate) fn raised(dtype: DType) -> DType {
     match dtype {
         DType::Bf16 | DType::F16 if autocast_dtype().is_some() => DType::F32,
-        _ => dtype.of_sums(),
+        _ => dtype,
     }
+}
+
+/// What sums of `dtype` are kept in.
+pub(crate) fn sums(dtype: DType) -> DType {
+    raised(dtype).of_sums()
 }
 
 #[cfg(test)]

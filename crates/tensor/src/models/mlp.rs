@@ -13,7 +13,7 @@ use crate::nn::{Linear, Relu, Sequential};
 ///
 /// let device = Device::dry("1 GiB")?;
 /// let model = mlp(&[1024, 2048, 2048, 10], &device)?;
-/// assert_eq!(model.num_parameters(), 6_315_018);
+/// assert_eq!(model.num_parameters(), 6_316_042);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///

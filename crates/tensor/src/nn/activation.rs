@@ -43,7 +43,7 @@ activations! {
 /// use tonnage_tensor::nn::{Flatten, Module};
 /// use tonnage_tensor::{Device, Tensor};
 ///
-/// let x = Tensor::zeros([8, 3, 4, 4], &Device::dry("1 MiB")?)?;
+/// let x = Tensor::zeros([8, 3, 4, 4], &Device::dry("64 MiB")?)?;
 /// assert_eq!(Flatten::default().forward(&x)?.shape()[..], [8, 48]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -10,7 +10,7 @@ use crate::tensor::Tensor;
 /// use tonnage_tensor::nn::{Dropout, Module};
 /// use tonnage_tensor::{Device, Tensor};
 ///
-/// let x = Tensor::ones([1000], &Device::host("1 MiB")?)?;
+/// let x = Tensor::ones([1000], &Device::host("64 MiB")?)?;
 /// let dropout = Dropout::new(0.5);
 /// assert!(dropout.forward(&x)?.to_vec::<f32>()?.contains(&0.0));
 /// dropout.eval();

@@ -13,7 +13,7 @@ use crate::tensor::Tensor;
 /// use tonnage_tensor::nn::{Embedding, Module};
 /// use tonnage_tensor::{Device, Tensor};
 ///
-/// let device = Device::host("1 MiB")?;
+/// let device = Device::host("64 MiB")?;
 /// let table = Embedding::new(100, 16, &device)?;
 /// let tokens = Tensor::randint(0, 100, [8, 32], &device)?;
 /// assert_eq!(table.forward(&tokens)?.shape()[..], [8, 32, 16]);

@@ -74,18 +74,47 @@ impl Affine {
     }
 }
 
-/// The parts that norms have in common.
-macro_rules! norms {
-    ($($(#[$doc:meta])* $name:ident, $what:ident: $type:ty;)*) => {$(
+/// Norms of rows: how they are made and what they are made of.
+macro_rules! row_norms {
+    ($($(#[$doc:meta])* $name:ident, $first:expr, |$layer:ident| $adjusted:expr;)*) => {$(
         $(#[$doc])*
         #[derive(Clone, Debug)]
         pub struct $name {
-            $what: $type,
+            shape: Shape,
             eps: f64,
             affine: Affine,
         }
 
         impl $name {
+            /// Of rows with this shape: the last axes, usually one.
+            ///
+            /// # Errors
+            ///
+            /// If there is no memory.
+            #[track_caller]
+            pub fn new<'a>(
+                shape: impl Into<Shape>,
+                options: impl Into<TensorOptions<'a>>,
+            ) -> Result<Self> {
+                Self::with(shape, $first, options)
+            }
+
+            /// The same with options of the layer.
+            ///
+            /// # Errors
+            ///
+            /// If there is no memory.
+            #[track_caller]
+            pub fn with<'a>(
+                shape: impl Into<Shape>,
+                $layer: NormOptions,
+                options: impl Into<TensorOptions<'a>>,
+            ) -> Result<Self> {
+                let shape = shape.into();
+                let affine = Affine::new(&shape, $adjusted, options.into())?;
+                Ok(Self { shape, eps: $layer.eps, affine })
+            }
+
             /// The weight, if it has one.
             #[must_use]
             pub fn weight(&self) -> Option<&Tensor> {
@@ -101,53 +130,23 @@ macro_rules! norms {
     )*};
 }
 
-norms! {
+row_norms! {
     /// Rows to mean 0 and variance 1, then multiplied with a weight and shifted by a bias.
     ///
     /// ```
     /// use tonnage_tensor::nn::{LayerNorm, Module};
     /// use tonnage_tensor::{Device, Tensor};
     ///
-    /// let device = Device::host("1 MiB")?;
+    /// let device = Device::host("64 MiB")?;
     /// let norm = LayerNorm::new(64, &device)?;
     /// let y = norm.forward(&Tensor::randn([8, 64], &device)?)?;
     /// assert!(y.mean()?.item::<f32>()?.abs() < 1e-5);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    LayerNorm, shape: Shape;
-    /// Rows to a mean square of 1, then multiplied with a weight.
-    RmsNorm, shape: Shape;
-    /// Groups of channels of each image to mean 0 and variance 1, then each channel multiplied with a
-    /// weight and shifted by a bias.
-    GroupNorm, groups: usize;
-}
-
-impl LayerNorm {
-    /// Of rows with this shape: the last axes, usually one.
-    ///
-    /// # Errors
-    ///
-    /// If there is no memory.
-    #[track_caller]
-    pub fn new<'a>(shape: impl Into<Shape>, options: impl Into<TensorOptions<'a>>) -> Result<Self> {
-        Self::with(shape, NormOptions::default(), options)
-    }
-
-    /// The same with options of the layer.
-    ///
-    /// # Errors
-    ///
-    /// If there is no memory.
-    #[track_caller]
-    pub fn with<'a>(
-        shape: impl Into<Shape>,
-        layer: NormOptions,
-        options: impl Into<TensorOptions<'a>>,
-    ) -> Result<Self> {
-        let shape = shape.into();
-        let affine = Affine::new(&shape, layer, options.into())?;
-        Ok(Self { shape, eps: layer.eps, affine })
-    }
+    LayerNorm, NormOptions::default(), |layer| layer;
+    /// Rows to a mean square of 1, then multiplied with a weight. What is added to the mean square is
+    /// PyTorch's: the smallest step of the numbers in which it is computed.
+    RmsNorm, NormOptions::default().eps(f32::EPSILON.into()), |layer| layer.bias(false);
 }
 
 impl Module for LayerNorm {
@@ -161,35 +160,6 @@ impl Module for LayerNorm {
     }
 }
 
-impl RmsNorm {
-    /// Of rows with this shape: the last axes, usually one.
-    ///
-    /// # Errors
-    ///
-    /// If there is no memory.
-    #[track_caller]
-    pub fn new<'a>(shape: impl Into<Shape>, options: impl Into<TensorOptions<'a>>) -> Result<Self> {
-        // PyTorch's: the smallest step of the numbers in which means are computed.
-        Self::with(shape, NormOptions::default().eps(f32::EPSILON.into()), options)
-    }
-
-    /// The same with options of the layer. It has no bias.
-    ///
-    /// # Errors
-    ///
-    /// If there is no memory.
-    #[track_caller]
-    pub fn with<'a>(
-        shape: impl Into<Shape>,
-        layer: NormOptions,
-        options: impl Into<TensorOptions<'a>>,
-    ) -> Result<Self> {
-        let shape = shape.into();
-        let affine = Affine::new(&shape, layer.bias(false), options.into())?;
-        Ok(Self { shape, eps: layer.eps, affine })
-    }
-}
-
 impl Module for RmsNorm {
     #[track_caller]
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
@@ -199,6 +169,15 @@ impl Module for RmsNorm {
     fn visit(&self, visitor: &mut Visitor<'_>) {
         self.affine.visit(visitor);
     }
+}
+
+/// Groups of channels of each image to mean 0 and variance 1, then each channel multiplied with a
+/// weight and shifted by a bias.
+#[derive(Clone, Debug)]
+pub struct GroupNorm {
+    groups: usize,
+    eps: f64,
+    affine: Affine,
 }
 
 impl GroupNorm {
@@ -222,7 +201,8 @@ impl GroupNorm {
 impl Module for GroupNorm {
     #[track_caller]
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        input.group_norm(self.groups, self.weight(), self.bias(), self.eps)
+        let Affine { weight, bias } = &self.affine;
+        input.group_norm(self.groups, weight.as_ref(), bias.as_ref(), self.eps)
     }
 
     fn visit(&self, visitor: &mut Visitor<'_>) {
@@ -237,7 +217,7 @@ impl Module for GroupNorm {
 /// use tonnage_tensor::nn::{BatchNorm2d, Module};
 /// use tonnage_tensor::{Device, Tensor};
 ///
-/// let device = Device::host("1 MiB")?;
+/// let device = Device::host("64 MiB")?;
 /// let norm = BatchNorm2d::new(3, &device)?;
 /// let x = Tensor::randn([8, 3, 4, 4], &device)?.add(5.0)?;
 /// norm.forward(&x)?;
@@ -319,8 +299,8 @@ impl Module for BatchNorm2d {
             self.num_batches_tracked.add_(1)?;
         }
         let running = Some([&self.running_mean, &self.running_var]);
-        let (weight, bias) = (self.affine.weight.as_ref(), self.affine.bias.as_ref());
-        input.batch_norm(weight, bias, running, self.options.training(training))
+        let (Affine { weight, bias }, options) = (&self.affine, self.options.training(training));
+        input.batch_norm(weight.as_ref(), bias.as_ref(), running, options)
     }
 
     fn visit(&self, visitor: &mut Visitor<'_>) {

@@ -498,9 +498,7 @@ impl Tensor {
     ) -> Result<Tensor> {
         let call = Call::here("cross_entropy");
         classes_of(call, self, targets, options)?;
-        let scores = raise(self)?;
-        let log = softmax_along(call, &scores, class_axis(self).unwrap_or(0), true)?;
-        drop(scores);
+        let log = softmax_along(call, self, class_axis(self).unwrap_or(0), true)?;
         nll(call, &log, targets, options)
     }
 
