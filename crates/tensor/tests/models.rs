@@ -119,9 +119,9 @@ fn text(device: &Device, batch: usize, rows: usize, step: usize) -> Result<[Tens
 fn pictures(device: &Device, batch: usize) -> Result<[Tensor; 2]> {
     let pixel = |kind: usize, row: usize, column: usize| -> f32 {
         let on = match kind {
-            0 => row / 2 % 2 == 0,
-            1 => column / 2 % 2 == 0,
-            2 => (row / 4 + column / 4) % 2 == 0,
+            0 => (row / 2).is_multiple_of(2),
+            1 => (column / 2).is_multiple_of(2),
+            2 => (row / 4 + column / 4).is_multiple_of(2),
             _ => row.abs_diff(8).pow(2) + column.abs_diff(8).pow(2) < 30,
         };
         if on { 1.0 } else { -1.0 }

@@ -221,8 +221,8 @@ impl Tensor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{conformance, gradcheck};
     use crate::Device;
+    use crate::testing::{conformance, gradcheck};
 
     #[test]
     fn values_are_the_definition_along_any_axis_of_any_layout() -> Result<()> {
