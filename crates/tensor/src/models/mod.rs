@@ -20,7 +20,7 @@
 //!
 //! | model | what | names as in |
 //! | --- | --- | --- |
-//! | [`mlp`] | linear layers with `relu` between them | `nn.Sequential` |
+//! | [`mlp()`] | linear layers with `relu` between them | `nn.Sequential` |
 //! | [`DeepNet`] | residual blocks of linear layers | the checkpointing example it is known from |
 //! | [`Gpt2`] | GPT-2, from a few thousand parameters to XL | OpenAI's files |
 //! | [`ResNet`] | ResNet-18 to ResNet-152, and narrower ones for small images | torchvision |
