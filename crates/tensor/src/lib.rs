@@ -60,7 +60,7 @@
 //! | `dtype.rs`, `number.rs`, `math.rs` | element types, promotion, `dispatch!`, functions |
 //! | `shape.rs` | shapes, strides, views, as arithmetic |
 //! | `error.rs` | errors that read like a compiler's; `Call` |
-//! | `device.rs`, `storage.rs`, `live.rs` | memory: where from, whose, since when, what for |
+//! | `device.rs`, `storage.rs`, `live.rs`, `workspace.rs` | memory: where from, whose, since when, what for; what a library would add |
 //! | `exec/` | the queue, order between streams, slices from addresses, loops over cores |
 //! | `random/` | Philox; numbers by seed, draw and index |
 //! | `tensor.rs`, `create.rs`, `transfer.rs`, `print.rs` | the tensor, new ones, numbers in and out, text |
@@ -92,6 +92,8 @@ mod error;
 mod device;
 
 mod storage;
+
+mod workspace;
 
 mod live;
 

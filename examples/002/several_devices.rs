@@ -1,0 +1,33 @@
+//! Document 002, example 3: each device has memory and figures of its own; choose before you allocate.
+
+use tonnage_examples::Notes;
+use tonnage_memory::{DeviceId, DeviceOptions};
+use tonnage_tensor::{Device, Result, Tensor, set_device};
+
+/// The program.
+///
+/// # Errors
+///
+/// If there is no memory.
+pub fn program(device: &Device, notes: &mut Notes) -> Result<()> {
+    notes.begin("002-3")?;
+    let options = DeviceOptions { id: DeviceId(1), ..DeviceOptions::default() };
+    let second = Device::dry_with(80_u64 << 30, options).expect("a number of bytes is a size");
+    let before = device.memory().allocated();
+    set_device(&second);
+    let preallocated = Tensor::empty([10 << 18], &second)?;
+    let a = Tensor::randn([1000, 1000], &second)?;
+    let b = Tensor::randn([1000, 1000], &second)?;
+    let _c = a.matmul(&b)?;
+    drop(preallocated);
+    assert_eq!(device.memory().allocated(), before, "the first device knows nothing of the second");
+    // A tensor moves between devices by a copy.
+    let _moved = a.to_device(device)?;
+    set_device(device);
+    notes.at("a copy of a");
+    Ok(())
+}
+
+fn main() -> std::process::ExitCode {
+    tonnage_examples::run(program)
+}
