@@ -3,12 +3,7 @@
 use tonnage_examples::Notes;
 use tonnage_tensor::{Device, Result, Tensor};
 
-/// The program.
-///
-/// # Errors
-///
-/// If there is no memory.
-pub fn program(device: &Device, notes: &mut Notes) -> Result<()> {
+pub(crate) fn program(device: &Device, notes: &mut Notes) -> Result<()> {
     notes.begin("000-2")?;
     for _ in 0..10 {
         let x = Tensor::randn([100, 100], device)?;

@@ -3,12 +3,7 @@
 use tonnage_examples::Notes;
 use tonnage_tensor::{Device, Result, Tensor};
 
-/// The program.
-///
-/// # Errors
-///
-/// If there is no memory.
-pub fn program(device: &Device, notes: &mut Notes) -> Result<()> {
+pub(crate) fn program(device: &Device, notes: &mut Notes) -> Result<()> {
     notes.begin("000-3")?;
     let a = Tensor::randn([10, 10], device)?.requires_grad_(true)?;
     let b = Tensor::randn([10, 10], device)?.requires_grad_(true)?;

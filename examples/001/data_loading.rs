@@ -7,12 +7,7 @@ use tonnage_examples::Notes;
 use tonnage_tensor::data::{Array, DataLoader, TensorDataset};
 use tonnage_tensor::{Device, Result};
 
-/// The program.
-///
-/// # Errors
-///
-/// If there is no memory.
-pub fn program(device: &Device, notes: &mut Notes) -> Result<()> {
+pub(crate) fn program(device: &Device, notes: &mut Notes) -> Result<()> {
     notes.begin("001-3")?;
     let data = Array::from_slice(&vec![0.0_f32; 10_000 * 100], [10_000, 100])?;
     let labels: Vec<i64> = (0..10_000).map(|sample| sample % 10).collect();

@@ -5,12 +5,7 @@
 use tonnage_examples::Notes;
 use tonnage_tensor::{Device, Result, Tensor};
 
-/// The program.
-///
-/// # Errors
-///
-/// If there is no memory.
-pub fn program(device: &Device, notes: &mut Notes) -> Result<()> {
+pub(crate) fn program(device: &Device, notes: &mut Notes) -> Result<()> {
     notes.begin("001-1")?;
     let x = Tensor::randn([1024, 1024, 1024], device)?;
     let y = x.sin()?;

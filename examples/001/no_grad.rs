@@ -5,12 +5,7 @@ use tonnage_tensor::autograd::no_grad;
 use tonnage_tensor::nn::{Linear, Module};
 use tonnage_tensor::{Device, Result, Tensor};
 
-/// The program.
-///
-/// # Errors
-///
-/// If there is no memory.
-pub fn program(device: &Device, notes: &mut Notes) -> Result<()> {
+pub(crate) fn program(device: &Device, notes: &mut Notes) -> Result<()> {
     notes.begin("001-2")?;
     let model = Linear::new(1000, 10, device)?;
     let input = Tensor::randn([1, 1000], device)?;

@@ -3,12 +3,7 @@
 use tonnage_examples::Notes;
 use tonnage_tensor::{DType, Device, Result, Tensor};
 
-/// The program.
-///
-/// # Errors
-///
-/// If there is no memory.
-pub fn program(device: &Device, notes: &mut Notes) -> Result<()> {
+pub(crate) fn program(device: &Device, notes: &mut Notes) -> Result<()> {
     notes.begin("002-2")?;
     let preallocated = Tensor::empty([10 * (1 << 30) / 4], device)?;
     notes.at("prealloc");

@@ -4,15 +4,16 @@ use tonnage_examples::Notes;
 use tonnage_memory::{DeviceId, DeviceOptions};
 use tonnage_tensor::{Device, Result, Tensor, set_device};
 
-/// The program.
-///
-/// # Errors
-///
-/// If there is no memory.
-pub fn program(device: &Device, notes: &mut Notes) -> Result<()> {
-    notes.begin("002-3")?;
+/// Another device of the same kind.
+fn beside(device: &Device) -> Device {
     let options = DeviceOptions { id: DeviceId(1), ..DeviceOptions::default() };
-    let second = Device::dry_with(80_u64 << 30, options).expect("a number of bytes is a size");
+    let open = if device.computes() { Device::host_with } else { Device::dry_with };
+    open(1_u64 << 30, options).expect("a number of bytes is a size")
+}
+
+pub(crate) fn program(device: &Device, notes: &mut Notes) -> Result<()> {
+    notes.begin("002-3")?;
+    let second = beside(device);
     let before = device.memory().allocated();
     set_device(&second);
     let preallocated = Tensor::empty([10 << 18], &second)?;

@@ -6,12 +6,7 @@
 use tonnage_examples::Notes;
 use tonnage_tensor::{Device, Result, Tensor};
 
-/// The program.
-///
-/// # Errors
-///
-/// If there is no memory.
-pub fn program(device: &Device, notes: &mut Notes) -> Result<()> {
+pub(crate) fn program(device: &Device, notes: &mut Notes) -> Result<()> {
     notes.begin("002-1")?;
     let a = Tensor::randn([1000, 1000], device)?;
     let b = Tensor::randn([1000, 1000], device)?;

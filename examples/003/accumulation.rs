@@ -5,12 +5,7 @@ use tonnage_tensor::nn::{Linear, Module, Relu, Sequential};
 use tonnage_tensor::optim::{Adam, Optimizer};
 use tonnage_tensor::{Device, Result, Tensor};
 
-/// The program.
-///
-/// # Errors
-///
-/// If there is no memory.
-pub fn program(device: &Device, notes: &mut Notes) -> Result<()> {
+pub(crate) fn program(device: &Device, notes: &mut Notes) -> Result<()> {
     for parts in [1_u32, 8] {
         notes.begin(format!("003-accumulate {parts}"))?;
         let layer = |_| -> Result<Sequential> {

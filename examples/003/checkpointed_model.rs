@@ -26,12 +26,7 @@ fn block(device: &Device) -> Result<Sequential> {
     Ok(Sequential::new().then(layer()?).then(Relu).then(layer()?).then(Relu))
 }
 
-/// The program.
-///
-/// # Errors
-///
-/// If there is no memory.
-pub fn program(device: &Device, notes: &mut Notes) -> Result<()> {
+pub(crate) fn program(device: &Device, notes: &mut Notes) -> Result<()> {
     notes.begin("003-model")?;
     let model = Model {
         first: block(device)?,

@@ -9,12 +9,7 @@ use tonnage_tensor::models::DeepNet;
 use tonnage_tensor::nn::Module;
 use tonnage_tensor::{Device, Result, Tensor};
 
-/// The program.
-///
-/// # Errors
-///
-/// If there is no memory.
-pub fn program(device: &Device, notes: &mut Notes) -> Result<()> {
+pub(crate) fn program(device: &Device, notes: &mut Notes) -> Result<()> {
     for batch in [128, 16_384] {
         for (word, placement) in [("False", Placement::Keep), ("True", Placement::Each)] {
             notes.begin(format!("003-ckpt n=20 dim=512 B={batch} ckpt={word}"))?;

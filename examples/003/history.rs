@@ -1,15 +1,10 @@
 //! Document 003, memory tracking: the summary, the history, and a snapshot.
 
-use tonnage_examples::Notes;
 use tonnage_engine::RecordOptions;
+use tonnage_examples::Notes;
 use tonnage_tensor::{Device, Result, Tensor};
 
-/// The program.
-///
-/// # Errors
-///
-/// If there is no memory.
-pub fn program(device: &Device, notes: &mut Notes) -> Result<()> {
+pub(crate) fn program(device: &Device, notes: &mut Notes) -> Result<()> {
     notes.begin("003-history")?;
     let memory = device.memory();
     memory.record_history(Some(RecordOptions::default()));
@@ -19,7 +14,10 @@ pub fn program(device: &Device, notes: &mut Notes) -> Result<()> {
     for entry in &snapshot.entries {
         let line = entry.stack.and_then(|stack| snapshot.stacks.frames(stack).first());
         if let Some(frame) = line {
-            notes.say(&format!("{:?} of {} bytes at {}:{}", entry.action, entry.size, frame.filename, frame.line));
+            notes.say(&format!(
+                "{:?} of {} bytes at {}:{}",
+                entry.action, entry.size, frame.filename, frame.line
+            ));
         }
     }
     notes.say(&memory.summary());

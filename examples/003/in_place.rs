@@ -3,12 +3,7 @@
 use tonnage_examples::Notes;
 use tonnage_tensor::{Device, Result, Tensor};
 
-/// The program.
-///
-/// # Errors
-///
-/// If there is no memory.
-pub fn program(device: &Device, notes: &mut Notes) -> Result<()> {
+pub(crate) fn program(device: &Device, notes: &mut Notes) -> Result<()> {
     notes.begin("003-in-place")?;
     let x = Tensor::randn([1000, 1000], device)?;
     notes.at("x");
@@ -16,7 +11,11 @@ pub fn program(device: &Device, notes: &mut Notes) -> Result<()> {
     x.relu_()?;
     x.mul_(0.99)?;
     notes.at("in place");
-    assert_eq!(device.memory().max_allocated(), device.memory().allocated(), "nothing was allocated");
+    assert_eq!(
+        device.memory().max_allocated(),
+        device.memory().allocated(),
+        "nothing was allocated"
+    );
     let weight = Tensor::randn([1000, 1000], device)?.requires_grad_(true)?;
     let y = weight.sigmoid()?;
     let loss = y.sum()?;

@@ -6,12 +6,7 @@
 use tonnage_examples::Notes;
 use tonnage_tensor::{DType, Device, Result, Tensor};
 
-/// The program.
-///
-/// # Errors
-///
-/// If there is no memory.
-pub fn program(device: &Device, notes: &mut Notes) -> Result<()> {
+pub(crate) fn program(device: &Device, notes: &mut Notes) -> Result<()> {
     notes.begin("003-mimo")?;
     for batch in [1, 64] {
         let channels = Tensor::randn([batch, 1000, 64, 16], (device, DType::Complex64))?;

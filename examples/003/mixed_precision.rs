@@ -5,12 +5,7 @@ use tonnage_tensor::amp::autocast;
 use tonnage_tensor::nn::{Linear, Module, Relu, Sequential};
 use tonnage_tensor::{DType, Device, Result, Tensor};
 
-/// The program.
-///
-/// # Errors
-///
-/// If there is no memory.
-pub fn program(device: &Device, notes: &mut Notes) -> Result<()> {
+pub(crate) fn program(device: &Device, notes: &mut Notes) -> Result<()> {
     for (word, mixed) in [("False", false), ("True", true)] {
         notes.begin(format!("003-amp {word}"))?;
         let layer = |_| -> Result<Sequential> {
@@ -18,11 +13,8 @@ pub fn program(device: &Device, notes: &mut Notes) -> Result<()> {
         };
         let model = (0..12).map(layer).collect::<Result<Sequential>>()?;
         let x = Tensor::randn([8192, 2048], device)?;
-        let y = if mixed {
-            autocast(DType::Bf16, || model.forward(&x))?
-        } else {
-            model.forward(&x)?
-        };
+        let y =
+            if mixed { autocast(DType::Bf16, || model.forward(&x))? } else { model.forward(&x)? };
         notes.at("forward");
         y.to(DType::F32)?.sum()?.backward()?;
         notes.at("backward");

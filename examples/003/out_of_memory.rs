@@ -7,12 +7,7 @@ use tonnage_examples::Notes;
 use tonnage_tensor::nn::{Linear, Module, Relu, Sequential};
 use tonnage_tensor::{Device, Result, Tensor};
 
-/// The program.
-///
-/// # Errors
-///
-/// If there is no memory.
-pub fn program(device: &Device, notes: &mut Notes) -> Result<()> {
+pub(crate) fn program(device: &Device, notes: &mut Notes) -> Result<()> {
     notes.begin("003-oom")?;
     // Step 1: is something there already?
     notes.at("baseline");

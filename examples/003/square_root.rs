@@ -5,12 +5,7 @@ use tonnage_tensor::checkpoint::checkpoint_sequential;
 use tonnage_tensor::nn::{Linear, Module, Relu, Sequential};
 use tonnage_tensor::{Device, Result, Tensor};
 
-/// The program.
-///
-/// # Errors
-///
-/// If there is no memory.
-pub fn program(device: &Device, notes: &mut Notes) -> Result<()> {
+pub(crate) fn program(device: &Device, notes: &mut Notes) -> Result<()> {
     for layers in [16_u32, 64, 144] {
         for segments in [0, layers.isqrt() as usize] {
             notes.begin(format!("003-sqrt n={layers} segments={segments}"))?;

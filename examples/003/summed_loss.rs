@@ -8,12 +8,7 @@ fn loss(model: &Linear, device: &Device) -> Result<Tensor> {
     model.forward(&Tensor::randn([512, 1024], device)?)?.square()?.sum()
 }
 
-/// The program.
-///
-/// # Errors
-///
-/// If there is no memory.
-pub fn program(device: &Device, notes: &mut Notes) -> Result<()> {
+pub(crate) fn program(device: &Device, notes: &mut Notes) -> Result<()> {
     notes.begin("003-loss item=False")?;
     let model = Linear::new(1024, 1024, device)?;
     let mut total: Option<Tensor> = None;

@@ -5,12 +5,7 @@ use tonnage_tensor::nn::{Linear, Module, Relu, Sequential};
 use tonnage_tensor::optim::{Adam, Optimizer};
 use tonnage_tensor::{Device, Result, Tensor};
 
-/// The program.
-///
-/// # Errors
-///
-/// If there is no memory.
-pub fn program(device: &Device, notes: &mut Notes) -> Result<()> {
+pub(crate) fn program(device: &Device, notes: &mut Notes) -> Result<()> {
     notes.begin("003-track")?;
     let model = Sequential::new()
         .then(Linear::new(1024, 2048, device)?)

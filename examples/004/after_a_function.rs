@@ -11,12 +11,7 @@ fn multiply(device: &Device, notes: &mut Notes) -> Result<()> {
     Ok(())
 }
 
-/// The program.
-///
-/// # Errors
-///
-/// If there is no memory.
-pub fn program(device: &Device, notes: &mut Notes) -> Result<()> {
+pub(crate) fn program(device: &Device, notes: &mut Notes) -> Result<()> {
     notes.begin("004-1")?;
     multiply(device, notes)?;
     notes.at("returned");

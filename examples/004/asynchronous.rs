@@ -6,12 +6,7 @@
 use tonnage_examples::Notes;
 use tonnage_tensor::{Device, Result, Tensor};
 
-/// The program.
-///
-/// # Errors
-///
-/// If there is no memory.
-pub fn program(device: &Device, notes: &mut Notes) -> Result<()> {
+pub(crate) fn program(device: &Device, notes: &mut Notes) -> Result<()> {
     notes.begin("004-2")?;
     let x = Tensor::randn([1000, 1000], device)?;
     let y = Tensor::randn([1000, 1000], device)?;

@@ -16,12 +16,7 @@ impl Holder {
     }
 }
 
-/// The program.
-///
-/// # Errors
-///
-/// If there is no memory.
-pub fn program(device: &Device, notes: &mut Notes) -> Result<()> {
+pub(crate) fn program(device: &Device, notes: &mut Notes) -> Result<()> {
     notes.go_on_with("004-3");
     let holder = Holder { tensor: Tensor::randn([10_000, 10_000], device)? };
     let result = holder.compute()?;
