@@ -54,7 +54,21 @@ programs! {
 
 /// Where a figure is smaller than PyTorch's, the operation that needs less: by program and point, the
 /// first that fits.
-const REASONS: &[(&str, &str, &str)] = &[];
+const REASONS: &[(&str, &str, &str)] = &[
+    ("003-track", "", ADAM),
+    ("003-ckpt n=20 dim=512 B=16384", "backward", ROWS),
+    ("003-sqrt", "", ROWS),
+    ("003-amp", "backward", ROWS),
+    ("003-loss", "", SUM),
+];
+
+const ADAM: &str =
+    "Adam's step goes over the parameters once; PyTorch's makes a temporary of their size";
+
+const ROWS: &str = "The gradient of a bias is a sum over rows; PyTorch's kernel takes scratch memory for \
+    its partial sums (64 MiB for 16,384 × 512, 128 MiB for 8,192 × 2,048) where there are many rows";
+
+const SUM: &str = "A sum of many numbers; PyTorch's kernel takes two scratch blocks of 512 bytes";
 
 /// PyTorch's figures at a point.
 #[derive(Debug, Deserialize)]
