@@ -3,7 +3,7 @@
 //! Because nothing here depends on time or hardware, a run on `dry` is a prediction: the same
 //! requests always get the same addresses.
 
-mod placement;
+pub(crate) mod placement;
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -29,7 +29,7 @@ pub enum Placement {
 impl Placement {
     pub(crate) fn place_segment(&mut self, size: u64, live: &Intervals) -> Option<Address> {
         match self {
-            Self::FirstFit(rule) => first_gap(rule.segments_from, size, live),
+            Self::FirstFit(rule) => first_gap(rule.segments_from, size, pairs(live)),
             Self::Arenas(rule) => rule.place(size),
         }
     }
@@ -43,7 +43,7 @@ impl Placement {
 
     pub(crate) fn place_range(&mut self, size: u64, live: &Intervals) -> Option<Address> {
         match self {
-            Self::FirstFit(rule) => first_gap(rule.ranges_from, size, live),
+            Self::FirstFit(rule) => first_gap(rule.ranges_from, size, pairs(live)),
             Self::Arenas(rule) => rule.place_range(size),
         }
     }
@@ -65,10 +65,18 @@ impl Default for FirstFit {
     }
 }
 
-/// Tries `from` and the ends of live intervals, each rounded up to the alignment.
-fn first_gap(from: Address, size: u64, live: &Intervals) -> Option<Address> {
+fn pairs(live: &Intervals) -> impl Iterator<Item = (Address, u64)> {
+    live.iter().map(|(&start, &length)| (start, length))
+}
+
+/// Tries `from` and the ends of live intervals, which ascend, each rounded up to the alignment.
+pub(crate) fn first_gap(
+    from: Address,
+    size: u64,
+    live: impl Iterator<Item = (Address, u64)>,
+) -> Option<Address> {
     let mut place = from.0;
-    for (&start, &length) in live {
+    for (start, length) in live {
         if start.0 >= place.checked_add(size)? {
             break;
         }
@@ -254,10 +262,10 @@ mod tests {
     fn first_fit_takes_the_lowest_gap_that_holds_it() {
         let live = BTreeMap::from([(Address(100 * MIB), 2 * MIB), (Address(110 * MIB), 3 * MIB)]);
         let from = Address(100 * MIB);
-        assert_eq!(first_gap(from, 8 * MIB, &live), Some(Address(102 * MIB)));
+        assert_eq!(first_gap(from, 8 * MIB, pairs(&live)), Some(Address(102 * MIB)));
         // The end of a live interval counts rounded up to 2 MiB.
-        assert_eq!(first_gap(from, 9 * MIB, &live), Some(Address(114 * MIB)));
-        assert_eq!(first_gap(from, u64::MAX, &live), None);
+        assert_eq!(first_gap(from, 9 * MIB, pairs(&live)), Some(Address(114 * MIB)));
+        assert_eq!(first_gap(from, u64::MAX, pairs(&live)), None);
     }
 
     #[test]

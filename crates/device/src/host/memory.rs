@@ -10,6 +10,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::ptr;
+use std::sync::Arc;
 
 use libc::{
     MAP_ANONYMOUS, MAP_FAILED, MAP_FIXED, MAP_NORESERVE, MAP_PRIVATE, MAP_SHARED, PROT_NONE,
@@ -48,6 +49,8 @@ impl Access {
 pub(super) struct Span {
     start: usize,
     length: usize,
+    /// The span that it is part of, if it is; that one stays as long as its parts do.
+    home: Option<Arc<Self>>,
 }
 
 impl Span {
@@ -75,11 +78,27 @@ impl Span {
         if begin == MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        let mut whole = Self { start: begin.expose_provenance(), length: wide };
+        let mut whole = Self { start: begin.expose_provenance(), length: wide, home: None };
         let start = whole.start.next_multiple_of(ALIGNMENT);
         whole.cut_below(start)?;
         whole.cut_above(start + length)?;
         Ok(whole)
+    }
+
+    /// Takes at least `size` bytes of `home`, which may not be touched, from `offset` on. The caller
+    /// answers for it that no other part has them.
+    pub(super) fn within(
+        home: &Arc<Self>,
+        offset: u64,
+        size: u64,
+        access: Access,
+    ) -> io::Result<Self> {
+        let (start, length) = home.part(offset, size)?;
+        let length = length.next_multiple_of(system_page());
+        if let Access::ReadWrite = access {
+            cover(start, length, access)?;
+        }
+        Ok(Self { start, length, home: Some(Arc::clone(home)) })
     }
 
     /// The first address.
@@ -89,7 +108,7 @@ impl Span {
 
     /// Gives the addresses back. If the system refuses, they stay ours, and leave with the error.
     pub(super) fn release(mut self) -> Result<(), (Self, io::Error)> {
-        match give_up(self.start, self.length) {
+        match self.leave() {
             Ok(()) => {
                 self.length = 0;
                 Ok(())
@@ -133,19 +152,16 @@ impl Span {
     /// fill.
     pub(super) fn clear(&mut self, offset: u64, length: u64) -> io::Result<()> {
         let (start, length) = self.part(offset, length)?;
-        // SAFETY: as in `map_file`: the range lies inside this span, which is ours alone. That
-        // nobody uses the bytes any more is `unmap`'s contract, written at `Host`.
-        let placed = unsafe {
-            libc::mmap(
-                ptr::with_exposed_provenance_mut(start),
-                length,
-                PROT_NONE,
-                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
-                -1,
-                0,
-            )
-        };
-        expose(placed)
+        cover(start, length, Access::None)
+    }
+
+    /// Gives the addresses back: to the home they are part of, or to the system.
+    fn leave(&self) -> io::Result<()> {
+        match &self.home {
+            Some(_) if self.length > 0 => cover(self.start, self.length, Access::None),
+            Some(_) => Ok(()),
+            None => give_up(self.start, self.length),
+        }
     }
 
     /// The addresses of `length` bytes at `offset`, if they lie inside.
@@ -179,8 +195,28 @@ impl Drop for Span {
     fn drop(&mut self) {
         // A refusal cannot be told to anyone here; the addresses then stay taken until the process
         // ends, which harms nobody else.
-        let _ = give_up(self.start, self.length);
+        let _ = self.leave();
     }
+}
+
+/// Puts fresh memory, or none, in the place of what lies there. Private to this file: only a [`Span`]
+/// covers parts of itself.
+fn cover(start: usize, length: usize, access: Access) -> io::Result<()> {
+    // SAFETY: MAP_FIXED replaces `[start, start + length)`, which lies inside the span of the caller:
+    // its addresses are ours alone, and no other part of a home has them, by `within`. That nobody uses
+    // the bytes any more is the contract of `unmap`, `release`, `unreserve` and of dropping the device,
+    // written at `Host`.
+    let placed = unsafe {
+        libc::mmap(
+            ptr::with_exposed_provenance_mut(start),
+            length,
+            access.protection(),
+            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
+            -1,
+            0,
+        )
+    };
+    expose(placed)
 }
 
 /// Returns addresses to the system. Private to this file: only a [`Span`] gives up parts of itself.

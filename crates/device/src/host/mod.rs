@@ -4,11 +4,15 @@
 //!      [`Host::write`].
 //! Out: memory that is really there, and really gone when given back: touching it faults.
 //!
-//! Memory costs nothing until touched, so the capacity may be larger than the machine's. Streams
-//! run asynchronously, as on a GPU, so what is wrongly ordered there is wrongly ordered here.
+//! Memory costs nothing until touched, so the capacity may be larger than the machine's. Addresses
+//! have the order that they have on `dry`, so a dry run predicts a run here. Streams run
+//! asynchronously, as on a GPU, so what is wrongly ordered there is wrongly ordered here.
 
 // The system's calls, and every unsafe line about memory.
 mod memory;
+
+// Where segments and ranges lie.
+mod addresses;
 
 // Reserved ranges and the pages in them.
 mod pages;
@@ -30,7 +34,8 @@ use std::mem::{self, ManuallyDrop};
 use std::ptr;
 use std::thread;
 
-use memory::{Access, Span};
+use addresses::Addresses;
+use memory::Span;
 use pages::Pages;
 use poison::Poison;
 pub use poison::{FREED, FRESH};
@@ -62,6 +67,7 @@ pub struct Host {
     id: DeviceId,
     capacity: u64,
     used: u64,
+    addresses: Addresses,
     segments: BTreeMap<Address, Segment>,
     pages: Pages,
     streams: Streams,
@@ -83,6 +89,7 @@ impl Host {
             id: DeviceId::default(),
             capacity,
             used: 0,
+            addresses: Addresses::new(capacity),
             segments: BTreeMap::new(),
             pages: Pages::default(),
             streams: Streams::new(),
@@ -237,7 +244,10 @@ impl Device for Host {
             return Err(DeviceError::misuse("acquire", "a segment has at least one byte"));
         }
         let used = self.used_with(size)?;
-        let span = Span::obtain(size, Access::ReadWrite)
+        let live = self.segments.iter().map(|(&address, segment)| (address, segment.size));
+        let span = self
+            .addresses
+            .segment(size, live)
             .map_err(|error| memory::memory_or_driver("mmap", size, &error))?;
         let address = Address(span.start());
         self.segments.insert(address, Segment { span, size });
@@ -266,7 +276,7 @@ impl Device for Host {
     }
 
     fn reserve(&mut self, size: u64) -> Result<Address, DeviceError> {
-        self.pages.reserve(size)
+        self.pages.reserve(size, &mut self.addresses)
     }
 
     fn unreserve(&mut self, address: Address) -> Result<(), DeviceError> {

@@ -15,7 +15,8 @@ use std::fs::File;
 
 use tonnage_events::Address;
 
-use super::memory::{self, ALIGNMENT, Access, Span};
+use super::addresses::Addresses;
+use super::memory::{self, ALIGNMENT, Span};
 use crate::{DeviceError, PageId};
 
 /// The unit of mapping, as on NVIDIA's devices.
@@ -52,10 +53,14 @@ struct Page {
 }
 
 impl Pages {
-    pub(super) fn reserve(&mut self, size: u64) -> Result<Address, DeviceError> {
+    pub(super) fn reserve(
+        &mut self,
+        size: u64,
+        addresses: &mut Addresses,
+    ) -> Result<Address, DeviceError> {
         whole_granules("reserve", size)?;
-        let span =
-            Span::obtain(size, Access::None).map_err(|error| memory::driver("mmap", &error))?;
+        let live = self.ranges.iter().map(|(&address, range)| (address, range.size));
+        let span = addresses.range(size, live).map_err(|error| memory::driver("mmap", &error))?;
         let address = Address(span.start());
         self.ranges.insert(address, Range { span, size });
         Ok(address)
