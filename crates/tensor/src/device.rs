@@ -17,6 +17,7 @@ use crate::error::{Call, Result};
 use crate::exec::Queue;
 use crate::live::{Live, Registry};
 use crate::random::Generator;
+use crate::workspace::Workspaces;
 
 /// A device on which tensors live. Cloning gives another handle to the same.
 ///
@@ -40,6 +41,7 @@ struct Shared {
     queue: Queue,
     generator: Generator,
     live: Registry,
+    workspaces: Workspaces,
 }
 
 impl Device {
@@ -86,7 +88,8 @@ impl Device {
 
     fn of(memory: tonnage_memory::Device, queue: Queue) -> Self {
         let (generator, live) = (Generator::default(), Registry::default());
-        Self { shared: Arc::new(Shared { memory, queue, generator, live }) }
+        let workspaces = Workspaces::default();
+        Self { shared: Arc::new(Shared { memory, queue, generator, live, workspaces }) }
     }
 
     /// Waits for everything queued on any stream of this device.
@@ -115,6 +118,17 @@ impl Device {
     #[must_use]
     pub fn live(&self) -> Vec<Live> {
         self.registry().live()
+    }
+
+    /// From now on, products also allocate what PyTorch's matrix libraries keep for themselves on a
+    /// GPU, so that figures can be compared: 32 MiB for each thread that multiplies, and 1 MiB for each
+    /// that adds a bias on the way.
+    pub fn imitate_workspaces(&self) {
+        self.workspaces().imitate();
+    }
+
+    pub(crate) fn workspaces(&self) -> &Workspaces {
+        &self.shared.workspaces
     }
 
     /// Whether operations compute: not on `dry`.
