@@ -1,6 +1,6 @@
 //! Document 003, memory tracking: the summary, the history, and a snapshot.
 
-use tonnage::RecordOptions;
+use tonnage::engine::RecordOptions;
 use tonnage::tensor::{Device, Result, Tensor};
 use tonnage_examples::Notes;
 

@@ -5,6 +5,7 @@
 //! their own.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::{Mutex, PoisonError};
 use std::thread::ThreadId;
 
@@ -66,9 +67,9 @@ impl Workspaces {
         let stream = current_stream(device);
         let bytes = if has_bias { CUBLAS_LT } else { CUBLAS };
         let key = (held.thread(), stream, bytes);
-        if !held.blocks.contains_key(&key) {
+        if let Entry::Vacant(place) = held.blocks.entry(key) {
             let block = device.allocate_on(bytes, stream).map_err(|error| call.memory(error))?;
-            held.blocks.insert(key, block);
+            place.insert(block);
         }
         Ok(())
     }
