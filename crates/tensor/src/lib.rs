@@ -142,7 +142,7 @@ pub mod safetensors;
 pub mod testing;
 
 pub use create::{Scalar, TensorOptions};
-pub use device::{Device, current_device, set_device};
+pub use device::{Device, Memory, current_device, set_device};
 pub use dtype::{DType, Element, Stored};
 pub use error::{Error, ErrorKind, Result};
 pub use live::{Holder, Live, Role};

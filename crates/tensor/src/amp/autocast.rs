@@ -319,7 +319,13 @@ mod tests {
         let weight = Tensor::randn([64, 64], &device)?.requires_grad_(true)?;
         let x = Tensor::randn([8, 64], (&device, DType::Bf16))?;
         let copies = || -> u64 {
-            device.live().iter().filter(|it| it.role == Role::Cache).map(|it| it.bytes).sum()
+            device
+                .memory()
+                .live()
+                .iter()
+                .filter(|it| it.role == Role::Cache)
+                .map(|it| it.bytes)
+                .sum()
         };
         let y = autocast(DType::Bf16, || {
             let y = x.linear(&weight, None)?;
