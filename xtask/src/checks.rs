@@ -1,41 +1,15 @@
 //! What must pass before a change lands.
 
-use anyhow::{Context, bail};
-
+use crate::install;
 use crate::shell::{present, run, run_with};
 
 /// Installs what the tests need and runs them.
 pub(crate) fn test() -> anyhow::Result<()> {
-    // Tests write and read pickles with a real Python.
-    if !present("python3 --version") {
-        if !present("apt-get --version") {
-            bail!("the tests need python3: install it and try again");
-        }
-        run("apt-get update -qq")?;
-        run("apt-get install -y -qq python3-minimal").context("installing python3")?;
-    }
-    install_python_packages()?;
+    install::what_tests_need()?;
     run("cargo test --workspace --locked")?;
     // Threads under a scheduler that tries many interleavings; its locks replace the real ones.
     run("cargo test --package tonnage-memory --features shuttle --test shuttle --locked")
 }
-
-/// Installs what tests need from PyPI into a Python of their own, if it is not there yet.
-fn install_python_packages() -> anyhow::Result<()> {
-    const PYTHON: &str = "target/test-python/bin/python";
-    const REQUIREMENTS: &str = "crates/cli/tests/requirements.txt";
-    if !present(&format!("{PYTHON} -m pip --version")) && run(VENV).is_err() {
-        // Debian's python3 comes without.
-        run("apt-get install -y -qq python3-venv").context("installing python3-venv")?;
-        run(VENV)?;
-    }
-    run(&format!(
-        "{PYTHON} -m pip install --quiet --disable-pip-version-check --requirement {REQUIREMENTS}"
-    ))
-}
-
-/// Makes the tests' own Python.
-const VENV: &str = "python3 -m venv --clear target/test-python";
 
 /// What CI does.
 pub(crate) fn ci() -> anyhow::Result<()> {

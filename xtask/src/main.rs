@@ -8,6 +8,8 @@ mod fuzz;
 
 mod gpu;
 
+mod install;
+
 #[cfg(test)]
 mod layers;
 

@@ -4,9 +4,9 @@
 
 use std::collections::BTreeMap;
 
-use tonnage_engine::config::RecordedSettings;
-use tonnage_engine::{Config, Release};
+use tonnage_engine::Config;
 use tonnage_events::{DeviceId, SnapshotSegment, TraceEntry};
+use tonnage_replay::recording::recorded_config;
 use tonnage_snapshot::SnapshotFile;
 
 /// One device's part of a file.
@@ -44,19 +44,9 @@ pub fn devices(file: &SnapshotFile) -> Vec<DeviceView<'_>> {
 
 impl DeviceView<'_> {
     /// The settings that decide how large blocks are: rounding and splitting. They are the same in
-    /// every release. A string that cannot be read counts as none.
+    /// every release.
     pub(crate) fn sizing(&self) -> Config {
-        let release = Release::default();
-        let Some(settings) = &self.file.settings else { return Config::for_release(release) };
-        let mut config =
-            Config::parse(&settings.conf, release).unwrap_or_else(|_| Config::for_release(release));
-        config.apply_recorded(RecordedSettings {
-            max_split_size: settings.max_split_size,
-            expandable_segments: settings.expandable_segments,
-            roundup_power2_divisions: settings.roundup_power2_divisions,
-            ..RecordedSettings::default()
-        });
-        config
+        recorded_config(self.file)
     }
 }
 

@@ -142,6 +142,7 @@ struct Report<'a> {
     schema: u32,
     a: &'a str,
     b: &'a str,
+    grown: Option<&'a [u32]>,
     #[serde(flatten)]
     comparison: &'a Comparison,
 }
@@ -162,14 +163,15 @@ impl Comparison {
         Self { settings: settings(a, b), devices }
     }
 
-    /// The comparison as one JSON object.
+    /// The comparison as one JSON object. `grown` are the devices whose peak grew by more than is put up
+    /// with; none if nobody asked.
     ///
     /// # Panics
     ///
     /// Never: the fields are numbers and strings.
     #[must_use]
-    pub fn to_json(&self, a: &str, b: &str) -> String {
-        let report = Report { schema: SCHEMA, a, b, comparison: self };
+    pub fn to_json(&self, a: &str, b: &str, grown: Option<&[u32]>) -> String {
+        let report = Report { schema: SCHEMA, a, b, grown, comparison: self };
         serde_json::to_string_pretty(&report).expect("numbers and strings can be written")
     }
 }

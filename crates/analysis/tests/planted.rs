@@ -86,5 +86,6 @@ planted! {
     frees_that_wait_for_a_busy_stream_are_pending: pending_frees;
     sizes_over_a_power_of_two_are_rounded: rounded_sizes;
     a_model_that_is_large_is_need: true_need;
+    a_way_back_through_equal_layers_is_need: one_way_back;
     what_others_hold_is_outside: outside;
 }

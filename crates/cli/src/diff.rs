@@ -37,7 +37,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 10)]
     top: usize,
 
-    /// Print one JSON object, with all changes
+    /// Print one JSON object, with all changes; `grown` lists the devices whose peak grew too much
     #[arg(long)]
     json: bool,
 }
@@ -79,15 +79,13 @@ impl Growth {
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
     let (a, b) = (read_snapshot(&arguments.a)?, read_snapshot(&arguments.b)?);
     let comparison = Comparison::of(&a.file, &b.file);
-    let grown = match arguments.fail_if_peak_grows {
-        Some(growth) => grown_devices(growth, &comparison, [&a, &b])?,
-        None => Vec::new(),
-    };
+    let allowed = arguments.fail_if_peak_grows;
+    let grown = allowed.map(|growth| grown_devices(growth, &comparison, [&a, &b])).transpose()?;
     if arguments.json {
-        print_json(&comparison.to_json(&a.name, &b.name))?;
+        print_json(&comparison.to_json(&a.name, &b.name, grown.as_deref()))?;
     } else {
         let mut text = describe(&a.name, &b.name, &comparison, arguments.top);
-        for device in &grown {
+        for device in grown.iter().flatten() {
             let _ = writeln!(
                 text,
                 "{}: the peak of device {device} grew by more than is allowed",
@@ -96,7 +94,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
         }
         print(&text)?;
     }
-    Ok(if grown.is_empty() { Answer::Yes } else { Answer::No })
+    Ok(if grown.is_none_or(|grown| grown.is_empty()) { Answer::Yes } else { Answer::No })
 }
 
 /// The devices whose peak grew too much.

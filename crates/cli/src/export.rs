@@ -21,6 +21,8 @@ use crate::progress::Progress;
 ///
 /// The file is written whole or not at all. Without `--output` it lies beside FILE and has its name
 /// with another ending; there nothing is overwritten unless `--force` is given.
+///
+/// Exit status: 0, or 2 for bad input.
 #[derive(Args)]
 pub(crate) struct Arguments {
     /// A snapshot (`.pickle`, also compressed); `-` reads standard input

@@ -7,6 +7,7 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use tonnage::snapshot::{self, Limits, SnapshotFile};
 
+use crate::output::{self, grouped};
 use crate::progress::Progress;
 
 /// A snapshot and the name it goes by.
@@ -18,7 +19,19 @@ pub(crate) struct Input {
 /// Reads the snapshot in a file; `-` is standard input.
 pub(crate) fn read_snapshot(path: &Path) -> anyhow::Result<Input> {
     let (name, file) = read_with(path, |input| Ok(snapshot::read(input, &Limits::default())?))?;
+    warn_of_rest(&name, &file);
     Ok(Input { name, file })
+}
+
+/// Says so if there is something behind the snapshot, which nobody reads.
+pub(crate) fn warn_of_rest(name: &str, file: &SnapshotFile) {
+    if file.trailing > 0 {
+        output::warning(&format!(
+            "{name}: the snapshot ends {} bytes before the file does; what follows is left out. If the file was \
+             written twice, only the first snapshot is read",
+            grouped(usize::try_from(file.trailing).unwrap_or(usize::MAX))
+        ));
+    }
 }
 
 /// Reads what is in a file; `-` is standard input. Says the name it goes by.

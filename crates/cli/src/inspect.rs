@@ -19,6 +19,8 @@ use crate::output::{grouped, plain, print, print_json};
 /// For each device what it held when the snapshot was taken, how far back its history goes, and the
 /// peak of allocated bytes within it. Every file that can be read can be inspected, with a history
 /// or without.
+///
+/// Exit status: 0, or 2 for bad input.
 #[derive(Args)]
 pub(crate) struct Arguments {
     /// A snapshot (`.pickle`, also compressed); `-` reads standard input

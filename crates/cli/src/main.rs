@@ -7,6 +7,8 @@
 // What verbs share.
 mod input;
 
+mod outcome_text;
+
 mod output;
 
 mod progress;
@@ -36,9 +38,15 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-/// How much can your GPU carry? GPU memory management for deep learning.
+/// How much can your GPU carry? GPU memory management for deep learning
+///
+/// A first look at a snapshot: `tonnage inspect snapshot.pickle`. What limits the job, and what to change:
+/// `tonnage report` and `tonnage tune`. To make one in PyTorch: torch.cuda.memory._record_memory_history()
+/// before the work, torch.cuda.memory._dump_snapshot("snapshot.pickle") after it.
+///
+/// Exit status of every verb: 0 if all is well, 1 for a negative answer, 2 for bad input or usage.
 #[derive(Parser)]
-#[command(name = "tonnage", version, about, propagate_version = true)]
+#[command(name = "tonnage", version, propagate_version = true)]
 struct Arguments {
     #[command(subcommand)]
     verb: Verb,

@@ -45,6 +45,12 @@ pub(crate) fn error(error: &anyhow::Error) {
     let _ = writeln!(anstream::stderr(), "{} {}", "error:".red().bold(), lines.join("\n"));
 }
 
+/// Writes something to know to standard error; it is no reason to stop.
+pub(crate) fn warning(text: &str) {
+    // Whoever cannot be told is not listening.
+    let _ = writeln!(anstream::stderr(), "{} {}", "warning:".yellow().bold(), plain(text));
+}
+
 /// Text from a file, safe to show: what could command a terminal or reorder a line is spelled out.
 pub(crate) fn plain(text: &str) -> Cow<'_, str> {
     if !text.contains(is_unsafe) {

@@ -17,13 +17,13 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Work that is measured in bytes; without a total only what is done is shown.
+    /// Work that is measured in bytes; without a total only what is done is shown, and something turns, since a
+    /// pipe may have nothing to give for a while.
     pub(crate) fn bytes(what: impl AsRef<str>, total: Option<u64>) -> Self {
-        let template = match total {
-            Some(_) => "{msg} {wide_bar} {bytes}/{total_bytes} {eta}",
-            None => "{spinner} {msg} {bytes}",
-        };
-        Self::hidden(what, total, template)
+        match total {
+            Some(_) => Self::hidden(what, total, "{msg} {wide_bar} {bytes}/{total_bytes} {eta}"),
+            None => Self::turning(what, "{spinner} {msg} {bytes}"),
+        }
     }
 
     /// Work that is a number of steps, to be [`set`](Self::set).
@@ -33,7 +33,11 @@ impl Progress {
 
     /// Work that does not say how far it is: something turns.
     pub(crate) fn unmeasured(what: impl AsRef<str>) -> Self {
-        let progress = Self::hidden(what, None, "{spinner} {msg}");
+        Self::turning(what, "{spinner} {msg}")
+    }
+
+    fn turning(what: impl AsRef<str>, template: &str) -> Self {
+        let progress = Self::hidden(what, None, template);
         progress.bar.set_draw_target(ProgressDrawTarget::stderr());
         progress.bar.enable_steady_tick(PATIENCE);
         progress

@@ -12,7 +12,7 @@ use tonnage::replay::stream::Stream;
 use tonnage::snapshot::{self, Limits, SnapshotFile};
 use tonnage::{Bytes, Release};
 
-use crate::input::read_with;
+use crate::input::{read_with, warn_of_rest};
 use crate::progress::Progress;
 
 /// What is taken without a FILE: GPT-2 training with sequences of varying length, PyTorch 2.11 on
@@ -52,10 +52,12 @@ pub(crate) enum Recording {
 impl Source {
     /// Reads the file, and says what to call it.
     pub(crate) fn read(&self) -> anyhow::Result<(String, Recording)> {
-        match &self.file {
-            None => Ok((EMBEDDED_NAME.to_owned(), read(EMBEDDED)?)),
-            Some(path) => read_with(path, |input| read(input)),
+        let Some(path) = &self.file else { return Ok((EMBEDDED_NAME.to_owned(), read(EMBEDDED)?)) };
+        let (name, recording) = read_with(path, |input| read(input))?;
+        if let Recording::Snapshot(file) = &recording {
+            warn_of_rest(&name, file);
         }
+        Ok((name, recording))
     }
 
     /// How to replay it, if this limit was in force.

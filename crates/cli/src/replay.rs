@@ -11,7 +11,8 @@ use tonnage::replay::recording::replay_recording;
 use tonnage::replay::stream::replay_stream;
 use tonnage::{Bytes, Policy, Stats};
 
-use crate::output::{grouped, print};
+use crate::outcome_text::{describe_inferred, heading, shown};
+use crate::output::{plain, print, print_json};
 use crate::progress::Progress;
 use crate::recording::{Recording, Source};
 use crate::{Answer, what_if};
@@ -58,12 +59,11 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
     let started = Instant::now();
     let outcome = replay(&recording, arguments).with_context(|| name.clone())?;
     let took = started.elapsed();
-    let text = if arguments.json {
-        outcome.to_json(&name) + "\n"
+    if arguments.json {
+        print_json(&outcome.to_json(&name))?;
     } else {
-        describe(&name, &outcome, took, arguments.source.file.is_none())
-    };
-    print(&text)?;
+        print(&describe(&name, &outcome, took, arguments.source.file.is_none()))?;
+    }
     Ok(if outcome.exact() { Answer::Yes } else { Answer::No })
 }
 
@@ -86,18 +86,9 @@ fn replay(recording: &Recording, arguments: &Arguments) -> anyhow::Result<Outcom
 
 /// The outcome for people.
 fn describe(name: &str, outcome: &Outcome, took: Duration, embedded: bool) -> String {
-    let mut text = String::new();
+    let mut text = heading(name, outcome);
     // Writing to a string cannot fail.
-    let _ = writeln!(
-        text,
-        "{}: {} entries, device {}, PyTorch {}",
-        name.bold(),
-        grouped(outcome.events),
-        outcome.device,
-        outcome.release
-    );
-    let conf = if outcome.conf.is_empty() { "defaults" } else { &outcome.conf };
-    let _ = write!(text, "settings: {conf}");
+    let _ = write!(text, "settings: {}", shown(&outcome.conf));
     if let Some(limit) = outcome.limit {
         let _ = write!(text, "; limit {limit} bytes ({})", Bytes(limit));
     }
@@ -115,18 +106,13 @@ fn describe(name: &str, outcome: &Outcome, took: Duration, embedded: bool) -> St
                 format!("at entry {event}")
             };
             let _ = writeln!(text, "{}: it differs {place}", "not exact".red().bold());
-            let _ = writeln!(text, "  recorded: {}", difference.expected);
-            let _ = writeln!(text, "  engine:   {}", difference.got);
+            let _ = writeln!(text, "  recorded: {}", plain(&difference.expected));
+            let _ = writeln!(text, "  engine:   {}", plain(&difference.got));
         }
     }
     text.push('\n');
     describe_stats(&mut text, &outcome.stats);
-    if !outcome.inferred.is_empty() {
-        let _ = writeln!(text, "\nnot in the file, inferred:");
-        for line in &outcome.inferred {
-            let _ = writeln!(text, "  - {line}");
-        }
-    }
+    describe_inferred(&mut text, &outcome.inferred);
     if outcome.exact() {
         let seconds = took.as_secs_f64();
         let rate = outcome.events as f64 / seconds / 1e6;

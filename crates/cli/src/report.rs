@@ -1,15 +1,17 @@
 //! `tonnage report`: what happened, why, and the one change that helps most.
 
-use std::path::PathBuf;
+use std::io::Write;
+use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::Args;
 use tonnage::analysis::report::{RankRow, Ranks, Report, ReportOptions};
+use tonnage::page::{ranks_page, report_page};
 use tonnage::{Bytes, Release};
 
 use crate::Answer;
 use crate::input::read_snapshot;
-use crate::output::{print, print_json};
+use crate::output::{Existing, plain, print, print_json, write_file};
 use crate::progress::Progress;
 
 /// Say what limits a job's memory, why, and what to change
@@ -41,6 +43,11 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "N")]
     ordinal: Option<usize>,
 
+    /// Write the report as one HTML file that needs nothing else: with drawings of memory over time and a
+    /// flame graph. A file that is there is replaced; `-` writes to standard output
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -58,28 +65,77 @@ impl Arguments {
     }
 }
 
+/// What is reported on.
+enum Reported {
+    One(Box<RankRow>),
+    Several(Ranks),
+}
+
+impl Reported {
+    fn text(&self) -> String {
+        match self {
+            Self::One(row) => row.report.to_text(&row.file),
+            Self::Several(ranks) => ranks.to_text(),
+        }
+    }
+
+    fn json(&self) -> String {
+        match self {
+            Self::One(row) => row.report.to_json(&row.file),
+            Self::Several(ranks) => ranks.to_json(),
+        }
+    }
+
+    fn html(&self) -> String {
+        match self {
+            Self::One(row) => report_page(&row.file, &row.report),
+            Self::Several(ranks) => ranks_page(ranks),
+        }
+    }
+}
+
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
-    let mut ranks = Vec::new();
+    let to_stdout = arguments.html.as_deref() == Some(Path::new("-"));
+    if to_stdout && arguments.json {
+        bail!(
+            "--json and --html - both write to standard output: name a file for the page, or leave out --json"
+        );
+    }
+    let reported = look(arguments)?;
+    match &arguments.html {
+        Some(_) if to_stdout => print(&reported.html())?,
+        Some(path) => {
+            write_file(path, Existing::Replace, |out| {
+                Ok(out.write_all(reported.html().as_bytes())?)
+            })?;
+            if !arguments.json {
+                let shown = path.display().to_string();
+                print(&format!("wrote {}: open it in a browser\n", plain(&shown)))?;
+            }
+        }
+        None if !arguments.json => print(&reported.text())?,
+        None => {}
+    }
+    if arguments.json {
+        print_json(&reported.json())?;
+    }
+    Ok(Answer::Yes)
+}
+
+/// Reads each file once and looks at it.
+fn look(arguments: &Arguments) -> anyhow::Result<Reported> {
+    let mut rows = Vec::new();
     for path in &arguments.files {
         let input = read_snapshot(path)?;
         let _progress = Progress::unmeasured("looking");
         let report =
             Report::of(&input.file, &arguments.options()).with_context(|| input.name.clone())?;
-        ranks.push(RankRow { file: input.name, report });
+        rows.push(RankRow { file: input.name, report });
     }
-    if let [RankRow { file, report }] = &ranks[..] {
-        if arguments.json {
-            print_json(&report.to_json(file))?;
-        } else {
-            print(&report.to_text(file))?;
-        }
-        return Ok(Answer::Yes);
+    if rows.len() == 1
+        && let Some(row) = rows.pop()
+    {
+        return Ok(Reported::One(Box::new(row)));
     }
-    let ranks = Ranks::of(ranks).context("no file was given")?;
-    if arguments.json {
-        print_json(&ranks.to_json())?;
-    } else {
-        print(&ranks.to_text())?;
-    }
-    Ok(Answer::Yes)
+    Ok(Reported::Several(Ranks::of(rows).context("no file was given")?))
 }

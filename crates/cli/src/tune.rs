@@ -1,5 +1,6 @@
 //! `tonnage tune`: which settings a recorded job needs least memory under.
 
+use std::borrow::Cow;
 use std::fmt::Write;
 
 use anyhow::Context;
@@ -10,10 +11,11 @@ use tonnage::replay::Outcome;
 use tonnage::replay::tune::{Candidate, Conditions, Tuning, tune};
 
 use crate::Answer;
-use crate::output::{grouped, print};
+use crate::outcome_text::{describe_inferred, heading, shown};
+use crate::output::{plain, print, print_json};
 use crate::progress::Progress;
 use crate::recording::{Recording, Source};
-use crate::what_if::{changed, shown};
+use crate::what_if::changed;
 
 /// How many settings are shown.
 const SHOWN: usize = 10;
@@ -64,26 +66,17 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
     let mut inferred = recorded.inferred.clone();
     inferred.extend_from_slice(job.notes());
     inferred.extend(tuning.best().and_then(|best| best.prediction.unknown(&job)));
-    let text = if arguments.json {
-        tuning.to_json(&recorded, &inferred, &name) + "\n"
+    if arguments.json {
+        print_json(&tuning.to_json(&recorded, &inferred, &name))?;
     } else {
-        describe(&name, &recorded, &tuning, &inferred)
-    };
-    print(&text)?;
+        print(&describe(&name, &recorded, &tuning, &inferred))?;
+    }
     Ok(if tuning.best().is_some() { Answer::Yes } else { Answer::No })
 }
 
 fn describe(name: &str, recorded: &Outcome, tuning: &Tuning, inferred: &[String]) -> String {
-    let mut text = String::new();
+    let mut text = heading(name, recorded);
     // Writing to a string cannot fail.
-    let _ = writeln!(
-        text,
-        "{}: {} entries, device {}, PyTorch {}",
-        name.bold(),
-        grouped(recorded.events),
-        recorded.device,
-        recorded.release
-    );
     let _ = writeln!(text, "recorded with: {}", shown(&recorded.conf));
     if let Some(limit) = tuning.limit {
         let _ = writeln!(text, "limit: {limit} bytes ({})", Bytes(limit));
@@ -91,10 +84,7 @@ fn describe(name: &str, recorded: &Outcome, tuning: &Tuning, inferred: &[String]
     text.push('\n');
     advise(&mut text, tuning);
     describe_candidates(&mut text, tuning);
-    let _ = writeln!(text, "\nnot in the file, inferred:");
-    for line in inferred {
-        let _ = writeln!(text, "  - {line}");
-    }
+    describe_inferred(&mut text, inferred);
     text
 }
 
@@ -181,7 +171,16 @@ fn to_set(conf: &str) -> String {
     if conf.is_empty() {
         return "unset PYTORCH_CUDA_ALLOC_CONF".to_owned();
     }
-    format!("export PYTORCH_CUDA_ALLOC_CONF={conf}")
+    format!("export PYTORCH_CUDA_ALLOC_CONF={}", quoted(conf))
+}
+
+/// A word as a shell takes it: lists of divisions have a `>` and brackets.
+fn quoted(conf: &str) -> Cow<'_, str> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_:,.-".contains(c);
+    if conf.chars().all(is_plain) {
+        return Cow::Borrowed(conf);
+    }
+    Cow::Owned(format!("'{}'", plain(conf).replace('\'', "'\\''")))
 }
 
 /// The best, of those with the same figures the simplest alone; and the recorded settings.
@@ -240,5 +239,28 @@ fn comparison(tuning: &Tuning, candidate: &Candidate) -> String {
             format!("{:.1} %", peak as f64 / now.reserved_peak().max(1) as f64 * 100.0)
         }
         (None, None) => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_setting_is_quoted_where_a_shell_would_take_it_apart() {
+        for (conf, line) in [
+            ("", "unset PYTORCH_CUDA_ALLOC_CONF"),
+            (
+                "expandable_segments:True,garbage_collection_threshold:0.6",
+                "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True,garbage_collection_threshold:0.6",
+            ),
+            (
+                "roundup_power2_divisions:[256:1,>:8]",
+                "export PYTORCH_CUDA_ALLOC_CONF='roundup_power2_divisions:[256:1,>:8]'",
+            ),
+            ("a'b", "export PYTORCH_CUDA_ALLOC_CONF='a'\\''b'"),
+        ] {
+            assert_eq!(to_set(conf), line);
+        }
     }
 }

@@ -9,7 +9,8 @@ use tonnage::replay::what_if::{AtPeak, Prediction, Report, WhatIf};
 use tonnage::{Bytes, Config, Stats};
 
 use crate::Answer;
-use crate::output::{grouped, print};
+use crate::outcome_text::{describe_inferred, heading, shown};
+use crate::output::{grouped, print, print_json};
 use crate::recording::Recording;
 use crate::replay::Arguments;
 
@@ -31,12 +32,11 @@ pub(crate) fn run(
     let total = arguments.source.total.map(|total| total.0);
     let what_if = WhatIf { config, policy: arguments.policy.unwrap_or_default(), limit, total };
     let report = Report::new(&recorded, &job, &what_if);
-    let text = if arguments.json {
-        report.to_json(&recorded, name) + "\n"
+    if arguments.json {
+        print_json(&report.to_json(&recorded, name))?;
     } else {
-        describe(name, &recorded, &report)
-    };
-    print(&text)?;
+        print(&describe(name, &recorded, &report))?;
+    }
     Ok(Answer::Yes)
 }
 
@@ -62,35 +62,19 @@ fn check(config: &Config, arguments: &Arguments) -> anyhow::Result<()> {
 
 /// The report for people.
 fn describe(name: &str, recorded: &Outcome, report: &Report) -> String {
-    let mut text = String::new();
-    // Writing to a string cannot fail.
-    let _ = writeln!(
-        text,
-        "{}: {} entries, device {}, PyTorch {}",
-        name.bold(),
-        grouped(recorded.events),
-        recorded.device,
-        recorded.release
-    );
+    let mut text = heading(name, recorded);
     let limit = report.prediction.limit.map_or_else(
         || "no limit".to_owned(),
         |limit| format!("limit {limit} bytes ({})", Bytes(limit)),
     );
+    // Writing to a string cannot fail.
     let _ = writeln!(text, "recorded: {}", shown(&recorded.conf));
     let _ = writeln!(text, "what if:  {}; {limit}\n", shown(&report.conf));
     describe_oom(&mut text, report);
     describe_peaks(&mut text, recorded, &report.prediction);
     describe_waste(&mut text, &report.at_peak);
-    let _ = writeln!(text, "\nnot in the file, inferred:");
-    for line in &report.inferred {
-        let _ = writeln!(text, "  - {line}");
-    }
+    describe_inferred(&mut text, &report.inferred);
     text
-}
-
-/// Settings as people read them.
-pub(crate) fn shown(conf: &str) -> &str {
-    if conf.is_empty() { "defaults" } else { conf }
 }
 
 fn describe_oom(text: &mut String, report: &Report) {

@@ -18,6 +18,7 @@ fn with_stacks_call_sites_are_compared() {
     let output = tonnage(&["diff", &a, &b, "--json"]);
     let json = json(&output);
     assert_eq!(json["schema"], 1);
+    assert_eq!(json["grown"], serde_json::Value::Null, "nobody asked");
     let device = &json["devices"][0];
     assert_eq!(device["allocated_peak"]["change"], 195_529_216_i64 - 7_145_677_824_i64);
     for groups in ["at_peak", "live"] {
@@ -50,6 +51,10 @@ fn a_peak_that_grows_too_much_exits_with_1() {
         let output = tonnage(&["diff", &a, &b, "--fail-if-peak-grows", growth]);
         assert_eq!(output.status.code(), Some(status), "{growth}: {}", text(&output.stdout));
         assert_eq!(text(&output.stdout).contains("grown: "), status == 1, "{growth}");
+        let output = tonnage(&["diff", &a, &b, "--json", "--fail-if-peak-grows", growth]);
+        assert_eq!(output.status.code(), Some(status), "{growth}");
+        let grown = if status == 1 { serde_json::json!([0]) } else { serde_json::json!([]) };
+        assert_eq!(json(&output)["grown"], grown, "{growth}");
         let output = tonnage(&["diff", &b, &a, "--fail-if-peak-grows", growth]);
         assert_eq!(output.status.code(), Some(0), "{growth}");
     }

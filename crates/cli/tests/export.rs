@@ -53,6 +53,21 @@ fn without_a_name_the_file_lies_beside_the_snapshot_and_is_not_overwritten() {
 }
 
 #[test]
+fn a_trace_is_valid_by_perfettos_own_protocol() {
+    let (python, folder) = (support::python_with_packages(), tempfile::tempdir().unwrap());
+    let trace = folder.path().join("trace");
+    let check = support::root().join("crates/cli/tests/check_perfetto.py");
+    for name in ["gpt2_varlen.default.stacks", "multistream.expandable", "cudagraph.tight"] {
+        let file = recording(name);
+        let path = trace.to_str().unwrap();
+        let written = tonnage(&["export", &file, "--format", "perfetto", "--output", path]);
+        assert_eq!(written.status.code(), Some(0), "{name}: {}", text(&written.stderr));
+        let checked = Command::new(&python).arg(&check).arg(&trace).output().unwrap();
+        assert!(checked.status.success(), "{name}: {}", text(&checked.stderr));
+    }
+}
+
+#[test]
 fn json_says_what_was_written() {
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().join("out.csv");

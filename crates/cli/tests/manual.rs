@@ -2,14 +2,13 @@
 
 mod support;
 
-use std::path::PathBuf;
 use std::process::Command;
 
 use support::{command, root, text, tonnage};
 use tonnage::export::Table;
 
-const VERBS: [&str; 8] =
-    ["inspect", "replay", "tune", "diff", "export", "bench", "completions", "man"];
+const VERBS: [&str; 9] =
+    ["inspect", "replay", "report", "tune", "diff", "export", "bench", "completions", "man"];
 
 #[test]
 fn every_shell_completes_every_verb() {
@@ -88,15 +87,9 @@ fn the_guides_schema_is_that_of_the_tables() {
     }
 }
 
-/// A Python with DuckDB, which `cargo xtask test` installs.
-fn python_with_duckdb() -> Option<PathBuf> {
-    let python = root().join("target/test-python/bin/python");
-    python.exists().then_some(python)
-}
-
 #[test]
 fn the_guides_queries_run_and_find_something() {
-    let python = python_with_duckdb().expect("`cargo xtask test` installs DuckDB for this test");
+    let python = support::python_with_packages();
     let folder = tempfile::tempdir().unwrap();
     let file = support::recording("gpt2_varlen.default.stacks");
     for table in Table::ALL {

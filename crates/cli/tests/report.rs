@@ -36,3 +36,52 @@ fn several_files_are_ranks_of_which_one_is_the_limit() {
     assert_eq!(json["limit"], 0);
     assert_eq!(json["ranks"].as_array().unwrap().len(), 2);
 }
+
+#[test]
+fn the_page_is_written_whole_and_replaces_the_one_that_was_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("report.html");
+    std::fs::write(&path, "old").unwrap();
+    let file = recording("mlp_seed.default.stacks");
+    let output = tonnage(&["report", &file, "--html", path.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).starts_with("wrote "), "{}", text(&output.stdout));
+    let page = std::fs::read_to_string(&path).unwrap();
+    assert!(page.starts_with("<!DOCTYPE html>") && page.ends_with("</html>"));
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+
+    let piped = tonnage(&["report", &file, "--html", "-"]);
+    assert_eq!(text(&piped.stdout), page);
+}
+
+#[test]
+fn a_page_that_cannot_be_written_is_an_error_with_its_name() {
+    let output =
+        tonnage(&["report", &recording("mlp_seed.default"), "--html", "/nowhere/report.html"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(
+        text(&output.stderr).contains("cannot write /nowhere/report.html"),
+        "{}",
+        text(&output.stderr)
+    );
+}
+
+#[test]
+fn the_page_goes_to_a_file_beside_json_but_not_into_the_same_output() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("report.html");
+    let file = recording("mlp_seed.tight");
+    let both =
+        json(&tonnage(&["report", "--json", &file, &file, "--html", path.to_str().unwrap()]));
+    assert_eq!(both["ranks"].as_array().unwrap().len(), 2);
+    let page = std::fs::read_to_string(&path).unwrap();
+    assert!(page.contains("2 files side by side"));
+
+    let output = tonnage(&["report", "--json", "--html", "-", &file]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(
+        text(&output.stderr).contains("both write to standard output"),
+        "{}",
+        text(&output.stderr)
+    );
+}

@@ -61,6 +61,8 @@ pub struct Engine<D> {
     /// by its address alone.
     pub(crate) live: Option<FxHashMap<Address, BlockId>>,
     pub(crate) ledger: Ledger,
+    /// Whether failures are looked into.
+    pub(crate) explains: bool,
     callbacks: BTreeMap<String, FreeMemoryCallback<D>>,
     observers: Vec<OomObserver>,
 }
@@ -123,6 +125,7 @@ impl<D: Device> Engine<D> {
             parked: None,
             live: None,
             ledger: Ledger::new(stats),
+            explains: true,
             callbacks: BTreeMap::new(),
             observers: Vec::new(),
         };
@@ -549,6 +552,13 @@ impl<D: Device> Engine<D> {
         callback: FreeMemoryCallback<D>,
     ) {
         self.callbacks.insert(name.into(), callback);
+    }
+
+    /// Whether a failed request is looked into: who holds the memory, what is cached and why it did not
+    /// serve. That takes a walk over all blocks; whoever fails requests by the thousand, and reads no
+    /// errors, switches it off.
+    pub fn explain_failures(&mut self, on: bool) {
+        self.explains = on;
     }
 
     /// Calls `observer` for each failed request, before the error is returned.

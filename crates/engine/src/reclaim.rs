@@ -222,14 +222,23 @@ impl<D: Device> Engine<D> {
             largest_own: None,
             largest_cached: None,
             largest_pending: None,
-            verdict: OomVerdict::of(
-                &self.segments(),
-                request.stream,
-                &self.config,
-                self.history().map(History::stacks),
-            ),
+            verdict: OomVerdict::default(),
             snapshot: None,
         };
+        if self.explains {
+            self.explain(request, &mut report);
+        }
+        report
+    }
+
+    /// Looks at every block: why did none serve?
+    fn explain(&self, request: &Request, report: &mut OutOfMemory) {
+        report.verdict = OomVerdict::of(
+            &self.segments(),
+            request.stream,
+            &self.config,
+            self.history().map(History::stacks),
+        );
         for (id, block) in self.blocks.iter().filter(|(_, block)| block.mapped && !block.allocated)
         {
             let pool = self.pools.id(block.pool.set);
@@ -258,7 +267,6 @@ impl<D: Device> Engine<D> {
                 });
             }
         }
-        report
     }
 
     /// The streams whose work may still use a freed block.

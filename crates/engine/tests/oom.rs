@@ -88,6 +88,18 @@ fn the_report_has_every_figure_of_the_moment() {
 }
 
 #[test]
+fn a_failure_that_nobody_wants_explained_has_the_request_and_the_sums() {
+    let mut engine = engine(64 * MIB);
+    let _held = engine.allocate(40 * MIB, S0).unwrap();
+    let explained = fail(&mut engine, 40 * MIB, S0);
+    engine.explain_failures(false);
+    let report = fail(&mut engine, 40 * MIB, S0);
+    assert_eq!((report.requested, report.reserved), (explained.requested, explained.reserved));
+    assert_eq!(explained.verdict.requested, 40 * MIB);
+    assert_eq!((report.verdict.requested, report.largest_cached), (0, None));
+}
+
+#[test]
 fn the_message_answers_the_questions_in_order() {
     let mut engine = engine(40 * MIB);
     engine.set_limit(Some(30 * MIB));

@@ -19,6 +19,10 @@ fn programs_with_pools_are_nearly_all_read_exactly() {
         program.run(5 + seed % 40);
         let file = program.file(conf);
         let outcome = replay_recording(&file, &RecordingOptions::default()).unwrap();
+        // Where no reading fits, it is said that one may have been missed, or that the cause lies earlier.
+        let says = |what: &str| outcome.inferred.iter().any(|line| line.starts_with(what));
+        let told = says("pools: ") || says("difference: ");
+        assert!(outcome.exact() || told, "seed {seed}: {:?}", outcome.inferred);
         misread.extend(outcome.difference.map(|difference| (seed, difference)));
     }
     assert!(misread.len() <= MOST_MISREAD, "{} misread: {misread:#?}", misread.len());

@@ -350,14 +350,22 @@ impl Tensor {
         device: &Device,
     ) -> Result<Self> {
         let (call, shape) = (Call::here("from_slice"), shape.into());
-        if shape.checked_numel() != Some(numbers.len()) {
-            let what = format!("{} numbers do not fill the shape", numbers.len());
-            return Err(call.shape_error(what).with("shape", shape));
-        }
+        call.check_filled(numbers.len(), &shape)?;
         let tensor = Self::uninit(call, shape, T::DTYPE, device)?;
         let stored = numbers.iter().map(|it| it.store()).collect();
         call.launch(Write::<T::Stored>(stored), &[&tensor], &[])?;
         Ok(tensor)
+    }
+}
+
+impl Call {
+    /// Refuses numbers that do not fill a shape.
+    pub(crate) fn check_filled(self, count: usize, shape: &Shape) -> Result<()> {
+        if shape.checked_numel() == Some(count) {
+            return Ok(());
+        }
+        let what = format!("{count} numbers do not fill the shape");
+        Err(self.shape_error(what).with("shape", shape))
     }
 }
 

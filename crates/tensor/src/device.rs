@@ -17,6 +17,7 @@ use crate::error::{Call, Result};
 use crate::exec::Queue;
 use crate::live::{Live, Registry};
 use crate::random::Generator;
+use crate::workspace::Workspaces;
 
 /// A device on which tensors live. Cloning gives another handle to the same.
 ///
@@ -40,6 +41,7 @@ struct Shared {
     queue: Queue,
     generator: Generator,
     live: Registry,
+    workspaces: Workspaces,
 }
 
 impl Device {
@@ -86,7 +88,8 @@ impl Device {
 
     fn of(memory: tonnage_memory::Device, queue: Queue) -> Self {
         let (generator, live) = (Generator::default(), Registry::default());
-        Self { shared: Arc::new(Shared { memory, queue, generator, live }) }
+        let workspaces = Workspaces::default();
+        Self { shared: Arc::new(Shared { memory, queue, generator, live, workspaces }) }
     }
 
     /// Waits for everything queued on any stream of this device.
@@ -111,10 +114,21 @@ impl Device {
         &self.shared.generator
     }
 
-    /// What is alive on this device now: oldest first.
+    /// The figures, the cache, and what is alive.
     #[must_use]
-    pub fn live(&self) -> Vec<Live> {
-        self.registry().live()
+    pub fn memory(&self) -> Memory<'_> {
+        Memory { figures: self.shared.memory.memory(), live: self.registry() }
+    }
+
+    /// From now on, products also allocate what PyTorch's matrix libraries keep for themselves on a
+    /// GPU, so that figures can be compared: 32 MiB for each thread that multiplies, and 1 MiB for each
+    /// that adds a bias on the way.
+    pub fn imitate_workspaces(&self) {
+        self.workspaces().imitate();
+    }
+
+    pub(crate) fn workspaces(&self) -> &Workspaces {
+        &self.shared.workspaces
     }
 
     /// Whether operations compute: not on `dry`.
@@ -136,6 +150,48 @@ impl Deref for Device {
     type Target = tonnage_memory::Device;
     fn deref(&self) -> &Self::Target {
         &self.shared.memory
+    }
+}
+
+/// The memory of a device: the figures and the cache of [`tonnage_memory::Memory`], to which it
+/// dereferences, and what is alive.
+///
+/// ```
+/// use tonnage_tensor::{Device, Tensor};
+///
+/// let device = Device::dry("1 GiB")?;
+/// let weight = Tensor::zeros([1000, 1000], &device)?.requires_grad_(true)?;
+/// for it in device.memory().live() {
+///     println!("{} bytes since {}, held by {:?}", it.bytes, it.site, it.holder());
+/// }
+/// assert_eq!(device.memory().live().len(), 1);
+/// # drop(weight);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy)]
+pub struct Memory<'a> {
+    figures: tonnage_memory::Memory<'a>,
+    live: &'a Registry,
+}
+
+impl Memory<'_> {
+    /// What is alive now, oldest first: how large, since which line, held by whom.
+    #[must_use]
+    pub fn live(&self) -> Vec<Live> {
+        self.live.live()
+    }
+}
+
+impl<'a> Deref for Memory<'a> {
+    type Target = tonnage_memory::Memory<'a>;
+    fn deref(&self) -> &Self::Target {
+        &self.figures
+    }
+}
+
+impl fmt::Debug for Memory<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.figures.fmt(f)
     }
 }
 

@@ -510,75 +510,42 @@ impl Number for Complex64 {
     }
 }
 
-/// Runs `$code` with `$T` as the stored type of a [`DType`]: any of them; `bool` is a byte.
-macro_rules! dispatch {
-    ($dtype:expr, $T:ident => $code:expr) => {{
+/// Runs `$code` with `$T` as the type of the one [`DType`] of a list that it is; for those that are
+/// not on the list, `$other`.
+macro_rules! dispatch_among {
+    ($dtype:expr, $T:ident: [$($name:ident $type:ty),*] => $code:expr $(, else $other:expr)?) => {{
         use $crate::dtype::DType;
         match $dtype {
-            DType::F32 => {
-                type $T = f32;
+            $(DType::$name => {
+                type $T = $type;
                 $code
-            }
-            DType::F64 => {
-                type $T = f64;
-                $code
-            }
-            DType::Bf16 => {
-                type $T = $crate::number::Bf16;
-                $code
-            }
-            DType::F16 => {
-                type $T = $crate::number::F16;
-                $code
-            }
-            DType::I64 => {
-                type $T = i64;
-                $code
-            }
-            DType::I32 => {
-                type $T = i32;
-                $code
-            }
-            DType::U8 | DType::Bool => {
-                type $T = u8;
-                $code
-            }
-            DType::Complex64 => {
-                type $T = $crate::number::Complex64;
-                $code
-            }
+            })*
+            $(_ => $other,)?
         }
     }};
+}
+
+/// Runs `$code` with `$T` as the stored type of a [`DType`]: any of them; `bool` is a byte.
+macro_rules! dispatch {
+    ($dtype:expr, $T:ident => $code:expr) => {
+        $crate::dtype::dispatch_among!($dtype, $T: [
+            F32 f32, F64 f64, Bf16 $crate::number::Bf16, F16 $crate::number::F16, I64 i64,
+            I32 i32, U8 u8, Bool u8, Complex64 $crate::number::Complex64
+        ] => $code)
+    };
 }
 
 /// Runs `$code` with `$T` as the type of a float; otherwise `$other`, which the shape rule has
 /// excluded.
 macro_rules! dispatch_float {
-    ($dtype:expr, $T:ident => $code:expr, else $other:expr) => {{
-        use $crate::dtype::DType;
-        match $dtype {
-            DType::F32 => {
-                type $T = f32;
-                $code
-            }
-            DType::F64 => {
-                type $T = f64;
-                $code
-            }
-            DType::Bf16 => {
-                type $T = $crate::number::Bf16;
-                $code
-            }
-            DType::F16 => {
-                type $T = $crate::number::F16;
-                $code
-            }
-            _ => $other,
-        }
-    }};
+    ($dtype:expr, $T:ident => $code:expr, else $other:expr) => {
+        $crate::dtype::dispatch_among!($dtype, $T: [
+            F32 f32, F64 f64, Bf16 $crate::number::Bf16, F16 $crate::number::F16
+        ] => $code, else $other)
+    };
 }
 
-pub(crate) use {dispatch, dispatch_float};
+pub(crate) use {dispatch, dispatch_among, dispatch_float};
 
 #[cfg(test)]
 mod tests {

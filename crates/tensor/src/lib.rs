@@ -60,13 +60,13 @@
 //! | `dtype.rs`, `number.rs`, `math.rs` | element types, promotion, `dispatch!`, functions |
 //! | `shape.rs` | shapes, strides, views, as arithmetic |
 //! | `error.rs` | errors that read like a compiler's; `Call` |
-//! | `device.rs`, `storage.rs`, `live.rs` | memory: where from, whose, since when, what for |
+//! | `device.rs`, `storage.rs`, `live.rs`, `workspace.rs` | memory: where from, whose, since when, what for; what a library would add |
 //! | `exec/` | the queue, order between streams, slices from addresses, loops over cores |
 //! | `random/` | Philox; numbers by seed, draw and index |
 //! | `tensor.rs`, `create.rs`, `transfer.rs`, `print.rs` | the tensor, new ones, numbers in and out, text |
 //! | `ops/` | operations, one file for each family |
 //! | [`autograd`] | the graph and the way back |
-//! | [`nn`], [`optim`] | modules with named parameters; what changes them |
+//! | [`nn`], [`models`], [`optim`] | modules with named parameters; models made of them; what changes them |
 //! | [`checkpoint`], [`offload`], [`amp`] | less memory for the same gradients: recomputed, kept elsewhere, in 16 bits |
 //! | [`data`], [`safetensors`] | batches from datasets; tensors in files |
 //! | [`growth`] | what stays alive from one iteration to the next |
@@ -92,6 +92,8 @@ mod error;
 mod device;
 
 mod storage;
+
+mod workspace;
 
 mod live;
 
@@ -125,6 +127,8 @@ pub mod data;
 
 pub mod growth;
 
+pub mod models;
+
 pub mod nn;
 
 pub mod offload;
@@ -138,7 +142,7 @@ pub mod safetensors;
 pub mod testing;
 
 pub use create::{Scalar, TensorOptions};
-pub use device::{Device, current_device, set_device};
+pub use device::{Device, Memory, current_device, set_device};
 pub use dtype::{DType, Element, Stored};
 pub use error::{Error, ErrorKind, Result};
 pub use live::{Holder, Live, Role};

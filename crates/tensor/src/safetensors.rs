@@ -12,7 +12,7 @@
 //! let folder = std::env::temp_dir().join(format!("tonnage-doc-{}", std::process::id()));
 //! std::fs::create_dir_all(&folder)?;
 //! let path = folder.join("model.safetensors");
-//! safetensors::save(&path, &model.named_parameters())?;
+//! safetensors::save(&path, &model.state_dict())?;
 //! safetensors::File::open(&path)?.load_into(&model)?;
 //! # std::fs::remove_dir_all(&folder)?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -34,7 +34,7 @@ use crate::autograd::no_grad;
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Call, Error, ErrorKind, Result};
-use crate::nn::Module;
+use crate::nn::{Module, matching};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 use crate::transfer::Pinned;
@@ -241,26 +241,10 @@ impl File {
     #[track_caller]
     pub fn load_into(&self, module: &(impl Module + ?Sized)) -> Result<()> {
         let call = Call::here("load_into");
-        let mut places = module.named_parameters();
-        places.extend(module.named_buffers());
-        let known: HashSet<&String> = places.iter().map(|(name, _)| name).collect();
-        if let Some(name) = self.names().iter().find(|name| !known.contains(name)) {
-            return Err(failed(call, &self.path, format!("the module has no tensor named {name}")));
-        }
-        for (name, place) in &places {
-            let Some((shape, dtype)) = self.info(name) else {
-                return Err(failed(
-                    call,
-                    &self.path,
-                    format!("the file has no tensor named {name}"),
-                ));
-            };
-            if &shape != place.shape() {
-                return Err(failed(call, &self.path, format!("{name} has another shape"))
-                    .with("there", format_args!("{dtype}{shape}"))
-                    .with_tensor("here", place));
-            }
-        }
+        let names = self.names();
+        let (names, kind) = (names.iter().map(|it| &**it), ErrorKind::File);
+        let places = matching((call, kind), module.state_dict(), names, |it| self.info(it))
+            .map_err(|error| error.with("file", self.path.display()))?;
         for (name, place) in &places {
             let tensor = self.tensor(name, place.device())?;
             no_grad(|| place.copy_(&tensor))?;

@@ -75,6 +75,35 @@ pub fn gradcheck(shapes: &[&[usize]], f: impl Fn(&[Tensor]) -> Result<Tensor>) -
     Ok(())
 }
 
+/// Checks the gradient of a real function `f` of complex numbers, ∂f/∂re + i·∂f/∂im, against
+/// differences over this step, which have few digits in 32 bits.
+#[cfg(test)]
+pub(crate) fn complex_gradcheck(
+    shape: &[usize],
+    (step, tolerance): (f32, f32),
+    f: impl Fn(&Tensor) -> Result<Tensor>,
+) -> Result<()> {
+    use crate::number::Complex64;
+
+    let device = Device::host("64 MiB").unwrap();
+    let z = Tensor::randn(shape, (&device, DType::Complex64))?.requires_grad_(true)?;
+    f(&z)?.backward()?;
+    let gradient = z.grad().unwrap().to_vec::<Complex64>()?;
+    let numbers = z.to_vec::<Complex64>()?;
+    for (index, computed) in gradient.iter().enumerate() {
+        let moved = |by: Complex64| -> Result<f32> {
+            let mut numbers = numbers.clone();
+            numbers[index] = numbers[index] + by;
+            f(&Tensor::from_slice(&numbers, shape, &device)?)?.item()
+        };
+        let [re, im] = [Complex64::new(step, 0.0), Complex64::new(0.0, step)];
+        let difference = Complex64::new(moved(re)? - moved(-re)?, moved(im)? - moved(-im)?);
+        let difference = difference / Complex64::new(2.0 * step, 0.0);
+        assert!((*computed - difference).abs() < tolerance, "{index}: {computed} {difference}");
+    }
+    Ok(())
+}
+
 /// What a program did to the allocator: requests and frees in order, sizes and streams.
 #[must_use]
 pub fn requests(device: &Device) -> Vec<(Action, u64, u64)> {

@@ -181,10 +181,7 @@ impl Pinned {
         device: &Device,
     ) -> Result<Self> {
         let (call, shape) = (Call::here("from_slice"), shape.into());
-        if shape.checked_numel() != Some(numbers.len()) {
-            let what = format!("{} numbers do not fill the shape", numbers.len());
-            return Err(call.shape_error(what).with("shape", shape));
-        }
+        call.check_filled(numbers.len(), &shape)?;
         let mut pinned = Self::new(call, shape, T::DTYPE, device)?;
         pinned.fill_from(numbers.iter().map(|it| it.store()));
         Ok(pinned)

@@ -129,7 +129,7 @@ fn what_is_alive_has_a_line_and_a_role() -> Result<()> {
     let weight = Tensor::ones([100], &device)?.requires_grad_(true)?;
     let line = line!() + 1;
     let y = weight.exp()?;
-    let live = device.live();
+    let live = device.memory().live();
     assert_eq!(live.len(), 2);
     assert_eq!((live[0].role, live[0].bytes, live[0].operation), (Role::Parameters, 400, "ones"));
     assert_eq!((live[1].role, live[1].saved, live[1].site.line()), (Role::Activations, 1, line));
@@ -137,7 +137,7 @@ fn what_is_alive_has_a_line_and_a_role() -> Result<()> {
     drop(y);
     loss.backward()?;
     drop(loss);
-    let roles: Vec<Role> = device.live().iter().map(|it| it.role).collect();
+    let roles: Vec<Role> = device.memory().live().iter().map(|it| it.role).collect();
     assert_eq!(roles, [Role::Parameters, Role::Gradients]);
     Ok(())
 }
@@ -169,7 +169,7 @@ fn a_loss_that_is_summed_keeps_its_graphs_alive() -> Result<()> {
         let x = Tensor::ones([1 << 18], &device)?;
         total = total.add(&x.mul(&weight)?.sum()?)?;
         drop(x);
-        let saved = device.live().iter().filter(|it| it.role == Role::Activations).count();
+        let saved = device.memory().live().iter().filter(|it| it.role == Role::Activations).count();
         assert_eq!(saved, round);
     }
     Ok(())

@@ -229,13 +229,13 @@ fn what_is_alive_says_who_holds_it() -> Result<()> {
     layer.forward(&x)?.sum()?.backward()?;
     adam.step()?;
     let y = layer.forward(&x)?;
-    let holders: Vec<Holder> = device.live().iter().map(|it| it.holder()).collect();
+    let holders: Vec<Holder> = device.memory().live().iter().map(|it| it.holder()).collect();
     let count = |holder| holders.iter().filter(|it| **it == holder).count();
     assert_eq!(count(Holder::Leaf), 2);
     assert_eq!(count(Holder::Gradient), 2);
     assert_eq!(count(Holder::Optimizer), 2);
     assert_eq!((count(Holder::Graph), count(Holder::Caller)), (1, 1), "x and y");
-    let saved: Vec<_> = device.live().into_iter().filter(|it| it.saved > 0).collect();
+    let saved: Vec<_> = device.memory().live().into_iter().filter(|it| it.saved > 0).collect();
     assert!(saved.iter().all(|it| it.saved_by.is_some_and(|(name, _)| name == "linear")));
     assert_eq!(y.role(), Role::Temporary);
     Ok(())

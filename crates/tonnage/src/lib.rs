@@ -18,6 +18,33 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! # Train, and know the peak before the run
+//!
+//! ```
+//! use tonnage::tensor::models::{Gpt2, Gpt2Config};
+//! use tonnage::tensor::nn::Module;
+//! use tonnage::tensor::optim::{AdamW, Optimizer};
+//! use tonnage::tensor::{Device, Result, Tensor};
+//!
+//! /// One step; returns the loss and the most bytes that were allocated.
+//! fn step(device: &Device) -> Result<(f32, u64)> {
+//!     device.manual_seed(0);
+//!     let model = Gpt2::new(Gpt2Config::bytes(2, 32, 2).context(16), device)?;
+//!     let mut optimizer = AdamW::new(model.parameters(), AdamW::options().lr(1e-3))?;
+//!     let tokens = Tensor::randint(0, 256, [4, 16], device)?;
+//!     let loss = model.loss(&tokens, &tokens)?;
+//!     loss.backward()?;
+//!     optimizer.step()?;
+//!     Ok((loss.item()?, device.memory().max_allocated()))
+//! }
+//!
+//! let (_, predicted) = step(&Device::dry("80 GiB")?)?; // nothing is computed
+//! let (loss, measured) = step(&Device::host("64 MiB")?)?;
+//! assert_eq!(predicted, measured);
+//! assert!((loss - 256f32.ln()).abs() < 0.2);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! # Replay a PyTorch snapshot
 //!
 //! ```
@@ -90,8 +117,10 @@ pub use tonnage_events as events;
 pub use tonnage_events::{Address, Bytes, DeviceId, PoolId, StreamId};
 pub use tonnage_export as export;
 pub use tonnage_memory as memory;
+pub use tonnage_page as page;
 pub use tonnage_replay as replay;
 pub use tonnage_snapshot as snapshot;
+pub use tonnage_tensor as tensor;
 
 /// The README's code runs as tests.
 #[cfg(doctest)]

@@ -176,8 +176,7 @@ pub(super) fn fates(lifetimes: &Lifetimes, loops: &Iterations) -> Vec<Fate> {
             let longest = usual.passed.get(&turn);
             longest.zip(life(&it)).is_some_and(|(&longest, life)| life <= longest + longest / 4)
         };
-        if !known
-            || (iteration == Some(last) && (!usual.turns.contains(&turn) || freed_as_usual()))
+        if !known || (iteration == Some(last) && (!usual.turns.contains(&turn) || freed_as_usual()))
         {
             continue;
         }

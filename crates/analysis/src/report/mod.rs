@@ -17,6 +17,7 @@
 //! | settings, by replay | `settings.rs` |
 //! | the causes and the verdict | `verdict.rs` |
 //! | what to do | `advice.rs` |
+//! | memory over time, to draw | `timeline.rs` |
 //! | as text | `text.rs` |
 //! | several files | `ranks.rs` |
 
@@ -48,6 +49,8 @@ mod verdict;
 
 mod advice;
 
+mod timeline;
+
 mod text;
 
 mod ranks;
@@ -69,6 +72,7 @@ pub use peak::{Held, HeldFor, HeldStack, Holder, PeakReport, ReservedPeak};
 pub use purpose::{Confidence, Purpose};
 pub use ranks::{RankRow, Ranks};
 pub use settings::Tried;
+pub use timeline::{Column, Span, Timeline};
 pub use verdict::{Cause, Verdict};
 pub use waste::{BlamedBlock, BlamedLine, WasteOfKind, WasteReport};
 
@@ -179,6 +183,9 @@ pub struct Report {
     pub settings: Option<Tried>,
     /// What the file does not say and was concluded instead.
     pub notes: Vec<String>,
+    /// Memory over time: drawn, not read, so no part of the JSON.
+    #[serde(skip)]
+    pub timeline: Timeline,
 }
 
 /// The lines and blocks to blame for one kind of waste.
@@ -352,6 +359,7 @@ impl Report {
             waste,
             blame,
             peak,
+            timeline: Timeline::of(device, levels, grown.iterations.as_ref()),
             growth: grown.growth,
             failed_requests,
             ooms,

@@ -250,7 +250,8 @@ pub(super) fn choose<'a>(causes: &'a [Verdict], around: &Around<'_>) -> Option<&
     let left = reserved.saturating_sub(around.live_later);
     let settled = around.growth.iterations > 0 && share(around.growth.fragmentation) < ADDED_SHARE;
     let mattered = |it: &&Verdict| {
-        if it.cause == Cause::Fragmentation && settled && share(left.min(it.bytes)) < SETTLED_SHARE {
+        if it.cause == Cause::Fragmentation && settled && share(left.min(it.bytes)) < SETTLED_SHARE
+        {
             return false;
         }
         let then = around.near.kinds.iter().find(|kind| Cause::from(kind.kind) == it.cause);

@@ -347,6 +347,25 @@ pub(crate) fn true_need(seed: u64) -> Planted {
     program.planted(Cause::Need, bytes, Some(line))
 }
 
+/// One step only: the way back through equal layers keeps a gradient of each, and frees what its layer had kept.
+pub(crate) fn one_way_back(seed: u64) -> Planted {
+    let mut program = Program::new(seed, "");
+    let (layers, layer) = (program.pick(12, 30), program.pick(6, 12) * 2 * MIB);
+    let _weights = program.parameters(layers, 2 * MIB);
+    let line = line!() + 1;
+    let mut kept: Vec<_> = (0..layers).map(|_| program.ask(layer)).collect();
+    let mut flow = program.ask(layer);
+    let mut gradients = Vec::new();
+    while let Some(block) = kept.pop() {
+        let next = program.ask(layer);
+        gradients.push(program.ask(2 * MIB));
+        program.free([block, std::mem::replace(&mut flow, next)]);
+    }
+    program.free([flow]);
+    let bytes = layers * 2 * MIB + (layers + 2) * layer + 2 * MIB;
+    program.planted(Cause::Need, bytes, Some(line))
+}
+
 /// Someone else has most of the device.
 pub(crate) fn outside(seed: u64) -> Planted {
     let others = 60 << 30;

@@ -49,3 +49,10 @@ pub(crate) fn pickled(expression: &str) -> Vec<u8> {
     assert!(output.status.success(), "{}", text(&output.stderr));
     output.stdout
 }
+
+/// A Python with the packages of `requirements.txt`, which `cargo xtask test` installs.
+pub(crate) fn python_with_packages() -> PathBuf {
+    let python = root().join("target/test-python/bin/python");
+    assert!(python.exists(), "`cargo xtask test` installs the Python packages for this test");
+    python
+}

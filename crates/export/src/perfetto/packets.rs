@@ -4,7 +4,7 @@
 //! Out: the bytes of a trace. Field numbers are those of Perfetto's published protocol.
 //!
 //! Packets of one *sequence* share a table of names, and their times ascend. Times are nanoseconds and
-//! strictly ascend, so that entries of the same microsecond keep their order in every viewer.
+//! never go back, so that entries of the same microsecond keep their order in every viewer.
 
 use std::hash::Hash;
 use std::io::Write;

@@ -1,6 +1,6 @@
 //! What was concluded on the way, in words.
 
-use tonnage_events::{Address, Bytes, SnapshotSegment, TraceEntry};
+use tonnage_events::{Action, Address, Bytes, SnapshotSegment, TraceEntry};
 
 use super::budget::MOST_WORK;
 use super::player::{Notes, Player, gives_back};
@@ -14,6 +14,13 @@ pub(super) fn describe(attempt: &Attempt, limit: Option<u64>, inferred: &mut Vec
             "pools: segments gone by the end that fit a private pool only: {}",
             attempt.pools_concluded
         ));
+    }
+    if attempt.parting.is_some() && attempt.pools_tried {
+        inferred.push(
+            "pools: private ones that are gone by the end were tried, and none found that fit; which segments \
+             shared a pool is not in the file, so that a reading that fits may have been missed"
+                .to_owned(),
+        );
     }
     if attempt.gave_up {
         inferred.push(format!(
@@ -46,7 +53,7 @@ pub(super) fn describe_start(
     }
     if let [only] = &start[..]
         && only.active_size == 0
-        && let Some(entry) = entries.iter().position(|it| holds(only, it.address))
+        && let Some(entry) = entries.iter().position(|it| reaches_into(it, only))
     {
         inferred.push(format!(
             "history: nothing but an unused segment was there, first used by entry {entry}; if the entry that \
@@ -66,8 +73,12 @@ pub(super) fn describe_start(
     }
 }
 
-fn holds(segment: &SnapshotSegment, address: Address) -> bool {
-    address.0.checked_sub(segment.address.0).is_some_and(|offset| offset < segment.total_size)
+/// Whether an entry is about memory of the segment: a block may begin before it.
+fn reaches_into(entry: &TraceEntry, segment: &SnapshotSegment) -> bool {
+    let end = |address: Address, size: u64| address.0.saturating_add(size);
+    entry.action != Action::Oom
+        && entry.address.0 < end(segment.address, segment.total_size)
+        && segment.address.0 < end(entry.address, entry.size)
 }
 
 fn describe_calls(notes: &Notes, player: &Player, limit: Option<u64>, inferred: &mut Vec<String>) {

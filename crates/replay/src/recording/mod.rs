@@ -14,8 +14,9 @@
 //! 7. `pools`: which segments cannot be of the same pool, learnt on the way.
 //! 8. `final_state`: what the engine has at the end, and what the file has.
 //! 9. `witness`: entries that contradict others, to blame the right one.
-//! 10. `limit`: which limits would explain what no other reading does.
-//! 11. `inferred`: what was concluded, in words.
+//! 10. `missing`: entries that are not there, though others say that they were.
+//! 11. `limit`: which limits would explain what no other reading does.
+//! 12. `inferred`: what was concluded, in words.
 //!
 //! `budget` bounds all of that together: no outcome takes more than playing 64 times the recording and
 //! 50,000 entries, and where that is not enough the outcome says so.
@@ -28,9 +29,13 @@ mod inferred;
 
 mod limit;
 
+mod missing;
+
 mod player;
 
 mod pools;
+
+mod ranges;
 
 mod reading;
 
@@ -50,4 +55,5 @@ mod witness;
 
 pub use reading::Reading;
 pub use replay::{RecordingError, RecordingOptions, read_recording, replay_recording};
+pub use settings::recorded_config;
 pub use start::rebuild_start;

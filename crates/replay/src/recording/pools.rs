@@ -14,7 +14,7 @@ use rustc_hash::FxHashMap;
 use tonnage_engine::Start;
 use tonnage_events::{Action, Address, PoolId, SnapshotSegment, TraceEntry};
 
-use super::start::ranges_of;
+use super::ranges::ranges_of;
 
 /// A segment or range, by when it was obtained: an address may be used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

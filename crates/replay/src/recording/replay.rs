@@ -11,13 +11,15 @@ use super::budget::Budget;
 use super::final_state::segments_difference;
 use super::inferred::{describe, describe_start};
 use super::limit::{find_limits, has_to_do_with_limit};
+use super::missing::{Missing, behind_obtained};
 use super::player::{Context, Parting, Player, belongs_to_a_call, gives_back};
 use super::pools::{Place, Pools};
+use super::ranges::granted_before;
 use super::reading::Reading;
 use super::script::Script;
 use super::search::{Attempt, Task, search};
 use super::settings::{config_of, release_of, total_of};
-use super::start::{granted_before, lengthened, segments_of, start_of};
+use super::start::{lengthened, segments_of, start_of};
 use super::timeline::Timeline;
 use super::witness::first_contradicted;
 use crate::outcome::{Difference, HistoryKind, Outcome};
@@ -170,24 +172,29 @@ impl Recording {
         let mut inferred = self.inferred.clone();
         describe(&attempt, self.limit, &mut inferred);
         let collects = self.config.garbage_collection_threshold() > 0.0;
-        if self.limit.is_none() && (collects || attempt.parting.is_some()) {
-            self.explain_limit(&attempt, &mut inferred);
-        }
-        let player = &attempt.player;
-        let partial = !player.reading.start.is_empty();
+        let explained = self.limit.is_none()
+            && (collects || attempt.parting.is_some())
+            && self.explain_limit(&attempt, &mut inferred);
+        let start = attempt.player.reading.start.clone();
+        let partial = !start.is_empty();
         if partial {
             describe_start(&attempt, &self.entries, collects, &mut inferred);
         }
         let found = attempt.parting.map(|parting| parting.difference);
         let difference = match (found, contradicted) {
-            (Some(found), Some(blamed)) if self.is_to_blame(&blamed, &found) => Some(blamed),
+            (Some(found), Some(blamed)) if self.is_to_blame(&blamed, &found) => {
+                let behind = surely
+                    .filter(|surely| *surely == blamed)
+                    .and_then(|_| behind_obtained(&blamed, &self.entries, &self.segments));
+                Some(behind.unwrap_or(blamed))
+            }
             (None, Some(by_time)) if surely.is_none() => {
                 let Difference { event, got, .. } = by_time;
                 inferred.push(format!("time: entry {event} is out of order: {got}"));
                 None
             }
             (None, _) => surely,
-            (found, _) => found,
+            (Some(found), _) => Some(self.trace_back(found, &start, explained, &mut inferred)),
         };
         let outcome = Outcome {
             device: u32::try_from(self.ordinal).unwrap_or(u32::MAX),
@@ -211,19 +218,45 @@ impl Recording {
         between.iter().all(|entry| belongs_to_a_call(entry.action))
     }
 
-    /// Says which limits would do, where no reading without one did.
-    fn explain_limit(&self, attempt: &Attempt, inferred: &mut Vec<String>) {
+    /// From where a replay parts to where an entry is missing, if others tell; and says so if it may be
+    /// that but no entry tells where. `explained` says whether there is another explanation.
+    fn trace_back(
+        &self,
+        found: Difference,
+        start: &[SnapshotSegment],
+        explained: bool,
+        inferred: &mut Vec<String>,
+    ) -> Difference {
+        let missing = Missing::of(&self.entries, start, &self.segments);
+        let traced = missing
+            .completion_before(&found, &self.entries)
+            .or_else(|| behind_obtained(&found, &self.entries, &self.segments));
+        if let Some(traced) = traced {
+            return traced;
+        }
+        let told = missing.describe(&found).map(|what| format!(": {what}"));
+        if told.is_some() || !explained {
+            inferred.push(format!(
+                "difference: the recording and the replay part here; the cause may lie earlier{}",
+                told.unwrap_or_default()
+            ));
+        }
+        found
+    }
+
+    /// Says which limits would do, where no reading without one did, and whether there are some.
+    fn explain_limit(&self, attempt: &Attempt, inferred: &mut Vec<String>) -> bool {
         let Some(parting) = &attempt.parting else {
             inferred.push(
                 "limit: garbage_collection_threshold is set but works only under a limit, and none was given; \
                  nothing in the recording shows one"
                     .to_owned(),
             );
-            return;
+            return false;
         };
         // Where pools had to be concluded, so much is open that a limit would explain anything.
         if !has_to_do_with_limit(parting) || attempt.pools_concluded > 0 {
-            return;
+            return false;
         }
         let lowest = self.timeline.granted_peak;
         let highest = self.total.max(lowest);
@@ -243,6 +276,7 @@ impl Recording {
                 Bytes(to),
             ));
         }
+        found.is_some()
     }
 
     /// Replays under a limit, from the state before the first entry. If that parts, from other states that
@@ -357,6 +391,7 @@ impl Task for Replay<'_> {
         let id = DeviceId(*ordinal as u32);
         let device = Script::new(id, *total, Arc::clone(entries), timeline);
         let mut engine = Engine::new(device, config.clone());
+        engine.explain_failures(false);
         engine.set_limit(self.limit.or(engine.limit()));
         let mut start = self.start.clone();
         let Start { segments, ranges, .. } = &mut start;

@@ -25,6 +25,8 @@ pub(super) struct Attempt {
     pub(super) player: Player,
     /// Segments that were concluded to belong to a private pool.
     pub(super) pools_concluded: usize,
+    /// Whether pools that the file does not name were tried.
+    pub(super) pools_tried: bool,
     /// Whether there was more to try than the budget allows.
     pub(super) gave_up: bool,
 }
@@ -94,6 +96,7 @@ pub(super) fn search(task: &impl Task, pools: Pools, budget: &Budget) -> Attempt
             _ => attempt,
         };
         furthest.gave_up |= gave_up;
+        furthest.pools_tried |= !search.beliefs.is_empty();
         if gave_up || !search.learn(&facts) {
             return furthest;
         }
@@ -263,6 +266,7 @@ impl<T: Task> Search<'_, T> {
 
     fn attempt(&self, parting: Option<Parting>, gave_up: bool) -> Attempt {
         let pools_concluded = self.plan.pools.concluded();
-        Attempt { parting, player: self.player.clone(), pools_concluded, gave_up }
+        let (player, pools_tried) = (self.player.clone(), !self.beliefs.is_empty());
+        Attempt { parting, player, pools_concluded, pools_tried, gave_up }
     }
 }

@@ -59,6 +59,16 @@ pub(super) fn total_of(
     total
 }
 
+/// The settings that a file was recorded under, by the rules of the release that wrote it, as far as its keys
+/// tell. A string that cannot be read counts as none.
+#[must_use]
+pub fn recorded_config(file: &SnapshotFile) -> Config {
+    let default = AllocatorSettings::default();
+    let release = release_of(file, &mut Vec::new());
+    let settings = file.settings.as_ref().unwrap_or(&default);
+    config_of(settings, release, &mut Vec::new()).0
+}
+
 /// The settings of a recording, and as a string: the recorded one, and over it the separate fields.
 pub(super) fn config_of(
     settings: &AllocatorSettings,

@@ -12,7 +12,7 @@ use super::timeline::Timeline;
 use crate::outcome::Difference;
 
 /// Pages lie at multiples of this.
-const PAGE_UNIT: u64 = 2 << 20;
+pub(super) const PAGE_UNIT: u64 = 2 << 20;
 
 /// The first entry that is contradicted by others, and the first that is contradicted by more than
 /// the time of its neighbours.
@@ -115,7 +115,8 @@ impl Witness<'_> {
     fn contradicts_free(&self, index: usize) -> Option<String> {
         let address = self.entries[index].address;
         let in_use = self.at_end.contains_key(&address);
-        let mistaken = self.timeline.completes_without_free(index + 1)
+        let mistaken = self.timeline.completion(index).is_none()
+            && self.timeline.completes_without_free(index + 1)
             && self.timeline.lives_on(index, address, in_use);
         mistaken.then(|| {
             let freed = self.entries[index + 1].address;

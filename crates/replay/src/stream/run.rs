@@ -27,6 +27,7 @@ pub fn replay_stream(stream: &Stream, release: Option<Release>) -> Result<Outcom
         Config::parse(&header.conf, release).map_err(|error| bad_header(error.to_string()))?;
     let device = Dry::new(header.device_total).with_capacity(header.device_capacity);
     let mut engine = Engine::new(device, config);
+    engine.explain_failures(false);
     if let Some(fraction) = header.fraction {
         engine.set_memory_fraction(fraction).map_err(|error| bad_header(error.to_string()))?;
     }

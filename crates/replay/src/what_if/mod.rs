@@ -112,6 +112,7 @@ impl WhatIf {
             .with_capacity(total.min(MOST_BYTES))
             .with_placement(Placement::Arenas(Arenas::default()));
         let mut engine = Engine::with_policy(Clock::new(dry), self.config.clone(), self.policy);
+        engine.explain_failures(false);
         let limit = self.limit.map(|limit| match self.total {
             Some(total) if total > 0 => in_force(limit, total),
             _ => limit,

@@ -8,9 +8,9 @@
 //! | operations | compute in | they call |
 //! | --- | --- | --- |
 //! | products: `matmul`, `linear`, convolutions, attention | the 16-bit type | [`lower`] |
-//! | `exp`, `log`, norms, softmax, losses | `f32` | [`raise`] |
-//! | `sum` | their input's type, with results in `f32` | [`sums`] |
-//! | all others | what they are given | |
+//! | `exp`, `log`, `rsqrt`, powers, layer, group and rms norms, losses | `f32` | [`raise`] |
+//! | `sum`, softmax | `f32`, from their input as it is | [`sums`], [`raised`] |
+//! | all others, batch norm among them | what they are given | |
 //!
 //! A leaf that collects gradients is converted once for as long as autocast is on: weights that are
 //! used twice have one copy. The cache goes with the outermost autocast; the graph keeps what it needs.
@@ -34,14 +34,44 @@ struct State {
     dtype: Option<DType>,
     /// How many autocasts this thread is inside of.
     depth: usize,
-    copies: HashMap<(usize, DType), Copied>,
+    copies: Copies,
+}
+
+/// The copies, in the order in which they were made: that in which their memory goes back, which
+/// must be the same in every run.
+#[derive(Default)]
+struct Copies {
+    made: Vec<Copied>,
+    /// Where the copy of a leaf in a type is.
+    places: HashMap<(usize, DType), usize>,
+}
+
+impl Copies {
+    /// The copy of a leaf, if the leaf was not changed since.
+    fn get(&self, leaf: &Tensor, dtype: DType) -> Option<Tensor> {
+        let copied = &self.made[*self.places.get(&(leaf.key(), dtype))?];
+        (copied.version == leaf.version()).then(|| copied.copy.clone())
+    }
+
+    /// Puts a copy in; returns the one that it replaces.
+    fn put(&mut self, leaf: &Tensor, copy: &Tensor) -> Option<Copied> {
+        let new = Copied { version: leaf.version(), copy: copy.clone(), _leaf: leaf.clone() };
+        let next = self.made.len();
+        match *self.places.entry((leaf.key(), copy.dtype())).or_insert(next) {
+            place if place < next => Some(std::mem::replace(&mut self.made[place], new)),
+            _ => {
+                self.made.push(new);
+                None
+            }
+        }
+    }
 }
 
 /// A leaf and its 16-bit copy. The leaf is kept so that its key stays its own.
 struct Copied {
-    leaf: Tensor,
     version: u64,
     copy: Tensor,
+    _leaf: Tensor,
 }
 
 thread_local! {
@@ -61,7 +91,7 @@ impl Drop for Guard {
         let ended = STATE.with_borrow_mut(|state| {
             state.dtype = self.before;
             state.depth -= 1;
-            if state.depth == 0 { std::mem::take(&mut state.copies) } else { HashMap::new() }
+            if state.depth == 0 { std::mem::take(&mut state.copies) } else { Copies::default() }
         });
         // Outside the borrow: memory goes back here.
         drop(ended);
@@ -134,18 +164,12 @@ fn lowered(tensor: &Tensor, dtype: DType) -> Result<Tensor> {
     if !is_weight || tensor.dtype() != DType::F32 || !is_grad_enabled() {
         return tensor.to(dtype);
     }
-    let key = (tensor.key(), dtype);
-    let known = STATE.with_borrow(|state| {
-        let known = state.copies.get(&key);
-        known.filter(|it| it.version == it.leaf.version()).map(|it| it.copy.clone())
-    });
-    if let Some(copy) = known {
+    if let Some(copy) = STATE.with_borrow(|state| state.copies.get(tensor, dtype)) {
         return Ok(copy);
     }
     let copy = tensor.to(dtype)?;
     copy.set_role(Role::Cache);
-    let new = Copied { leaf: tensor.clone(), version: tensor.version(), copy: copy.clone() };
-    let old = STATE.with_borrow_mut(|state| state.copies.insert(key, new));
+    let old = STATE.with_borrow_mut(|state| state.copies.put(tensor, &copy));
     drop(old);
     Ok(copy)
 }
@@ -159,12 +183,18 @@ pub(crate) fn raise(tensor: &Tensor) -> Result<Tensor> {
     }
 }
 
-/// What sums of `dtype` are kept in: `f32` for 16-bit floats under autocast.
-pub(crate) fn sums(dtype: DType) -> DType {
+/// What results of `dtype` are in that need digits while their inputs do not: `f32` for 16-bit floats
+/// under autocast.
+pub(crate) fn raised(dtype: DType) -> DType {
     match dtype {
         DType::Bf16 | DType::F16 if autocast_dtype().is_some() => DType::F32,
-        _ => dtype.of_sums(),
+        _ => dtype,
     }
+}
+
+/// What sums of `dtype` are kept in.
+pub(crate) fn sums(dtype: DType) -> DType {
+    raised(dtype).of_sums()
 }
 
 #[cfg(test)]
@@ -204,12 +234,98 @@ mod tests {
     }
 
     #[test]
+    fn products_are_lowered_and_norms_softmax_and_losses_raised() -> Result<()> {
+        let device = device();
+        let images = Tensor::randn([2, 4, 6, 6], &device)?;
+        let filters = Tensor::randn([4, 4, 3, 3], &device)?.requires_grad_(true)?;
+        let heads = Tensor::randn([2, 2, 8, 4], &device)?.requires_grad_(true)?;
+        let scores = Tensor::randn([4, 8], (&device, DType::Bf16))?.requires_grad_(true)?;
+        let targets = Tensor::from_slice(&[1i64, 0, 7, 3], [4], &device)?;
+        autocast(DType::Bf16, || {
+            let low = [
+                images.conv2d(&filters, None, crate::ConvOptions::default())?,
+                heads.scaled_dot_product_attention(&heads, &heads, Default::default())?,
+            ];
+            let high = [
+                scores.softmax(1)?,
+                scores.log_softmax(1)?,
+                scores.layer_norm([8], None, None, 1e-5)?,
+                scores.rms_norm([8], None, 1e-5)?,
+                scores.group_norm(2, None, None, 1e-5)?,
+                scores.cross_entropy(&targets)?,
+                scores.cross_entropy_lean(&targets, &Default::default())?,
+                scores.mse_loss(&scores.detach(), Default::default())?,
+                scores.square()?,
+                scores.rsqrt()?,
+            ];
+            for (dtype, results) in [(DType::Bf16, &low[..]), (DType::F32, &high[..])] {
+                for result in results {
+                    assert_eq!(result.dtype(), dtype, "{:?}", result.grad_fn());
+                }
+            }
+            for result in low.iter().chain(&high[..8]) {
+                result.to(DType::F32)?.sum()?.backward()?;
+            }
+            Ok::<_, crate::Error>(())
+        })?;
+        assert_eq!(filters.grad().unwrap().dtype(), DType::F32);
+        assert_eq!(heads.grad().unwrap().dtype(), DType::F32);
+        assert_eq!(scores.grad().unwrap().dtype(), DType::Bf16);
+        Ok(())
+    }
+
+    /// The largest difference between two gradients, as a share of the largest number.
+    fn error(exact: &Tensor, other: &Tensor) -> Result<f64> {
+        let difference = exact.sub(other)?.abs()?.max()?.item::<f64>()?;
+        Ok(difference / exact.abs()?.max()?.item::<f64>()?)
+    }
+
+    #[test]
+    fn gradients_of_images_and_attention_are_close_to_those_in_full_precision() -> Result<()> {
+        let device = device();
+        let images = Tensor::randn([4, 8, 8, 8], &device)?;
+        let filters = Tensor::randn([8, 8, 3, 3], &device)?.mul(0.1)?.requires_grad_(true)?;
+        let options = crate::ConvOptions::default().padding(1);
+        let conv = || {
+            let y = images.conv2d(&filters, None, options)?.relu()?;
+            y.conv2d(&filters, None, options)?.square()?.mean()
+        };
+        let rows = Tensor::randn([4, 12, 16], &device)?;
+        let weight = Tensor::randn([48, 16], &device)?.mul(0.3)?.requires_grad_(true)?;
+        let attention = || {
+            let parts = rows.linear(&weight, None)?.view([4, 12, 3, 2, 8])?;
+            let parts = parts.permute(&[2, 0, 3, 1, 4])?;
+            let [q, k, v] = [parts.select(0, 0)?, parts.select(0, 1)?, parts.select(0, 2)?];
+            let y = q.scaled_dot_product_attention(&k, &v, Default::default())?;
+            y.transpose(1, 2)?.flatten(2, 3)?.layer_norm([16], None, None, 1e-5)?.pow(3)?.mean()
+        };
+        type Loss<'a> = &'a dyn Fn() -> Result<Tensor>;
+        let cases: [(&Tensor, Loss<'_>); 2] = [(&filters, &conv), (&weight, &attention)];
+        for (leaf, loss) in cases {
+            loss()?.backward()?;
+            let exact = leaf.take_grad().unwrap();
+            for (dtype, most) in [(DType::Bf16, 0.05), (DType::F16, 0.01)] {
+                autocast(dtype, loss)?.backward()?;
+                let error = error(&exact, &leaf.take_grad().unwrap())?;
+                assert!(error > 0.0 && error < most, "{dtype}: {error}");
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
     fn a_weight_is_converted_once_and_its_gradients_are_in_its_own_type() -> Result<()> {
         let device = device();
         let weight = Tensor::randn([64, 64], &device)?.requires_grad_(true)?;
         let x = Tensor::randn([8, 64], (&device, DType::Bf16))?;
         let copies = || -> u64 {
-            device.live().iter().filter(|it| it.role == Role::Cache).map(|it| it.bytes).sum()
+            device
+                .memory()
+                .live()
+                .iter()
+                .filter(|it| it.role == Role::Cache)
+                .map(|it| it.bytes)
+                .sum()
         };
         let y = autocast(DType::Bf16, || {
             let y = x.linear(&weight, None)?;
@@ -247,7 +363,14 @@ mod tests {
     conformance!(mixed_precision, |device| {
         let weight = Tensor::ones([64, 64], device)?.requires_grad_(true)?;
         let x = Tensor::ones([8, 64], device)?;
-        let y = autocast(DType::Bf16, || x.linear(&weight, None)?.relu()?.linear(&weight, None))?;
+        let y = autocast(DType::Bf16, || {
+            // Copies of many sizes, which go back in the same order on each device.
+            for size in 1..20 {
+                let weight = Tensor::ones([64 * size, 64], device)?.requires_grad_(true)?;
+                x.linear(&weight, None)?;
+            }
+            x.linear(&weight, None)?.relu()?.linear(&weight, None)
+        })?;
         y.sum()?.backward()?;
         Ok(vec![y, weight.grad().unwrap()])
     });

@@ -14,7 +14,7 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use super::accumulate::accumulate;
-use super::mode::no_grad_guard;
+use super::mode::{go_back, no_grad_guard};
 use super::node::{Edge, Grads, Node, Work};
 use crate::create::Scalar;
 use crate::error::{Call, ErrorKind, Result};
@@ -72,6 +72,7 @@ pub fn backward(results: &[(Tensor, Option<Tensor>)], options: BackwardOptions) 
 
 fn run(call: Call, results: &[(Tensor, Option<Tensor>)], options: BackwardOptions) -> Result<()> {
     let _off = no_grad_guard();
+    let _going = go_back();
     // Gradients are computed in the types of the forward, wherever they are asked for.
     let _plain = crate::amp::Mode::off().enter();
     let mut roots = Vec::with_capacity(results.len());

@@ -37,6 +37,7 @@ mod saved;
 
 pub use engine::{BackwardOptions, backward};
 pub(crate) use meta::Meta;
+pub(crate) use mode::is_backward;
 pub use mode::{
     Guard, inference, inference_guard, is_grad_enabled, is_inference, no_grad, no_grad_guard,
     set_grad_enabled,

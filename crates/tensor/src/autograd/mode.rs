@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 
 thread_local! {
     static MODE: Cell<Mode> = const { Cell::new(Mode { grad: true, inference: false }) };
+    static BACKWARDS: Cell<usize> = const { Cell::new(0) };
 }
 
 #[derive(Clone, Copy)]
@@ -30,6 +31,26 @@ impl Drop for Guard {
 fn enter(mode: Mode) -> Guard {
     let before = MODE.replace(mode);
     Guard { before: (before.grad, before.inference), thread: PhantomData }
+}
+
+/// Counts a backward of this thread until it is dropped.
+pub(super) struct Going(PhantomData<*const ()>);
+
+/// A backward begins.
+pub(super) fn go_back() -> Going {
+    BACKWARDS.set(BACKWARDS.get() + 1);
+    Going(PhantomData)
+}
+
+impl Drop for Going {
+    fn drop(&mut self) {
+        BACKWARDS.set(BACKWARDS.get() - 1);
+    }
+}
+
+/// Whether this thread is inside a backward.
+pub(crate) fn is_backward() -> bool {
+    BACKWARDS.get() > 0
 }
 
 /// Whether this thread records operations.

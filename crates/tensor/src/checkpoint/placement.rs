@@ -16,6 +16,8 @@ pub enum Placement {
     Segments(usize),
     /// Segments of this many layers.
     Every(usize),
+    /// Each layer on its own, the last too: what a program does that calls `checkpoint` for each.
+    Each,
     /// About √n segments of √n layers.
     SquareRoot,
 }
@@ -48,6 +50,7 @@ impl Placement {
                 let length = length.max(1);
                 cut(length, layers.div_ceil(length).saturating_sub(1))
             }
+            Self::Each => cut(1, layers),
             Self::SquareRoot => parts(layers.isqrt()),
         }
     }
@@ -80,5 +83,7 @@ mod tests {
         }
         let Segments { recomputed, kept } = Placement::SquareRoot.segments(16);
         assert_eq!((recomputed, kept), (vec![0..4, 4..8, 8..12], 12..16));
+        let Segments { recomputed, kept } = Placement::Each.segments(3);
+        assert_eq!((recomputed, kept), (vec![0..1, 1..2, 2..3], 3..3));
     }
 }

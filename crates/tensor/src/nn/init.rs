@@ -35,7 +35,34 @@ pub fn normal_(tensor: &Tensor, mean: f64, deviation: f64) -> Result<()> {
 /// If it is no float.
 #[track_caller]
 pub fn kaiming_uniform_(tensor: &Tensor, fan_in: usize) -> Result<()> {
-    let bound = if fan_in == 0 { 0.0 } else { (fan_in as f64).sqrt().recip() };
+    let bound = fan_in_bound(fan_in);
+    uniform_(tensor, -bound, bound)
+}
+
+/// `1/√fan_in`: where PyTorch's layers begin, their biases too.
+pub(super) fn fan_in_bound(fan_in: usize) -> f64 {
+    if fan_in == 0 { 0.0 } else { (fan_in as f64).sqrt().recip() }
+}
+
+/// Kaiming's normal rule for layers before a `relu`: a deviation of `√(2/fan)`, where `fan` is how
+/// many numbers each result sums, or how many results each number goes to.
+///
+/// # Errors
+///
+/// If it is no float.
+#[track_caller]
+pub fn kaiming_normal_(tensor: &Tensor, fan: usize) -> Result<()> {
+    normal_(tensor, 0.0, std::f64::consts::SQRT_2 * fan_in_bound(fan))
+}
+
+/// Xavier's uniform rule: within `±√(6/(fan_in + fan_out))`.
+///
+/// # Errors
+///
+/// If it is no float.
+#[track_caller]
+pub fn xavier_uniform_(tensor: &Tensor, fan_in: usize, fan_out: usize) -> Result<()> {
+    let bound = 6f64.sqrt() * fan_in_bound(fan_in.saturating_add(fan_out));
     uniform_(tensor, -bound, bound)
 }
 

@@ -1,6 +1,6 @@
 //! The linear layer as a module.
 
-use super::init::{kaiming_uniform_, uniform_};
+use super::init::{fan_in_bound, kaiming_uniform_, uniform_};
 use super::module::{Module, Visitor};
 use crate::create::TensorOptions;
 use crate::error::Result;
@@ -73,7 +73,7 @@ impl Linear {
         };
         kaiming_uniform_(&weight, input)?;
         if let Some(bias) = &bias {
-            let bound = if input == 0 { 0.0 } else { (input as f64).sqrt().recip() };
+            let bound = fan_in_bound(input);
             uniform_(bias, -bound, bound)?;
         }
         Ok(Self { weight, bias })

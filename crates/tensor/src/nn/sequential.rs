@@ -80,10 +80,6 @@ impl Module for Sequential {
             visitor.module(&place.to_string(), module);
         }
     }
-
-    fn set_training(&self, training: bool) {
-        self.modules.iter().for_each(|module| module.set_training(training));
-    }
 }
 
 impl<M: Module + 'static> FromIterator<M> for Sequential {

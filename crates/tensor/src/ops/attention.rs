@@ -11,6 +11,7 @@
 
 use rayon::prelude::*;
 
+use crate::amp::lower;
 use crate::autograd::{Backward, Grads, Needs, Saved, record, records};
 use crate::dtype::{DType, Float, Real, Stored, dispatch_float};
 use crate::error::{Call, Result};
@@ -531,6 +532,19 @@ impl Tensor {
         options: AttentionOptions,
     ) -> Result<Tensor> {
         let call = Call::here("scaled_dot_product_attention");
+        let (queries, keys, values) = (lower(self)?, lower(keys)?, lower(values)?);
+        queries.attention_in(call, &keys, &values, options)
+    }
+
+    /// The same, whatever autocast says.
+    #[track_caller]
+    fn attention_in(
+        &self,
+        call: Call,
+        keys: &Tensor,
+        values: &Tensor,
+        options: AttentionOptions,
+    ) -> Result<Tensor> {
         let inputs = [self, keys, values];
         let sizes = Sizes::new(call, inputs, options)?;
         let (narrow, recorded) = (self.dtype().size() == 2, records(&inputs));

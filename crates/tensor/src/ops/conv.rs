@@ -5,7 +5,8 @@
 
 use std::ops::Range;
 
-use super::window::{Pair, Window, images, windows};
+use super::window::{Pair, Window, images, window_options, windows};
+use crate::amp::lower;
 use crate::autograd::{Backward, Grads, Needs, Saved, record};
 use crate::dtype::{Float, Real, dispatch_float};
 use crate::error::{Call, ErrorKind, Result};
@@ -44,28 +45,9 @@ impl Default for ConvOptions {
     }
 }
 
+window_options!(ConvOptions);
+
 impl ConvOptions {
-    /// Moves by this much.
-    #[must_use]
-    pub fn stride(mut self, stride: impl Into<Pair>) -> Self {
-        self.stride = stride.into();
-        self
-    }
-
-    /// This many zeros on each side.
-    #[must_use]
-    pub fn padding(mut self, padding: impl Into<Pair>) -> Self {
-        self.padding = padding.into();
-        self
-    }
-
-    /// Sees elements this far apart.
-    #[must_use]
-    pub fn dilation(mut self, dilation: impl Into<Pair>) -> Self {
-        self.dilation = dilation.into();
-        self
-    }
-
     /// Splits the channels into this many parts.
     #[must_use]
     pub fn groups(mut self, groups: usize) -> Self {
@@ -444,6 +426,19 @@ impl Tensor {
         options: ConvOptions,
     ) -> Result<Tensor> {
         let call = Call::here("conv2d");
+        let (x, weight, bias) = (lower(self)?, lower(weight)?, bias.map(lower).transpose()?);
+        x.conv2d_in(call, &weight, bias.as_ref(), options)
+    }
+
+    /// The same, whatever autocast says.
+    #[track_caller]
+    fn conv2d_in(
+        &self,
+        call: Call,
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+        options: ConvOptions,
+    ) -> Result<Tensor> {
         let geometry = geometry(call, self, weight, bias, options)?;
         let (x, filters) = (self.in_order(call)?, weight.in_order(call)?);
         let shape = Shape::from([

@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 
+use crate::amp::raise;
 use crate::autograd::{Backward, Grads, Needs, Saved, record};
 use crate::dtype::{DType, Float, Real, Stored, dispatch_float};
 use crate::error::{Call, ErrorKind, Result};
@@ -387,8 +388,9 @@ impl Tensor {
         eps: f64,
     ) -> Result<Tensor> {
         let call = Call::here("layer_norm");
-        let rows = last_axes(call, self, &normalized.into(), [weight, bias], true)?;
-        norm_rows(call, "NativeLayerNormBackward", self, [weight, bias], rows, eps)
+        let x = &raise(self)?;
+        let rows = last_axes(call, x, &normalized.into(), [weight, bias], true)?;
+        norm_rows(call, "NativeLayerNormBackward", x, [weight, bias], rows, eps)
     }
 
     /// Brings what lies along the last axes, which have the shape `normalized`, to a mean square of 1;
@@ -405,8 +407,9 @@ impl Tensor {
         eps: f64,
     ) -> Result<Tensor> {
         let call = Call::here("rms_norm");
-        let rows = last_axes(call, self, &normalized.into(), [weight, None], false)?;
-        norm_rows(call, "FusedRmsNormBackward", self, [weight, None], rows, eps)
+        let x = &raise(self)?;
+        let rows = last_axes(call, x, &normalized.into(), [weight, None], false)?;
+        norm_rows(call, "FusedRmsNormBackward", x, [weight, None], rows, eps)
     }
 
     /// Brings each group of channels (the second axis) of each image to mean 0 and variance 1; then
@@ -433,12 +436,13 @@ impl Tensor {
             let what = format!("{channels} channels are not {groups} equal groups");
             return Err(call.error(ErrorKind::Value, what).with_tensor("self", self));
         }
-        check_affine(call, self, [("weight", weight), ("bias", bias)], &[channels])?;
+        let x = &raise(self)?;
+        check_affine(call, x, [("weight", weight), ("bias", bias)], &[channels])?;
         let area: usize = rest.iter().product();
         let width = channels / groups * area;
         let rows = Rows { width, period: groups, area: area.max(1), centered: true };
         let rows = (rows, Shape::from([images, groups]));
-        norm_rows(call, "NativeGroupNormBackward", self, [weight, bias], rows, eps)
+        norm_rows(call, "NativeGroupNormBackward", x, [weight, bias], rows, eps)
     }
 }
 

@@ -7,6 +7,7 @@
 
 use super::reduce::SumRows;
 use super::softmax::{log_sum, softmax_along};
+use crate::amp::raise;
 use crate::autograd::{Backward, Grads, Needs, Saved, record};
 use crate::dtype::{DType, Float, Real, Stored, dispatch_float};
 use crate::error::{Call, Result};
@@ -291,13 +292,13 @@ impl Kernel for Lean {
             over_rows(log_sums, &mut losses, width, &row);
             let counted = targets.iter().flatten().count() as f64;
             let sum: f64 = losses.iter().sum();
-            let output = args.take::<T>(0).slice();
+            let output = args.take::<W>(0).slice();
             match of.reduction {
                 Reduction::None => {
-                    output.iter_mut().zip(&losses).for_each(|(to, it)| *to = T::from_f64(*it));
+                    output.iter_mut().zip(&losses).for_each(|(to, it)| *to = W::n(*it));
                 }
-                Reduction::Mean => output[0] = T::from_f64(sum / counted),
-                Reduction::Sum => output[0] = T::from_f64(sum),
+                Reduction::Mean => output[0] = W::n(sum / counted),
+                Reduction::Sum => output[0] = W::n(sum),
             }
         }, else return Err(format!("{} is no float", x.dtype())));
         Ok(())
@@ -459,7 +460,7 @@ impl Tensor {
     /// reported at the next synchronisation.
     #[track_caller]
     pub fn nll_loss(&self, targets: &Tensor, options: &CrossEntropyOptions) -> Result<Tensor> {
-        nll(Call::here("nll_loss"), self, targets, options)
+        nll(Call::here("nll_loss"), &raise(self)?, targets, options)
     }
 
     /// The mean cross-entropy between scores and target classes: `log_softmax`, then
@@ -504,7 +505,8 @@ impl Tensor {
     /// The same number as [`cross_entropy`](Self::cross_entropy) for scores `[batch, classes]`, but
     /// nothing of their size is allocated before the backward: kept are the scores and one number
     /// for each row, and the backward makes one tensor, not two. For GPT-2's 50,257 classes that is a
-    /// third of the memory.
+    /// third of the memory. Scores of 16 bits are read as they are, with or without autocast; their loss
+    /// has 32.
     ///
     /// # Errors
     ///
@@ -526,7 +528,7 @@ impl Tensor {
         let wide = if self.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
         let each = targets.shape().clone();
         let shape = if of.reduction == Reduction::None { each.clone() } else { ().into() };
-        let output = Tensor::uninit(call, shape, self.dtype(), self.device())?;
+        let output = Tensor::uninit(call, shape, wide, self.device())?;
         let log_sums = Tensor::uninit(call, each, wide, self.device())?;
         call.launch(Lean { of }, &[&output, &log_sums], &[self, targets])?;
         record(call, "CrossEntropyBackward", &[&output], &[self], || {
@@ -545,6 +547,13 @@ impl Tensor {
     #[track_caller]
     pub fn mse_loss(&self, target: &Tensor, reduction: Reduction) -> Result<Tensor> {
         let call = Call::here("mse_loss");
+        let (x, target) = (&raise(self)?, &raise(target)?);
+        x.mse_loss_in(call, target, reduction)
+    }
+
+    /// The same, whatever autocast says.
+    #[track_caller]
+    fn mse_loss_in(&self, call: Call, target: &Tensor, reduction: Reduction) -> Result<Tensor> {
         if self.shape() != target.shape() {
             let error = call.shape_error("there is not one target for each element");
             return Err(error.with_tensor("self", self).with_tensor("target", target));

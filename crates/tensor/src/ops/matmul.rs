@@ -167,6 +167,7 @@ pub(crate) fn product_with_bias(
         _ => tensor.clone(),
     };
     let (a, b) = (three(&a), three(&b));
+    output.device().workspaces().for_product(call, output.device(), bias.is_some())?;
     let kernel = Gemm { conj, bias: bias.is_some() };
     match bias {
         Some(bias) => call.launch(kernel, &[&output], &[&a, &b, bias])?,

@@ -1,6 +1,6 @@
 //! Pools over images: the largest or the mean of what a window sees.
 
-use super::window::{Pair, Window, images, windows};
+use super::window::{Pair, Window, images, window_options, windows};
 use crate::autograd::{Backward, Grads, Needs, Saved, record};
 use crate::dtype::{DType, Float, Real, dispatch_float};
 use crate::error::{Call, ErrorKind, Result};
@@ -36,6 +36,8 @@ pub struct PoolOptions {
     pub count_include_pad: bool,
 }
 
+window_options!(PoolOptions);
+
 impl PoolOptions {
     /// A window that moves by its own size.
     #[must_use]
@@ -44,27 +46,6 @@ impl PoolOptions {
         let (padding, dilation) = (0.into(), 1.into());
         let (ceil_mode, count_include_pad) = (false, true);
         Self { kernel, stride: kernel, padding, dilation, ceil_mode, count_include_pad }
-    }
-
-    /// Moves by this much.
-    #[must_use]
-    pub fn stride(mut self, stride: impl Into<Pair>) -> Self {
-        self.stride = stride.into();
-        self
-    }
-
-    /// Reaches this far beyond each side.
-    #[must_use]
-    pub fn padding(mut self, padding: impl Into<Pair>) -> Self {
-        self.padding = padding.into();
-        self
-    }
-
-    /// Sees elements this far apart.
-    #[must_use]
-    pub fn dilation(mut self, dilation: impl Into<Pair>) -> Self {
-        self.dilation = dilation.into();
-        self
     }
 
     /// Lets a last window reach beyond the padding.

@@ -1,5 +1,6 @@
 //! Powers with a number as exponent.
 
+use crate::amp::raise;
 use crate::autograd::{Backward, Grads, Needs, Saved, record, record_in_place, records};
 use crate::create::Scalar;
 use crate::dtype::{DType, Float, Real, Stored, dispatch, dispatch_float};
@@ -99,6 +100,7 @@ fn checked(call: Call, x: &Tensor, exponent: Scalar) -> Result<DType> {
 
 #[track_caller]
 fn pow(call: Call, x: &Tensor, exponent: Scalar) -> Result<Tensor> {
+    let x = &raise(x)?;
     let dtype = checked(call, x, exponent)?;
     let output = Tensor::uninit(call, x.shape().clone(), dtype, x.device())?;
     call.launch(Pow { exponent, in_place: false }, &[&output], &[x])?;

@@ -2,8 +2,9 @@
 //!
 //! PyTorch keeps the result for the backward, not the input; so does this.
 
+use crate::amp::raised;
 use crate::autograd::{Backward, Grads, Needs, Saved, record};
-use crate::dtype::{Float, Real, dispatch_float};
+use crate::dtype::{DType, Float, Real, dispatch_float};
 use crate::error::{Call, Result};
 use crate::exec::{Args, Kernel, rows};
 use crate::tensor::Tensor;
@@ -156,13 +157,15 @@ struct SoftmaxBackward {
     y: Saved,
     axis: usize,
     log: bool,
+    /// Of the input, and so of its gradient.
+    dtype: DType,
 }
 
 impl Backward for SoftmaxBackward {
     fn backward(&self, grads: &[Option<Tensor>], _: &Needs<'_>) -> Result<Grads> {
         let Some(grad) = &grads[0] else { return Ok(Grads::from_iter([None])) };
         let y = self.y.unpack()?;
-        let output = Tensor::uninit(self.call, y.shape().clone(), y.dtype(), y.device())?;
+        let output = Tensor::uninit(self.call, y.shape().clone(), self.dtype, y.device())?;
         let kernel = SoftmaxGrad { axis: Axis::of(&y, self.axis), log: self.log };
         let grad = grad.contiguous()?;
         self.call.launch(kernel, &[&output], &[&grad, &y])?;
@@ -170,20 +173,23 @@ impl Backward for SoftmaxBackward {
     }
 }
 
+/// In the graph. Under autocast the result of 16-bit numbers has 32, with no copy of them, and their
+/// gradient 16, as in PyTorch.
 #[track_caller]
 pub(super) fn softmax_along(call: Call, x: &Tensor, axis: usize, log: bool) -> Result<Tensor> {
     if !x.dtype().is_float() {
         let error = call.dtype_error("softmax is defined for floats");
         return Err(error.with_tensor("self", x).help("convert with to first"));
     }
-    let y = Tensor::uninit(call, x.shape().clone(), x.dtype(), x.device())?;
+    let y = Tensor::uninit(call, x.shape().clone(), raised(x.dtype()), x.device())?;
     // PyTorch's kernel reads rows in order.
     let ordered = if x.is_contiguous() { x.detach() } else { x.copied(call)? };
     call.launch(Softmax { axis: Axis::of(x, axis), log }, &[&y], &[&ordered])?;
     drop(ordered);
     let name = if log { "LogSoftmaxBackward" } else { "SoftmaxBackward" };
     record(call, name, &[&y], &[x], || {
-        Ok(Box::new(SoftmaxBackward { call, y: Saved::output(call, &y)?, axis, log }))
+        let (y, dtype) = (Saved::output(call, &y)?, x.dtype());
+        Ok(Box::new(SoftmaxBackward { call, y, axis, log, dtype }))
     })?;
     Ok(y)
 }
@@ -215,8 +221,8 @@ impl Tensor {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Device;
     use crate::testing::{conformance, gradcheck};
-    use crate::{DType, Device};
 
     #[test]
     fn values_are_the_definition_along_any_axis_of_any_layout() -> Result<()> {

@@ -6,7 +6,7 @@ use std::ops::{Add, Div, Mul, Sub};
 use std::sync::Mutex;
 
 use crate::autograd::{Backward, Grads, Needs, Saved, record};
-use crate::dtype::{DType, Stored};
+use crate::dtype::{DType, Stored, dispatch_among};
 use crate::error::{Call, Result};
 use crate::exec::{Args, Kernel, rows};
 use crate::number::Complex64;
@@ -56,21 +56,8 @@ impl Field for Complex64 {
 /// Runs `$code` with `$T` as the type of elements that have equations.
 macro_rules! dispatch_field {
     ($dtype:expr, $T:ident => $code:expr) => {
-        match $dtype {
-            DType::F32 => {
-                type $T = f32;
-                $code
-            }
-            DType::F64 => {
-                type $T = f64;
-                $code
-            }
-            DType::Complex64 => {
-                type $T = Complex64;
-                $code
-            }
-            other => return Err(format!("no equations of {other}")),
-        }
+        dispatch_among!($dtype, $T: [F32 f32, F64 f64, Complex64 Complex64] => $code,
+            else return Err(format!("no equations of {}", $dtype)))
     };
 }
 
@@ -303,7 +290,7 @@ impl Tensor {
 mod tests {
     use super::*;
     use crate::Device;
-    use crate::testing::{conformance, gradcheck};
+    use crate::testing::{complex_gradcheck, conformance, gradcheck};
 
     fn device() -> Device {
         Device::host("256 MiB").unwrap()
@@ -365,29 +352,13 @@ mod tests {
         gradcheck(&[&[4, 3], &[2, 3, 1]], |x| definite(&x[0])?.solve_hermitian(&x[1])).unwrap();
     }
 
-    /// The gradient of a real function f of complex numbers is ∂f/∂re + i·∂f/∂im.
     #[test]
     fn complex_gradients_are_right() -> Result<()> {
-        let device = device();
-        let b = Tensor::randn([3, 2], (&device, DType::Complex64))?;
-        let loss = |z: &Tensor| definite(z)?.solve_hermitian(&b)?.abs()?.sum();
-        let z = Tensor::randn([4, 3], (&device, DType::Complex64))?.requires_grad_(true)?;
-        loss(&z)?.backward()?;
-        let gradient = z.grad().unwrap().to_vec::<Complex64>()?;
-        let numbers = z.to_vec::<Complex64>()?;
-        let step = 3e-3;
-        for (index, computed) in gradient.iter().enumerate() {
-            let moved = |by: Complex64| -> Result<f32> {
-                let mut numbers = numbers.clone();
-                numbers[index] = numbers[index] + by;
-                loss(&Tensor::from_slice(&numbers, [4, 3], &device)?)?.item()
-            };
-            let [re, im] = [Complex64::new(step, 0.0), Complex64::new(0.0, step)];
-            let difference = Complex64::new(moved(re)? - moved(-re)?, moved(im)? - moved(-im)?);
-            let difference = difference / Complex64::new(2.0 * step, 0.0);
-            assert!((*computed - difference).abs() < 1e-2, "{index}: {computed} {difference}");
-        }
-        Ok(())
+        let b = Tensor::randn([3, 2], (&device(), DType::Complex64))?.to_vec::<Complex64>()?;
+        complex_gradcheck(&[4, 3], (3e-3, 1e-2), |z| {
+            let b = Tensor::from_slice(&b, [3, 2], z.device())?;
+            definite(z)?.solve_hermitian(&b)?.abs()?.sum()
+        })
     }
 
     conformance!(equations, |device| {

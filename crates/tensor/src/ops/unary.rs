@@ -220,7 +220,7 @@ functions! {
 impl Function {
     /// Whether autocast computes it in `f32`.
     fn needs_digits(self) -> bool {
-        matches!(self, Self::Exp | Self::Log)
+        matches!(self, Self::Exp | Self::Log | Self::Rsqrt)
     }
 }
 

@@ -24,6 +24,36 @@ impl From<[usize; 2]> for Pair {
     }
 }
 
+/// What options of windows have in common.
+macro_rules! window_options {
+    ($options:ty) => {
+        impl $options {
+            /// Moves by this much.
+            #[must_use]
+            pub fn stride(mut self, stride: impl Into<Pair>) -> Self {
+                self.stride = stride.into();
+                self
+            }
+
+            /// Reaches this far beyond each side.
+            #[must_use]
+            pub fn padding(mut self, padding: impl Into<Pair>) -> Self {
+                self.padding = padding.into();
+                self
+            }
+
+            /// Sees elements this far apart.
+            #[must_use]
+            pub fn dilation(mut self, dilation: impl Into<Pair>) -> Self {
+                self.dilation = dilation.into();
+                self
+            }
+        }
+    };
+}
+
+pub(super) use window_options;
+
 /// A window along one axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Window {

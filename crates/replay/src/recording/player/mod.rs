@@ -10,6 +10,10 @@
 //! The player reads each call as its [`Plan`] says, and stops where the engine does something else; what
 //! to try instead is the search's business.
 
+mod parting;
+
+mod run;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -17,46 +21,13 @@ use rustc_hash::FxHashMap;
 use tonnage_engine::{AllocError, Engine, Start, StreamFilter};
 use tonnage_events::{Action, Address, PoolId, TraceEntry};
 
-use super::pools::{Fact, Place, Pools};
+pub(super) use self::parting::Parting;
+use self::run::{Run, Way};
+pub(super) use self::run::{belongs_to_a_call, gives_back};
+use super::pools::{Place, Pools};
 use super::reading::Reading;
 use super::script::Script;
 use super::timeline::Timeline;
-use crate::outcome::Difference;
-
-/// Where the engine and the recording part.
-#[derive(Clone, Debug)]
-pub(super) struct Parting {
-    /// At the furthest point that any reading reached.
-    pub(super) difference: Difference,
-    /// What was recorded where the plainest reading stopped.
-    pub(super) recorded: Option<Action>,
-    /// What the engine did there.
-    pub(super) got: Option<TraceEntry>,
-    /// What that tells about pools, if nothing else is wrong: the likeliest first.
-    pub(super) facts: Vec<Fact>,
-    /// Whether a request was read as nothing but a request.
-    plain: bool,
-}
-
-impl Parting {
-    /// After the last entry.
-    pub(super) fn at_end(difference: Difference) -> Self {
-        Self { difference, recorded: None, got: None, facts: Vec::new(), plain: true }
-    }
-
-    /// Both readings of the same entries stopped: the difference is the further one's, what was done
-    /// there the plainer one's, and what they tell about pools comes together.
-    pub(super) fn or_further(self, other: Self) -> Self {
-        let further = other.difference.event > self.difference.event;
-        let plainer = other.plain && !self.plain;
-        let (mut far, near) = if further { (other, self) } else { (self, other) };
-        far.facts.extend(near.facts);
-        if plainer == further {
-            return far;
-        }
-        Self { recorded: near.recorded, got: near.got, plain: near.plain, ..far }
-    }
-}
 
 /// A call that was read.
 #[derive(Clone, Copy, Debug)]
@@ -103,34 +74,6 @@ pub(super) struct Notes {
     pub(super) emptied: usize,
     /// Blocks that waited for a stream the recording does not name.
     pub(super) pending: usize,
-}
-
-/// A way to read a run of entries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
-    /// A request; memory given back inside it, and its failure, are the driver's refusal if that is
-    /// to be believed.
-    Request { believes_refusals: bool },
-    /// `empty_cache()`; all pools of which memory goes back lost their last use before it.
-    EmptyCache,
-    /// The memory of one pool goes back, the first of the run: `empty_cache()` for the default pool.
-    EmptyOnePool,
-}
-
-/// A run of entries that one or more calls made: up to a request, or to something else.
-struct Run {
-    from: usize,
-    /// Behind the last entry of the run; the request's own, if there is one.
-    to: usize,
-    request: Option<TraceEntry>,
-    /// The segment that serves the request.
-    place: Option<Place>,
-    pool: PoolId,
-    /// The segment that goes back first, or else the first with a block that is found complete: of the
-    /// pool that is emptied first, if that is how the run is read.
-    first: Option<Place>,
-    gives_back: bool,
-    completes: bool,
 }
 
 /// An engine on its way through a recording.
@@ -278,95 +221,6 @@ impl Player {
         })
     }
 
-    /// The run of entries at the cursor.
-    fn run_ahead(&self, pools: &Pools) -> Run {
-        let from = self.cursor();
-        let ahead = &self.entries()[from..];
-        let length = ahead.iter().position(|entry| !belongs_to_a_call(entry.action));
-        let to = from + length.unwrap_or(ahead.len());
-        let entries = &self.entries()[from..to];
-        let end = self.entries().get(to).copied();
-        let request = end.filter(|it| matches!(it.action, Action::Alloc | Action::Oom));
-        let place = request.and_then(|request| self.place_of(&request, from, to));
-        let first = entries.iter().find(|entry| gives_back(entry.action)).or(entries.first());
-        Run {
-            from,
-            to,
-            request,
-            place,
-            pool: place.map_or(PoolId::DEFAULT, |place| pools.pool(place)),
-            first: first.and_then(|entry| self.engine.device().owner(entry.address)),
-            gives_back: entries.iter().any(|entry| gives_back(entry.action)),
-            completes: entries.iter().any(|entry| entry.action == Action::FreeCompleted),
-        }
-    }
-
-    /// The segment that a request was served from: a new one, or one that is there.
-    fn place_of(&self, request: &TraceEntry, from: usize, to: usize) -> Option<Place> {
-        if request.action == Action::Oom {
-            return Some(Place::Entry(to));
-        }
-        let device = self.engine.device();
-        let run = self.entries()[from..to].iter().enumerate();
-        // What lies at the address now may be given back before a new segment takes its place.
-        let new = |&(_, it): &(usize, &TraceEntry)| match it.action {
-            Action::SegmentAlloc => true,
-            Action::SegmentMap => device.owner(it.address).is_none(),
-            _ => false,
-        };
-        let new = run.rev().find(new).map(|(index, _)| Place::Entry(from + index));
-        new.or_else(|| device.owner(request.address))
-    }
-
-    /// The ways to read a run, the likeliest first.
-    fn ways(&self, run: &Run, pools: &Pools) -> Vec<Way> {
-        let Some(request) = run.request else {
-            let ways = [Way::EmptyCache, Way::EmptyOnePool];
-            return ways[..if pools.only_default() { 1 } else { 2 }].into();
-        };
-        // A request to a private pool finds no free complete: someone emptied the cache before it.
-        if run.completes && !run.pool.is_default() {
-            return vec![Way::EmptyCache, Way::EmptyOnePool];
-        }
-        let inside = |believes_refusals| Way::Request { believes_refusals };
-        if !run.gives_back && request.action == Action::Alloc {
-            return vec![inside(false)];
-        }
-        let mut ways = if self.context.limit_known {
-            vec![inside(false), Way::EmptyCache, Way::EmptyOnePool, inside(true)]
-        } else if self.may_be_refused(run, &request) {
-            vec![inside(true), Way::EmptyCache, Way::EmptyOnePool]
-        } else {
-            vec![Way::EmptyCache, Way::EmptyOnePool, inside(true)]
-        };
-        if !run.gives_back && !run.completes {
-            ways.retain(|way| matches!(way, Way::Request { .. }));
-        } else if pools.only_default() {
-            ways.retain(|&way| way != Way::EmptyOnePool);
-        }
-        ways
-    }
-
-    /// Whether the driver can have refused: one that gave more, before or later, did not refuse this
-    /// for want of memory.
-    fn may_be_refused(&self, run: &Run, request: &TraceEntry) -> bool {
-        let obtained = self.entries()[run.from..run.to].iter().filter(|it| obtains(it.action));
-        let asked = obtained.fold(0_u64, |sum, it| sum.saturating_add(it.size)).max(request.size);
-        self.engine.device().granted().saturating_add(asked) > self.context.timeline.granted_peak
-    }
-
-    /// The segments that go back in a run, by their entries.
-    fn given_back(&self, run: &Run) -> Vec<(usize, Place)> {
-        let entries = self.entries()[run.from..run.to].iter().enumerate();
-        let entries = entries.filter(|(_, entry)| gives_back(entry.action));
-        let device = self.engine.device();
-        let place = |(index, entry): (usize, &TraceEntry)| {
-            Some((run.from + index, device.owner(entry.address)?))
-        };
-        entries.filter_map(place).collect()
-    }
-
-    /// The segment of the first entry of a run: of the pool that is emptied first.
     fn play_request(
         &mut self,
         run: &Run,
@@ -485,74 +339,6 @@ impl Player {
         }
     }
 
-    /// What a parting tells about pools; see [`Parting::facts`].
-    fn facts(
-        &self,
-        run: &Run,
-        parting: &Parting,
-        given_back: &[(usize, Place)],
-        pools: &Pools,
-    ) -> Vec<Fact> {
-        let mut facts: Vec<Fact> = Vec::new();
-        if parting.plain && !run.pool.is_default() && !self.used.contains(&run.pool) {
-            // The pool was gone when the request came: what went back was of another, or this one is
-            // of the default pool, which is never gone.
-            if let (Some(&released), Some(place)) = (self.released.get(&run.pool), run.place) {
-                facts.extend((released != place).then_some(Fact::Unlike(released, place)));
-                facts.push(Fact::Default(place));
-            }
-            return facts;
-        }
-        facts.extend(self.fact_of_mismatch(run, given_back, pools));
-        if let Some(place) = run.place
-            && run.completes
-            && !run.gives_back
-            && !run.pool.is_default()
-        {
-            // Requests to private pools find no free complete.
-            facts.push(Fact::Default(place));
-        }
-        facts
-    }
-
-    fn fact_of_mismatch(
-        &self,
-        run: &Run,
-        given_back: &[(usize, Place)],
-        pools: &Pools,
-    ) -> Option<Fact> {
-        let mismatch = self.engine.device().mismatch()?;
-        let touched = mismatch.place?;
-        match mismatch.got.action {
-            Action::Alloc | Action::SegmentMap => {
-                // What went back before the request could not serve it.
-                let went_back = given_back.iter().any(|&(_, place)| place == touched);
-                (!went_back).then_some(Fact::Apart(touched, run.place?))
-            }
-            Action::SegmentFree | Action::SegmentUnmap => {
-                // Of those that went back in the same call, or should have now, one of the same pool.
-                let pool = pools.pool(touched);
-                let others = given_back.iter().rev().filter(|(at, _)| *at <= mismatch.event);
-                let mut others = others.map(|&(_, place)| place).filter(|&it| it != touched);
-                let instead = given_back.iter().find(|&&(at, _)| at == mismatch.event);
-                match (others.find(|&other| pools.pool(other) == pool), instead) {
-                    (Some(other), _) => Some(Fact::Unlike(touched, other)),
-                    (None, _) if pool.is_default() => Some(Fact::Private(touched)),
-                    (None, instead) => Some(Fact::Unlike(touched, instead?.1)),
-                }
-            }
-            Action::FreeCompleted => {
-                // Emptying one private pool waits for its own blocks alone.
-                let first = run.first?;
-                match pools.pool(first).is_default() {
-                    true => Some(Fact::Private(first)),
-                    false => Some(Fact::Unlike(first, touched)),
-                }
-            }
-            _ => None,
-        }
-    }
-
     /// Whether what the engine did since `from` is what was recorded, and something at all.
     fn agreed(&self, from: usize) -> Result<(), Box<Parting>> {
         let device = self.engine.device();
@@ -566,18 +352,6 @@ impl Player {
         Ok(())
     }
 
-    fn parting(&self, event: usize, got: String, entry: Option<TraceEntry>) -> Box<Parting> {
-        let recorded = self.entries().get(event);
-        let expected = recorded.map_or_else(|| "the end".to_owned(), ToString::to_string);
-        Box::new(Parting {
-            difference: Difference { event, expected, got },
-            recorded: recorded.map(|entry| entry.action),
-            got: entry,
-            facts: Vec::new(),
-            plain: true,
-        })
-    }
-
     /// Bytes of the free memory from which a block at this address was just cut, wrongly.
     pub(super) fn free_before_cut(&self, address: Address) -> Option<u64> {
         let segments = self.engine.segments();
@@ -588,17 +362,4 @@ impl Player {
         let rest = rest.filter(|it| it.state == tonnage_events::BlockState::Inactive);
         Some(blocks[index].size + rest.map_or(0, |rest| rest.size))
     }
-}
-
-/// Entries inside a request, or of `empty_cache`.
-pub(super) fn belongs_to_a_call(action: Action) -> bool {
-    gives_back(action) || obtains(action) || action == Action::FreeCompleted
-}
-
-pub(super) fn gives_back(action: Action) -> bool {
-    matches!(action, Action::SegmentFree | Action::SegmentUnmap)
-}
-
-fn obtains(action: Action) -> bool {
-    matches!(action, Action::SegmentAlloc | Action::SegmentMap)
 }

@@ -1,0 +1,156 @@
+//! A page in a real Chromium.
+//!
+//! In:  HTML. Out: a browser that shows it, with its console, its requests and its sizes.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use thirtyfour::prelude::*;
+use thirtyfour::{ChromiumLikeCapabilities, LoggingPrefsLogLevel};
+
+const MISSING: &str = "the page is tested in a real browser: `cargo xtask test` installs it, or install \
+                       chromium and chromium-driver (Debian), so that `chromium` and `chromedriver` are on the path";
+
+/// The driver's process; ends with the test.
+struct Driver {
+    process: Child,
+    /// Open as long as it runs: it may go on talking.
+    said: BufReader<ChildStdout>,
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Driver {
+    /// Starts it, at a port of its choice.
+    fn start() -> Self {
+        let started = Command::new("chromedriver").arg("--port=0").stdout(Stdio::piped()).spawn();
+        let mut process =
+            started.unwrap_or_else(|error| panic!("chromedriver: {error}: {MISSING}"));
+        let said = BufReader::new(process.stdout.take().unwrap());
+        Self { process, said }
+    }
+
+    /// The port, which it names once it is ready.
+    fn port(&mut self) -> u16 {
+        let mut line = String::new();
+        while self.said.read_line(&mut line).unwrap() > 0 {
+            let port =
+                line.trim_end().strip_prefix("ChromeDriver was started successfully on port ");
+            if let Some(port) = port.and_then(|it| it.trim_end_matches('.').parse().ok()) {
+                return port;
+            }
+            line.clear();
+        }
+        panic!("chromedriver names no port: {MISSING}");
+    }
+}
+
+/// A browser that shows one page.
+pub(crate) struct Browser {
+    pub(crate) driver: WebDriver,
+    /// The page's own address.
+    pub(crate) address: String,
+}
+
+/// Opens a page and checks something about it.
+pub(crate) fn browse(html: &str, check: impl AsyncFnOnce(&Browser)) {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("report.html");
+    std::fs::write(&path, html).unwrap();
+    let mut process = Driver::start();
+    let port = process.port();
+    // On more than one thread: a test that fails ends its session from another.
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let driver = connect(port, folder.path()).await;
+        let address = format!("file://{}", path.display());
+        driver.goto(&address).await.unwrap();
+        let browser = Browser { driver, address };
+        check(&browser).await;
+        browser.driver.quit().await.unwrap();
+    });
+}
+
+async fn connect(port: u16, folder: &Path) -> WebDriver {
+    let mut wanted = DesiredCapabilities::chrome();
+    for argument in [
+        "--headless",
+        // Root, as in containers, has no sandbox.
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--disable-quic",
+        "--no-first-run",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+        "--window-size=1280,900",
+    ] {
+        wanted.add_arg(argument).unwrap();
+    }
+    wanted.add_arg(&format!("--user-data-dir={}", folder.join("profile").display())).unwrap();
+    wanted.set_logging_prefs("browser", LoggingPrefsLogLevel::All).unwrap();
+    wanted.set_logging_prefs("performance", LoggingPrefsLogLevel::All).unwrap();
+    let address = format!("http://127.0.0.1:{port}");
+    WebDriver::new(address, wanted).await.unwrap_or_else(|error| panic!("{error}: {MISSING}"))
+}
+
+impl Browser {
+    /// The value of a script that returns one.
+    pub(crate) async fn value(&self, script: &str) -> Value {
+        self.driver.execute(script, []).await.unwrap().json().clone()
+    }
+
+    async fn command(&self, name: &str, parameters: Value) -> Value {
+        self.driver.cdp().send_raw(name, parameters).await.unwrap()
+    }
+
+    pub(crate) async fn set_scheme(&self, scheme: &str) {
+        let features = json!([{ "name": "prefers-color-scheme", "value": scheme }]);
+        self.command("Emulation.setEmulatedMedia", json!({ "features": features })).await;
+    }
+
+    pub(crate) async fn set_width(&self, width: u32) {
+        let size =
+            json!({ "width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600 });
+        self.command("Emulation.setDeviceMetricsOverride", size).await;
+    }
+
+    /// What the console says: errors, violations of the policy, output.
+    pub(crate) async fn console(&self) -> Vec<String> {
+        let said = self.driver.browser_log().await.unwrap();
+        said.into_iter().map(|it| it.message).collect()
+    }
+
+    /// Addresses that the page asked for, its own included.
+    pub(crate) async fn requests(&self) -> Vec<String> {
+        let events = self.driver.get_log("performance").await.unwrap();
+        let events = events.iter().map(|it| serde_json::from_str::<Value>(&it.message).unwrap());
+        let sent = events.filter(|it| {
+            it["message"]["method"] == "Network.requestWillBeSent"
+                && it["message"]["params"]["documentURL"] == self.address.as_str()
+        });
+        sent.map(|it| it["message"]["params"]["request"]["url"].as_str().unwrap().to_owned())
+            .collect()
+    }
+
+    /// A picture of the whole page.
+    pub(crate) async fn picture(&self, path: &Path) {
+        let height = self.value("return document.documentElement.scrollHeight").await;
+        let width = self.value("return document.documentElement.clientWidth").await;
+        let clip = json!({ "x": 0, "y": 0, "width": width, "height": height, "scale": 1 });
+        let wanted = json!({ "captureBeyondViewport": true, "clip": clip });
+        let picture = self.command("Page.captureScreenshot", wanted).await;
+        use base64::Engine;
+        let bytes = base64::prelude::BASE64_STANDARD.decode(picture["data"].as_str().unwrap());
+        std::fs::write(path, bytes.unwrap()).unwrap();
+    }
+}

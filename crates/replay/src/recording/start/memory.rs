@@ -1,0 +1,145 @@
+//! The segments and pages that were there where a history begins.
+//!
+//! In: the entries, and the segments at the end. Out: segments without blocks.
+
+use std::collections::BTreeMap;
+
+use rustc_hash::{FxHashMap, FxHashSet};
+use tonnage_events::{Action, Address, DeviceId, PoolId, PoolKind, SnapshotSegment, StreamId};
+
+use super::{History, SMALL_SIZE};
+use crate::recording::ranges::{Intervals, ranges_of};
+
+/// The only size of fixed segments in small pools; those of large pools are larger.
+const SMALL_SEGMENT: u64 = 2 << 20;
+
+/// Pages that were mapped at the start.
+#[derive(Clone, Copy)]
+struct Mapped {
+    end: u64,
+    stream: StreamId,
+    /// Of the run at the end that they are part of.
+    known: Option<(PoolKind, PoolId)>,
+}
+
+impl History<'_> {
+    fn empty_segment(&self, address: u64, size: u64, stream: StreamId) -> SnapshotSegment {
+        SnapshotSegment {
+            device: self.at_end.first().map_or(DeviceId(0), |segment| segment.device),
+            address: Address(address),
+            total_size: size,
+            allocated_size: 0,
+            active_size: 0,
+            requested_size: 0,
+            stream,
+            kind: if size <= SMALL_SEGMENT { PoolKind::Small } else { PoolKind::Large },
+            pool: PoolId::DEFAULT,
+            expandable: false,
+            stack: None,
+            blocks: Vec::new(),
+        }
+    }
+
+    pub(super) fn fixed_segments(&self) -> Vec<SnapshotSegment> {
+        let mut mentioned = FxHashSet::default();
+        let mut found = Vec::new();
+        for (_, entry) in self.entries() {
+            let released = match entry.action {
+                Action::SegmentAlloc => false,
+                Action::SegmentFree => true,
+                _ => continue,
+            };
+            if mentioned.insert(entry.address) && released {
+                found.push(self.empty_segment(entry.address.0, entry.size, entry.stream));
+            }
+        }
+        let untouched =
+            self.at_end.iter().filter(|it| !it.expandable && !mentioned.contains(&it.address));
+        found.extend(untouched.map(|it| SnapshotSegment {
+            pool: it.pool,
+            kind: it.kind,
+            ..self.empty_segment(it.address.0, it.total_size, it.stream)
+        }));
+        found
+    }
+
+    /// The mapped runs of expandable segments, and where their ranges begin.
+    pub(super) fn runs(&self) -> (Vec<SnapshotSegment>, Vec<Address>) {
+        let mut mentioned = Intervals::default();
+        let mut mapped = BTreeMap::<u64, Mapped>::new();
+        for (_, entry) in self.entries() {
+            let was_there = match entry.action {
+                Action::SegmentMap => false,
+                Action::SegmentUnmap => true,
+                _ => continue,
+            };
+            for (start, end) in mentioned.add(entry.address.0, entry.size) {
+                if was_there {
+                    mapped.insert(start, Mapped { end, stream: entry.stream, known: None });
+                }
+            }
+        }
+        let at_end = || self.at_end.iter().filter(|it| it.expandable);
+        for run in at_end() {
+            let known = Some((run.kind, run.pool));
+            for (start, end) in mentioned.add(run.address.0, run.total_size) {
+                mapped.insert(start, Mapped { end, stream: run.stream, known });
+            }
+        }
+        let ranges = ranges_of(self.entries, self.from, self.at_end);
+        let range_of = |at: u64| ranges.partition_point(|&(base, _)| base <= at).saturating_sub(1);
+        let mut known = FxHashMap::default();
+        for run in at_end() {
+            known.insert((range_of(run.address.0), run.stream), (run.kind, run.pool));
+        }
+        let kinds = self.kinds_of(&ranges);
+        let mut runs: Vec<SnapshotSegment> = Vec::new();
+        for (&start, page) in &mapped {
+            let range = range_of(start);
+            let known = page.known.or_else(|| known.get(&(range, page.stream)).copied());
+            let (kind, pool) = known.unwrap_or((kinds[range], PoolId::DEFAULT));
+            if let Some(last) = runs.last_mut()
+                && last.address.0 + last.total_size == start
+                && (last.stream, last.kind, last.pool) == (page.stream, kind, pool)
+                && start > ranges[range].0
+            {
+                last.total_size += page.end - start;
+                continue;
+            }
+            let run = self.empty_segment(start, page.end - start, page.stream);
+            runs.push(SnapshotSegment { kind, pool, expandable: true, ..run });
+        }
+        let holds_run = |&&(base, end): &&(u64, u64)| {
+            let first = runs.partition_point(|run| run.address.0 < base);
+            runs.get(first).is_some_and(|run| run.address.0 < end)
+        };
+        let bases = ranges.iter().filter(holds_run).map(|&(base, _)| Address(base)).collect();
+        (runs, bases)
+    }
+
+    /// Small or large, by what was allocated in each range, or else by its pages.
+    fn kinds_of(&self, ranges: &[(u64, u64)]) -> Vec<PoolKind> {
+        let page = self.config.large_segment_size();
+        let mut kinds = vec![(PoolKind::Large, false); ranges.len()];
+        for (_, entry) in self.entries() {
+            let at = entry.address.0;
+            let range = ranges.partition_point(|&(base, _)| base <= at).checked_sub(1);
+            let Some(range) = range.filter(|&range| at < ranges[range].1) else { continue };
+            let (kind, sure) = &mut kinds[range];
+            match entry.action {
+                Action::Alloc | Action::FreeRequested | Action::FreeCompleted if !*sure => {
+                    let small = self.rounded(entry.size) <= SMALL_SIZE;
+                    *kind = if small { PoolKind::Small } else { PoolKind::Large };
+                    *sure = true;
+                }
+                Action::SegmentMap | Action::SegmentUnmap
+                    if !*sure && !entry.size.is_multiple_of(page) =>
+                {
+                    *kind = PoolKind::Small;
+                }
+                _ => {}
+            }
+        }
+        kinds.into_iter().map(|(kind, _)| kind).collect()
+    }
+}

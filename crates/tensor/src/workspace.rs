@@ -1,0 +1,105 @@
+//! What a GPU's matrix library allocates for itself, imitated where figures are to equal PyTorch's.
+//!
+//! PyTorch keeps, for each thread that multiplies, 32 MiB for cuBLAS from its first product on, and
+//! 1 MiB for cuBLASLt from its first product with a bias on. Gradients are computed on a thread of
+//! their own.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::sync::{Mutex, PoisonError};
+use std::thread::ThreadId;
+
+use tonnage_memory::{Block, StreamId, current_stream};
+
+use crate::autograd::is_backward;
+use crate::device::Device;
+use crate::error::{Call, Result};
+
+/// Bytes of cuBLAS on a Hopper GPU: PyTorch's choice.
+const CUBLAS: u64 = 32 << 20;
+
+/// Bytes of cuBLASLt.
+const CUBLAS_LT: u64 = 1 << 20;
+
+/// Who multiplies, where, and with which library.
+type Key = (Option<Thread>, StreamId, u64);
+
+/// A thread, ordered by the time of its first product.
+type Thread = usize;
+
+/// The workspaces of a device.
+#[derive(Default)]
+pub(crate) struct Workspaces {
+    /// None if they are not imitated.
+    held: Mutex<Option<Held>>,
+}
+
+#[derive(Default)]
+struct Held {
+    threads: Vec<ThreadId>,
+    blocks: BTreeMap<Key, Block>,
+}
+
+impl Held {
+    /// The thread that PyTorch would multiply on: none for the one of all backwards.
+    fn thread(&mut self) -> Option<Thread> {
+        if is_backward() {
+            return None;
+        }
+        let this = std::thread::current().id();
+        let known = self.threads.iter().position(|&thread| thread == this);
+        Some(known.unwrap_or_else(|| {
+            self.threads.push(this);
+            self.threads.len() - 1
+        }))
+    }
+}
+
+impl Workspaces {
+    pub(crate) fn imitate(&self) {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default();
+    }
+
+    /// Allocates what the library needs for its first product on this thread and stream.
+    pub(crate) fn for_product(&self, call: Call, device: &Device, has_bias: bool) -> Result<()> {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(held) = held.as_mut() else { return Ok(()) };
+        let stream = current_stream(device);
+        let bytes = if has_bias { CUBLAS_LT } else { CUBLAS };
+        let key = (held.thread(), stream, bytes);
+        if let Entry::Vacant(place) = held.blocks.entry(key) {
+            let block = device.allocate_on(bytes, stream).map_err(|error| call.memory(error))?;
+            place.insert(block);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Tensor;
+
+    #[test]
+    fn each_thread_has_its_own_from_its_first_product_on() -> Result<()> {
+        let device = Device::dry("8 GiB").unwrap();
+        device.imitate_workspaces();
+        let x = Tensor::zeros([2, 2], &device)?.requires_grad_(true)?;
+        let bias = Tensor::zeros([2], &device)?;
+        let tensors = device.memory().allocated();
+        let held = || device.memory().allocated() - tensors;
+        assert_eq!(held(), 0);
+        let product = x.matmul(&x)?.sum()?;
+        drop(x.detach().matmul(&x.detach())?);
+        assert_eq!(held(), CUBLAS + 512, "once, and the sum");
+        drop(x.detach().linear(&x.detach(), Some(&bias))?);
+        assert_eq!(held(), CUBLAS + CUBLAS_LT + 512);
+        product.backward()?;
+        drop(product);
+        assert_eq!(held(), 2 * CUBLAS + CUBLAS_LT + 512, "and the gradient");
+        std::thread::scope(|scope| scope.spawn(|| x.detach().matmul(&x.detach()).map(drop)).join())
+            .unwrap()?;
+        assert_eq!(held(), 3 * CUBLAS + CUBLAS_LT + 512);
+        Ok(())
+    }
+}

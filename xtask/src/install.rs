@@ -1,0 +1,52 @@
+//! What the tests need and a fresh machine lacks: a Python, its packages, a browser.
+
+use anyhow::{Context, bail};
+
+use crate::shell::{present, run};
+
+/// Installs whatever is missing.
+pub(crate) fn what_tests_need() -> anyhow::Result<()> {
+    // Tests write and read pickles with a real Python.
+    if !present("python3 --version") {
+        debian_packages("python3-minimal").context("the tests need python3")?;
+    }
+    python_packages()?;
+    // The report's page is opened in a real browser.
+    if !present("chromium --version") || !present("chromedriver --version") {
+        debian_packages("chromium chromium-driver")
+            .context("the tests need `chromium` and `chromedriver` on the path")?;
+    }
+    Ok(())
+}
+
+/// Installs packages with Debian's tool, as root or with sudo.
+fn debian_packages(packages: &str) -> anyhow::Result<()> {
+    let by_hand = || format!("install {packages} by hand, then try again");
+    if !present("apt-get --version") {
+        bail!("this machine has no apt-get: {}", by_hand());
+    }
+    let sudo = if present("test -w /var/lib/dpkg") {
+        ""
+    } else if present("sudo -n true") {
+        "sudo -n "
+    } else {
+        bail!("neither root nor sudo without a password: sudo apt-get install {packages}");
+    };
+    run(&format!("{sudo}apt-get update -qq")).with_context(by_hand)?;
+    run(&format!("{sudo}apt-get install -y -qq {packages}")).with_context(by_hand)
+}
+
+/// Installs what tests need from PyPI into a Python of their own, if it is not there yet.
+fn python_packages() -> anyhow::Result<()> {
+    const PYTHON: &str = "target/test-python/bin/python";
+    const REQUIREMENTS: &str = "crates/cli/tests/requirements.txt";
+    const VENV: &str = "python3 -m venv --clear target/test-python";
+    if !present(&format!("{PYTHON} -m pip --version")) && run(VENV).is_err() {
+        // Debian's python3 comes without.
+        debian_packages("python3-venv").context("the tests need python3-venv")?;
+        run(VENV)?;
+    }
+    run(&format!(
+        "{PYTHON} -m pip install --quiet --disable-pip-version-check --requirement {REQUIREMENTS}"
+    ))
+}
