@@ -11,10 +11,10 @@ use serde::Serialize;
 use tonnage_events::Bytes;
 use tonnage_replay::what_if::WasteKind;
 
+use super::Report;
 use super::purpose::{Confidence, Purpose};
 use super::settings::Tried;
 use super::verdict::{Cause, Verdict};
-use super::{Report, WasteReport};
 
 /// Savings below this share of what is reserved are not worth a change.
 const WORTHWHILE: f64 = 0.01;
@@ -48,12 +48,13 @@ pub struct Advice {
     pub line: Option<String>,
 }
 
-pub(super) fn advise(report: &Report, tried: Option<&Tried>) -> Vec<Advice> {
+/// `trains`: whether anything goes backward, as far as the file tells.
+pub(super) fn advise(report: &Report, tried: Option<&Tried>, trains: bool) -> Vec<Advice> {
     let worthwhile = (report.peak.reserved.bytes as f64 * WORTHWHILE) as u64;
     let mut advice = Vec::new();
-    advice.extend(tried.filter(|it| it.saving() > 0).map(|it| setting(it, &report.waste)));
+    advice.extend(tried.filter(|it| it.saving() > 0).map(|it| setting(it, report)));
     advice.extend(report.causes.iter().filter_map(|cause| technique(report, cause)));
-    advice.extend(for_purposes(report));
+    advice.extend(if trains { for_purposes(report) } else { Vec::new() });
     advice.retain(|it| it.bytes > worthwhile);
     let answers = |it: &Advice| {
         it.cause == report.verdict.cause || (it.basis == Basis::Replayed && is_waste(it.cause))
@@ -66,8 +67,10 @@ fn is_waste(cause: Cause) -> bool {
     !matches!(cause, Cause::Need | Cause::Leak | Cause::LongerInputs | Cause::Outside)
 }
 
-fn setting(tried: &Tried, waste: &WasteReport) -> Advice {
-    let largest = waste.kinds.iter().max_by_key(|it| it.bytes).map(|it| it.kind);
+fn setting(tried: &Tried, report: &Report) -> Advice {
+    // Below a limit a job makes do with less than the replay, which knows none, reserves for it.
+    let reserved = tried.recorded.min(report.peak.reserved.bytes);
+    let largest = report.waste.kinds.iter().max_by_key(|it| it.bytes).map(|it| it.kind);
     let change = if tried.best.is_empty() {
         "unset PYTORCH_CUDA_ALLOC_CONF".to_owned()
     } else {
@@ -76,7 +79,7 @@ fn setting(tried: &Tried, waste: &WasteReport) -> Advice {
     Advice {
         change,
         cause: largest.map_or(Cause::Fragmentation, Into::into),
-        bytes: tried.saving(),
+        bytes: reserved.saturating_sub(tried.reserved),
         basis: Basis::Replayed,
         confidence: Confidence::High,
         cost: "none in the program".to_owned(),
@@ -143,7 +146,7 @@ fn technique(report: &Report, cause: &Verdict) -> Option<Advice> {
     })
 }
 
-/// What makes the need itself smaller.
+/// What makes the need of a training itself smaller.
 fn for_purposes(report: &Report) -> Vec<Advice> {
     let of = |purpose: Purpose| {
         report.peak.purposes.iter().find(|it| it.purpose == purpose).map_or(0, |it| it.bytes)

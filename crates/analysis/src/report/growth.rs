@@ -3,16 +3,9 @@
 //! In:  a device, its lifetimes, its iterations.
 //! Out: a [`Growth`]: what leaks, what longer inputs ask for, and from which lines.
 //!
-//! # Note \[Staying, leaking, passing\]
-//!
-//! A block of a loop *stays* if it is still live where the last iteration ends, and was handed out before
-//! that one began. Parameters, optimizer states and workspaces stay; they come once. What comes from the
-//! same place in most iterations and stays each time *leaks*, and then so does what that place asked
-//! for in the first iteration and in the last. A place is a stack; without stacks, a size.
-//!
-//! All else *passes*. The most that is passing at once, iteration by iteration, is what inputs decide:
-//! it is free of parameters, of optimizer states that the first step makes, and of leaks. So growth by longer
-//! inputs is the largest of these less the first.
+//! The most that is *passing* at once (see `fate.rs`), iteration by iteration, is what inputs decide: it is free of
+//! parameters, of optimizer states that the first step makes, and of leaks. So growth by longer inputs is the
+//! largest of these less the first that is steady.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +13,8 @@ use rustc_hash::FxHashMap;
 use serde::Serialize;
 use tonnage_events::StackId;
 
-use super::iterations::{IterationSource, Iterations};
+use super::fate::{Fate, fates, in_loop, iteration_of};
+use super::iterations::{IterationSource, Iterations, before};
 use super::lines::Lines;
 use crate::device_view::DeviceView;
 use crate::levels::Levels;
@@ -28,6 +22,9 @@ use crate::lifetimes::{Lifetime, Lifetimes, Moment};
 
 /// Growth below this share of what is reserved at the peak is none.
 const STEADY: f64 = 0.02;
+
+/// As many blocks may stay of an iteration that makes nothing: cuBLAS and cuBLASLt take one for each stream.
+const WORKSPACES: usize = 4;
 
 /// How many lines are named.
 const NAMED: usize = 5;
@@ -62,12 +59,14 @@ pub struct Growth {
     pub iterations: usize,
     /// Bytes that stay in an iteration of the leaking kind, on average.
     pub leak_per_iteration: u64,
-    /// Bytes that leaked in all.
+    /// Bytes that leaked in all, in iterations that the history has lost too.
     pub leak: u64,
     /// Of these, live where reserved memory first peaks.
     pub leak_at_peak: u64,
-    /// The most that an iteration asks for beyond the first one.
+    /// The most that an iteration asks for beyond the first steady one.
     pub longer_inputs: u64,
+    /// The first steady iteration, from 0.
+    pub steady: usize,
     /// The iteration that asks for most, from 0.
     pub longest: usize,
     /// Reserved memory gained since the first iteration that neither explains.
@@ -108,30 +107,11 @@ pub struct Iteration {
     pub leaked: u64,
 }
 
-/// What becomes of each allocation, by row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
-    Stays,
-    Leaks,
-    Passes,
-}
-
 /// Growth, and what the rest of the report takes from the same look.
 pub(super) struct Grown {
     pub(super) growth: Growth,
     pub(super) iterations: Option<Iterations>,
     pub(super) fates: Vec<Fate>,
-}
-
-/// What a block is known by from one iteration to the next.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Place {
-    Stack(StackId),
-    Size(u64),
-}
-
-fn place_of(it: &Lifetime) -> Place {
-    it.stack.map_or(Place::Size(it.requested), Place::Stack)
 }
 
 impl Grown {
@@ -153,6 +133,7 @@ impl Grown {
                 leak: 0,
                 leak_at_peak: 0,
                 longer_inputs: 0,
+                steady: 0,
                 longest: 0,
                 fragmentation: 0,
                 lines: Vec::new(),
@@ -167,78 +148,25 @@ impl Grown {
     }
 }
 
-/// The iteration that an allocation begins in; those before the loop count as the first.
-fn iteration_of(it: &Lifetime, loops: &Iterations) -> Option<usize> {
-    match it.allocated {
-        Moment::Before => Some(0),
-        Moment::Event(event) if event < loops.ranges[0].start => Some(0),
-        Moment::Event(event) => loops.of(event),
-        Moment::After => None,
-    }
-}
-
-fn in_loop(it: &Lifetime, loops: &Iterations) -> bool {
-    it.allocated.event().is_some_and(|event| event >= loops.ranges[0].start)
-}
-
-fn fates(lifetimes: &Lifetimes, loops: &Iterations) -> Vec<Fate> {
-    let last = loops.ranges.len() - 1;
-    let end = Moment::Event(loops.end().saturating_sub(1));
-    let mut fates = vec![Fate::Passes; lifetimes.len()];
-    // Bytes that stay, by place and iteration. The ends of the loop tell nothing by themselves.
-    let mut staying = FxHashMap::<Place, BTreeMap<usize, u64>>::default();
-    let mut by_iteration = vec![0_u64; last + 1];
-    for (row, it) in lifetimes.iter().enumerate() {
-        let Some(iteration) = iteration_of(&it, loops).filter(|_| it.is_live_after(end)) else {
-            continue;
-        };
-        if iteration < last {
-            fates[row] = Fate::Stays;
-        }
-        if in_loop(&it, loops) {
-            let bytes = staying.entry(place_of(&it)).or_default().entry(iteration).or_default();
-            *bytes = bytes.saturating_add(it.requested);
-            by_iteration[iteration] = by_iteration[iteration].saturating_add(it.requested);
-        }
-    }
-    // In most of the iterations between the first and the last.
-    let between = last.saturating_sub(1);
-    let often = |found: usize| found >= 1 && found * 10 >= between * 6;
-    let middle = |it: &BTreeMap<usize, u64>| it.range(1..last).count();
-    let mut leaking: FxHashMap<Place, u64> = staying
-        .iter()
-        .filter(|(_, bytes)| often(middle(bytes)))
-        .map(|(&place, bytes)| (place, bytes.range(1..last).map(|(_, &it)| it).max().unwrap_or(0)))
-        .collect();
-    let sum = |all: bool| -> u64 {
-        let counted = staying.iter().filter(|(place, _)| all || leaking.contains_key(place));
-        counted.flat_map(|(_, bytes)| bytes.range(1..last)).map(|(_, &it)| it).sum()
+/// Whether the first iteration is like those that follow. It is not if what precedes the loop is part of it, or if
+/// it makes what stays, as the first step of an optimizer does; workspaces of libraries do not count.
+fn begins_steady(lifetimes: &Lifetimes, loops: &Iterations, fates: &[Fate]) -> bool {
+    let made = |(row, it): &(usize, Lifetime)| {
+        fates[*row] == Fate::Stays
+            && it.allocated.event().is_some_and(|event| loops.ranges[0].contains(&event))
     };
-    // Sizes that differ from iteration to iteration hide a leak that no place shows.
-    let filled = by_iteration[1..last].iter().filter(|&&bytes| bytes > 0).count();
-    if sum(false) * 2 < sum(true) && between >= 3 && filled * 10 >= between * 8 {
-        let usual = |bytes: &BTreeMap<usize, u64>| bytes.range(1..last).map(|(_, &it)| it).max();
-        leaking = staying.iter().filter_map(|(&place, it)| Some((place, usual(it)?))).collect();
-    }
-    // Where a loop begins is told by one of its requests, and others may come before it.
-    let first = &loops.ranges[0];
-    let eve = first.start.saturating_sub(2 * first.len())..first.start;
-    let mut seen = FxHashMap::<(Place, Option<usize>), u64>::default();
-    for (row, it) in lifetimes.iter().enumerate() {
-        let Some(event) = it.allocated.event().filter(|_| it.is_live_after(end)) else { continue };
-        let iteration = loops.of(event);
-        if iteration.is_none() && !eve.contains(&event) {
-            continue;
-        }
-        let Some(&usual) = leaking.get(&place_of(&it)) else { continue };
-        // The first iteration also has what comes once, the last what the next would free.
-        let bytes = seen.entry((place_of(&it), iteration)).or_default();
-        *bytes = bytes.saturating_add(it.requested);
-        if *bytes <= usual {
-            fates[row] = Fate::Leaks;
-        }
-    }
-    fates
+    !loops.includes_setup && lifetimes.iter().enumerate().filter(made).count() <= WORKSPACES
+}
+
+/// Whether live bytes rise from one iteration to the next by at least half of what leaks.
+fn rises(live: &[u64], loops: &Iterations, each: &[Iteration]) -> bool {
+    let inner = 1..each.len().saturating_sub(1).max(1);
+    let kept = each[inner.clone()].iter().fold(0_u64, |sum, it| sum.saturating_add(it.leaked));
+    let [from, to] = [inner.start, inner.end].map(|at| {
+        let start = loops.ranges.get(at).map_or(loops.end(), |it| it.start);
+        before(live, start)
+    });
+    to.saturating_sub(from) >= kept / 2
 }
 
 #[allow(clippy::too_many_arguments, reason = "what one look at a history yields")]
@@ -271,35 +199,37 @@ fn grow(
             leaked: 0,
         })
         .collect();
-    let (mut leak, mut leak_at_peak) = (0_u64, 0_u64);
+    let (mut leak, mut leak_at_peak, mut leak_before) = (0_u64, 0_u64, 0_u64);
     for (_, it) in lifetimes.iter().enumerate().filter(|&(row, _)| fates[row] == Fate::Leaks) {
         leak = leak.saturating_add(it.requested);
         if it.is_live_after(peak) {
             leak_at_peak = leak_at_peak.saturating_add(it.requested);
         }
-        if let Some(iteration) = iteration_of(&it, loops) {
+        if it.allocated == Moment::Before {
+            leak_before = leak_before.saturating_add(it.requested);
+        } else if let Some(iteration) = iteration_of(&it, loops) {
             each[iteration].leaked = each[iteration].leaked.saturating_add(it.requested);
         }
     }
-    // What the loop gathered and freed before the peak was no leak.
-    if leak_at_peak < leak / 2 && peak.event().is_some_and(|event| event >= loops.end()) {
-        (leak, leak_at_peak) = (0, 0);
+    // What the loop gathered and freed before the peak was no leak. Nor is what a way back through equal layers makes:
+    // it looks like a loop that keeps its gradients, but gives back more than it keeps.
+    let freed_later =
+        leak_at_peak < leak / 2 && peak.event().is_some_and(|event| event >= loops.end());
+    if freed_later || !rises(live, loops, &each) {
+        (leak, leak_at_peak, leak_before) = (0, 0, 0);
     }
-    // What precedes the loop may have asked for more than any iteration.
-    let first = usize::from(
-        loops.includes_setup && each[1..].iter().all(|it| it.passing < each[0].passing),
-    );
+    let first = usize::from(!begins_steady(lifetimes, loops, fates));
     let longest = (first..each.len()).max_by_key(|&i| (each[i].passing, usize::MAX - i));
     let longest = longest.unwrap_or(first);
     let longer_inputs = each[longest].passing.saturating_sub(each[first].passing);
     let reserved_peak = levels.peak(|level| level.reserved).map_or(0, |peak| peak.bytes);
     let gained = each.iter().map(|it| it.reserved).max().unwrap_or(0);
-    let stayed: u64 = lifetimes
-        .iter()
-        .enumerate()
-        .filter(|(row, it)| fates[*row] == Fate::Stays && in_loop(it, loops))
-        .map(|(_, it)| it.requested)
-        .sum();
+    let stays_later = |(row, it): &(usize, Lifetime)| {
+        let later = in_loop(it, loops) && iteration_of(it, loops).is_some_and(|at| at > first);
+        fates[*row] == Fate::Stays && later
+    };
+    let stayed = lifetimes.iter().enumerate().filter(stays_later);
+    let stayed = stayed.fold(0_u64, |sum, (_, it)| sum.saturating_add(it.requested));
     let fragmentation = gained
         .saturating_sub(each[first].reserved)
         .saturating_sub(leak.saturating_add(longer_inputs).saturating_add(stayed));
@@ -335,10 +265,11 @@ fn grow(
         kind,
         told_by: Some(loops.source),
         iterations: each.len(),
-        leak_per_iteration: leak / each.len().max(1) as u64,
+        leak_per_iteration: leak.saturating_sub(leak_before) / each.len().max(1) as u64,
         leak,
         leak_at_peak,
         longer_inputs,
+        steady: first,
         longest,
         fragmentation,
         lines: named,

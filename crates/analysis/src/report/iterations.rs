@@ -4,28 +4,29 @@
 //! Out: [`Iterations`]: ranges of entries, and what they were told by.
 //!
 //! 1. Marks: PyTorch notes the beginning and end of each `Optimizer.step` and `Optimizer.zero_grad`. Of
-//!    those that come once an iteration, the one where least is live cuts.
+//!    those that come once an iteration, the one where least is live cuts (`marks.rs`).
 //! 2. Repetition: a request that comes as often as many others, at regular distances over most of the
 //!    history and with something freed in between, comes once an iteration. With stacks a request is known by its stack, else by its size and
 //!    those of its two neighbours. Loops inside an iteration have requests that come more often, so
 //!    the least frequent of the regular ones counts.
-//! 3. Tides: live bytes that rise, by at least a twentieth of the largest fall, and fall again by two
-//!    thirds of that.
+//! 3. Tides: live bytes that rise from nothing, not counting what is never freed, after as many requests each time;
+//!    else live bytes that rise, by at least a twentieth of the largest fall, and fall again by two thirds of that.
 //!
 //! Each is one pass over the entries, and none needs the sizes to be the same.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use rustc_hash::FxHashMap;
 use serde::Serialize;
-use tonnage_events::Action;
-use tonnage_snapshot::Stage;
+use tonnage_events::{Action, StackId, TraceEntry};
 
+use super::marks::by_marks;
 use crate::device_view::DeviceView;
 use crate::lifetimes::Lifetimes;
 
 /// Fewer are no loop.
-const FEWEST: usize = 3;
+pub(super) const FEWEST: usize = 3;
 
 /// Rises below this part of the largest fall are no tides.
 const TIDE: u64 = 20;
@@ -53,6 +54,7 @@ pub(super) struct Iterations {
 }
 
 impl Iterations {
+    /// Those of a history.
     pub(super) fn find(
         device: &DeviceView<'_>,
         lifetimes: &Lifetimes,
@@ -76,60 +78,20 @@ impl Iterations {
 }
 
 /// Live bytes before an entry.
-fn before(live: &[u64], event: usize) -> u64 {
+pub(super) fn before(live: &[u64], event: usize) -> u64 {
     event.checked_sub(1).and_then(|event| live.get(event)).copied().unwrap_or(0)
 }
 
-fn mean_before(live: &[u64], cuts: &[usize]) -> u64 {
+/// What is live before these entries, on average.
+pub(super) fn mean_before(live: &[u64], cuts: &[usize]) -> u64 {
     let sum: u128 = cuts.iter().map(|&cut| u128::from(before(live, cut))).sum();
     (sum / cuts.len().max(1) as u128) as u64
-}
-
-fn by_marks(device: &DeviceView<'_>, live: &[u64]) -> Option<Iterations> {
-    let ends = |prefix: &str| -> Vec<usize> {
-        let marks = device.file.annotations.iter().filter(|mark| {
-            mark.stage == Stage::End
-                && mark.time_us > 0
-                && mark.device == device.device
-                && mark.name.starts_with(prefix)
-        });
-        let mut cuts: Vec<_> = marks
-            .map(|mark| device.entries.partition_point(|entry| entry.time_us <= mark.time_us))
-            .collect();
-        cuts.sort_unstable();
-        cuts.dedup();
-        cuts
-    };
-    let kinds = [ends("Optimizer.step"), ends("Optimizer.zero_grad")];
-    let most = kinds.iter().map(Vec::len).max().filter(|&most| most >= FEWEST)?;
-    let cuts = kinds
-        .into_iter()
-        .filter(|cuts| cuts.len() >= FEWEST && cuts.len() + 1 >= most)
-        .min_by_key(|cuts| mean_before(live, cuts))?;
-    let mut from = 0;
-    let ranges = cuts.iter().map(|&cut| std::mem::replace(&mut from, cut)..cut);
-    let mut ranges: Vec<_> = ranges.filter(|it| !it.is_empty()).collect();
-    // What comes behind the last mark is an iteration that was not finished, if it does as much.
-    let rest = from..device.entries.len();
-    let usual = ranges.iter().skip(1).map(Range::len).min().unwrap_or(usize::MAX);
-    let allocs = |range: &Range<usize>| {
-        device.entries[range.clone()].iter().filter(|it| it.action == Action::Alloc).count()
-    };
-    if rest.len() >= usual / 4 && allocs(&rest) * 8 >= usual {
-        let end = rest.end.min(from + usual + usual / 4);
-        ranges.push(from..end);
-    }
-    (ranges.len() >= FEWEST).then_some(Iterations {
-        ranges,
-        source: IterationSource::Annotations,
-        includes_setup: true,
-    })
 }
 
 /// What a request is known by.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Key {
-    Stack(tonnage_events::StackId),
+    Stack(StackId),
     Sizes([u64; 3]),
 }
 
@@ -138,8 +100,8 @@ enum Key {
 struct Places(Vec<(u32, u32)>);
 
 impl Places {
-    /// Whether it comes at regular distances over most of the `requests`.
-    fn are_regular(&self, requests: usize) -> bool {
+    /// How many requests it comes around with, if it does so at regular distances and over most of the `requests`.
+    fn regular_span(&self, requests: usize) -> Option<usize> {
         let mut gaps: Vec<_> = self.0.windows(2).map(|pair| pair[1].0 - pair[0].0).collect();
         let span: u32 = gaps.iter().sum();
         gaps.sort_unstable();
@@ -147,8 +109,9 @@ impl Places {
         let odd = usize::from(gaps.len() >= 4);
         let (least, median) = (gaps[0], gaps[gaps.len() / 2]);
         let largest = gaps[gaps.len() - 1 - odd];
-        let covers = (span as usize + median as usize) * 5 >= requests * 2;
-        covers && largest <= median.saturating_mul(2) && least.saturating_mul(2) >= median
+        let span = span as usize + median as usize;
+        let regular = largest <= median.saturating_mul(2) && least.saturating_mul(2) >= median;
+        (regular && span * 5 >= requests * 2).then_some(span)
     }
 }
 
@@ -180,9 +143,14 @@ fn by_repetition(device: &DeviceView<'_>, live: &[u64]) -> Option<Iterations> {
             known.push((place as u32, event));
         }
     }
-    let regular = |it: &&Places| it.0.len() >= FEWEST && it.are_regular(requests.len());
-    let regular: Vec<_> = places.values().filter(regular).collect();
-    let mut votes = std::collections::BTreeMap::<usize, usize>::new();
+    let regular = places.values().filter(|it| it.0.len() >= FEWEST);
+    let mut regular: Vec<_> =
+        regular.filter_map(|it| Some((it, it.regular_span(requests.len())?))).collect();
+    // What comes in a part of the loop only, as large inputs need it, does not say where it begins.
+    let widest = regular.iter().map(|&(_, span)| span).max()?;
+    regular.retain(|&(_, span)| span * 20 >= widest * 17);
+    let regular: Vec<_> = regular.into_iter().map(|(it, _)| it).collect();
+    let mut votes = BTreeMap::<usize, usize>::new();
     for it in &regular {
         *votes.entry(it.0.len()).or_default() += 1;
     }
@@ -244,11 +212,31 @@ fn from_starts(starts: &[usize], device: &DeviceView<'_>) -> Vec<Range<usize>> {
     let mut ranges: Vec<_> = starts.windows(2).map(|pair| pair[0]..pair[1]).collect();
     if let (Some(last), Some(&start)) = (ranges.last().cloned(), starts.last()) {
         let end = device.entries.len().min(start + last.len() + last.len() / 4 + 4);
-        let is_request = |entry: &tonnage_events::TraceEntry| entry.action == Action::Alloc;
+        let is_request = |entry: &TraceEntry| entry.action == Action::Alloc;
         let last = device.entries[start..end].iter().rposition(is_request).unwrap_or(0);
         ranges.push(start..start + last + 1);
     }
     ranges
+}
+
+/// Where live bytes rise from nothing, if they do so after about as many requests each time.
+fn from_the_ground(device: &DeviceView<'_>, live: &[u64]) -> Option<Vec<usize>> {
+    let rises = (0..live.len()).filter(|&event| live[event] > 0 && before(live, event) == 0);
+    let starts: Vec<usize> = rises.map(|event| start_of_call(device, event)).collect();
+    let mut requests: Vec<usize> = starts
+        .windows(2)
+        .map(|pair| {
+            let between = device.entries[pair[0]..pair[1]].iter();
+            between.filter(|it| it.action == Action::Alloc).count()
+        })
+        .collect();
+    requests.sort_unstable();
+    let median = *requests.get(requests.len() / 2)?;
+    // The ends of a loop have what comes once.
+    let odd = requests.len() / 10 + 1;
+    let inner = requests.get(odd..requests.len().checked_sub(odd)?)?;
+    let regular = inner.first()? * 3 >= median * 2 && *inner.last()? * 2 <= median * 3;
+    (starts.len() > FEWEST && median >= 2 && regular).then_some(starts)
 }
 
 fn by_tides(device: &DeviceView<'_>, lifetimes: &Lifetimes) -> Option<Iterations> {
@@ -264,6 +252,13 @@ fn by_tides(device: &DeviceView<'_>, lifetimes: &Lifetimes) -> Option<Iterations
     let least = fall / TIDE;
     if least == 0 {
         return None;
+    }
+    if let Some(starts) = from_the_ground(device, live) {
+        return Some(Iterations {
+            ranges: from_starts(&starts, device),
+            source: IterationSource::Tides,
+            includes_setup: false,
+        });
     }
     let mut starts = Vec::new();
     let (mut low, mut low_at, mut high) = (0_u64, 0_usize, 0_u64);

@@ -5,13 +5,15 @@
 //!
 //! | part | lives in |
 //! | --- | --- |
-//! | where iterations begin | `iterations.rs` |
-//! | what stays, leaks and passes | `growth.rs` |
+//! | where iterations begin | `iterations.rs`; by the optimizer's marks: `marks.rs` |
+//! | what stays, leaks and passes | `fate.rs` |
+//! | what grows | `growth.rs` |
 //! | the state at a moment | `state.rs` |
 //! | reserved memory of no use, and whose | `waste.rs` |
 //! | what bytes are for | `purpose.rs` |
 //! | what held the peak | `peak.rs` |
 //! | failed requests | `oom.rs` |
+//! | the device's bytes | `total.rs` |
 //! | settings, by replay | `settings.rs` |
 //! | the causes and the verdict | `verdict.rs` |
 //! | what to do | `advice.rs` |
@@ -22,6 +24,10 @@
 mod lines;
 
 mod iterations;
+
+mod marks;
+
+mod fate;
 
 mod growth;
 
@@ -34,6 +40,8 @@ mod purpose;
 mod peak;
 
 mod oom;
+
+mod total;
 
 mod settings;
 
@@ -51,7 +59,7 @@ use std::fmt;
 
 use serde::Serialize;
 use tonnage_engine::Release;
-use tonnage_events::{Action, BlockState, Bytes, StreamId};
+use tonnage_events::{Action, BlockState, Bytes, StackId, StreamId};
 use tonnage_replay::job::Job;
 use tonnage_replay::recording::{Reading, RecordingOptions, read_recording};
 use tonnage_snapshot::SnapshotFile;
@@ -75,6 +83,8 @@ use crate::lifetimes::{Lifetime, Lifetimes, Moment};
 use growth::Grown;
 use lines::Lines;
 use purpose::Purposes;
+use state::States;
+use verdict::Around;
 
 /// What a file does not say.
 #[derive(Clone, Debug, Default)]
@@ -257,7 +267,7 @@ impl Report {
             ));
         }
         let mut report = Self::look(device, &lifetimes, &levels, &reading, options, notes);
-        report.advice = advice::advise(&report, tried.as_ref());
+        report.advice = advice::advise(&report, tried.as_ref(), trains(device));
         report.verdict.text = paragraph(&report, tried.as_ref());
         report.settings = tried;
         Ok(report)
@@ -281,8 +291,9 @@ impl Report {
             );
         }
         let live = live_after(lifetimes.iter(), device.entries.len());
-        let (grew_at, stream) = reserved_peak(device, levels);
-        let segments = state::state_at(device, lifetimes, grew_at, &reading.pools);
+        let (grew_at, stream) = reserved_peak(device, levels, &live);
+        let states = States::new(device, lifetimes, levels, &reading.pools);
+        let segments = states.at(grew_at);
         let config = device.sizing();
         let waste = WasteReport::of(&segments, stream, &config, &mut lines);
         let blocks = segments.iter().flat_map(|it| &it.blocks);
@@ -298,13 +309,32 @@ impl Report {
         let top = live_peak(&live, lifetimes, device);
         let mut peak = PeakReport::of(device, lifetimes, top, reserved, &purposes, &mut lines);
         peak.iteration = grown.iterations.as_ref().and_then(|loops| loops.of(top.event()?));
-        let (failed_requests, ooms) =
-            oom::ooms(device, lifetimes, &reading.pools, options.total, &mut lines);
+        let told = options.total.is_none().then(|| total::total_of(device, levels)).flatten();
+        if let Some(total) = told
+            && !notes.iter().any(|note| note.starts_with("device total: "))
+        {
+            notes.push(format!(
+                "device total: about {}, by the address ranges of expandable segments",
+                Bytes(total)
+            ));
+        }
+        let total = options.total.or(told);
+        let (failed_requests, ooms) = oom::ooms(device, &states, total, &mut lines);
+        if total.is_none() && ooms.iter().any(|it| !it.by_limit) {
+            notes.push(
+                "the device was full: with --total SIZE, its bytes, the report says how much others held"
+                    .to_owned(),
+            );
+        }
         let causes = verdict::causes(&waste, &grown.growth, &peak, &ooms);
-        let near = near_peak(levels, reserved.bytes);
-        let near = state::state_at(device, lifetimes, near, &reading.pools);
+        let near = near_peak(levels, reserved.bytes).unwrap_or(grew_at);
+        let near = states.at(near);
         let near = WasteReport::of(&near, stream, &config, &mut lines);
-        let chosen = verdict::choose(&causes, &near, reserved.bytes).cloned();
+        let later = live.get(grew_at.event().unwrap_or(0)..).unwrap_or_default();
+        let live_later = later.iter().copied().max().unwrap_or(0);
+        let growth = &grown.growth;
+        let around = Around { near: &near, reserved: reserved.bytes, live_later, growth };
+        let chosen = verdict::choose(&causes, &around).cloned();
         let verdict = chosen.unwrap_or_else(|| causes[0].clone());
         let blame = waste
             .kinds
@@ -323,7 +353,7 @@ impl Report {
             history: inspection.history,
             conf: device.file.settings.as_ref().map_or(String::new(), |it| it.conf.clone()),
             limit: options.limit,
-            total: options.total,
+            total,
             verdict,
             causes,
             waste,
@@ -378,6 +408,17 @@ fn choose_device<'a, 'f>(
     })
 }
 
+/// Whether something is trained: an optimizer leaves marks, a way back leaves its frames.
+fn trains(device: &DeviceView<'_>) -> bool {
+    let steps = || device.file.annotations.iter().any(|it| it.name.starts_with("Optimizer."));
+    let stacks = &device.file.stacks;
+    let goes_back = |frame: &tonnage_events::Frame| {
+        &*frame.name == "backward" && frame.filename.contains("/torch/autograd/")
+    };
+    let mut all = (0..stacks.len()).filter_map(|number| StackId::new(u32::try_from(number).ok()?));
+    steps() || all.any(|stack| stacks.frames(stack).iter().any(goes_back))
+}
+
 /// Live requested bytes after every entry: handed out and not yet given back by their owners.
 fn live_after(lifetimes: impl Iterator<Item = Lifetime>, entries: usize) -> Vec<u64> {
     let mut changes = vec![0_i64; entries];
@@ -418,9 +459,20 @@ fn live_peak(live: &[u64], lifetimes: &Lifetimes, device: &DeviceView<'_>) -> Mo
     moment
 }
 
-/// When reserved memory first peaks, at the end of the request that grew it; and the stream that grew.
-fn reserved_peak(device: &DeviceView<'_>, levels: &Levels) -> (Moment, StreamId) {
-    let moment = levels.peak(|level| level.reserved).map_or(Moment::Before, |peak| peak.moment);
+/// When reserved memory first peaks, at the end of the request that grew it; and the stream that grew. A history
+/// that begins with the peak does not show what grew it: where most is live stands for that.
+fn reserved_peak(device: &DeviceView<'_>, levels: &Levels, live: &[u64]) -> (Moment, StreamId) {
+    let peak = levels.peak(|level| level.reserved);
+    let moment = peak.map_or(Moment::Before, |peak| peak.moment);
+    if moment == Moment::Before {
+        let full =
+            |&event: &usize| peak.is_some_and(|peak| levels.after()[event].reserved == peak.bytes);
+        let most =
+            (0..live.len()).filter(full).max_by_key(|&event| (live[event], usize::MAX - event));
+        if let Some(event) = most {
+            return (Moment::Event(event), device.entries[event].stream);
+        }
+    }
     let Moment::Event(event) = moment else {
         // The stream that has most is as good a guess as any.
         let mut by_stream = std::collections::BTreeMap::<StreamId, u64>::new();
@@ -444,11 +496,11 @@ fn reserved_peak(device: &DeviceView<'_>, levels: &Levels) -> (Moment, StreamId)
     (Moment::Event(if served { end } else { event }), stream)
 }
 
-/// When reserved memory first comes within 2 % of its peak.
-fn near_peak(levels: &Levels, peak: u64) -> Moment {
+/// When reserved memory first comes within 2 % of its peak; none if the history does not show that.
+fn near_peak(levels: &Levels, peak: u64) -> Option<Moment> {
     let near = peak - peak / 50;
     if levels.start.reserved >= near {
-        return Moment::Before;
+        return None;
     }
     let event = levels.after().iter().position(|level| level.reserved >= near);
     // The request that grew it is served by the next entry, or soon after.
@@ -456,9 +508,7 @@ fn near_peak(levels: &Levels, peak: u64) -> Moment {
         let rest = levels.after()[event..].windows(2);
         event + 1 + rest.take_while(|pair| pair[1].reserved > pair[0].reserved).count()
     };
-    event.map_or(Moment::Before, |event| {
-        Moment::Event(served(event).min(levels.after().len().saturating_sub(1)))
-    })
+    event.map(|event| Moment::Event(served(event).min(levels.after().len().saturating_sub(1))))
 }
 
 /// The verdict: what limits the job, and the one change that helps most.
@@ -473,11 +523,17 @@ fn paragraph(report: &Report, tried: Option<&Tried>) -> String {
     if report.history == HistoryKind::None {
         text += &format!("{} are reserved, {} of them asked for. ", Bytes(peak.bytes), Bytes(need));
     } else {
-        let share = peak.requested as f64 / peak.bytes.max(1) as f64 * 100.0;
+        let share = |bytes: u64| bytes as f64 / peak.bytes.max(1) as f64 * 100.0;
         text += &format!(
-            "Reserved memory peaks at {}; {share:.0} % of that was asked for and live. ",
-            Bytes(peak.bytes)
+            "Reserved memory peaks at {}; {:.0} % of that was asked for and live",
+            Bytes(peak.bytes),
+            share(peak.requested)
         );
+        // Another moment may need far more of it.
+        if share(need) > share(peak.requested) + 5.0 {
+            text += &format!(" then, and {:.0} % where most was live", share(need).min(100.0));
+        }
+        text += ". ";
     }
     text += match report.verdict.cause {
         Cause::Need => "What limits this job is true need: ",

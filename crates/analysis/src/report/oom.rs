@@ -1,6 +1,6 @@
 //! Requests that failed: what was asked, what was there, why nothing fitted, what would have helped.
 //!
-//! In:  a device, its lifetimes, its `oom` entries.
+//! In:  a device, its states, its `oom` entries.
 //! Out: an [`OomReport`] for each of the first and for the last.
 
 use serde::Serialize;
@@ -8,9 +8,9 @@ use tonnage_engine::Config;
 use tonnage_events::{Action, BlockState, Bytes, SnapshotSegment};
 
 use super::lines::Lines;
-use super::state::{PoolsOfRequests, state_at};
+use super::state::States;
 use crate::device_view::DeviceView;
-use crate::lifetimes::{Lifetimes, Moment};
+use crate::lifetimes::Moment;
 
 /// How many failures are explained; a program that tries again and again has thousands.
 const EXPLAINED: usize = 4;
@@ -53,8 +53,7 @@ pub struct OomReport {
 /// The failures that are explained, and how many there are in all.
 pub(super) fn ooms(
     device: &DeviceView<'_>,
-    lifetimes: &Lifetimes,
-    pools: PoolsOfRequests<'_>,
+    states: &States<'_>,
     total: Option<u64>,
     lines: &mut Lines<'_>,
 ) -> (usize, Vec<OomReport>) {
@@ -65,7 +64,7 @@ pub(super) fn ooms(
     explained.extend(events.last().copied().filter(|_| events.len() > EXPLAINED));
     let config = device.sizing();
     let found = explained.into_iter().map(|event| {
-        let segments = state_at(device, lifetimes, Moment::Event(event), pools);
+        let segments = states.at(Moment::Event(event));
         explain(device, &segments, event, total, &config, lines)
     });
     (events.len(), found.collect())

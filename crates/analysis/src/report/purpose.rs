@@ -19,7 +19,8 @@ use serde::Serialize;
 use tonnage_events::{StackId, Stacks};
 use tonnage_snapshot::Stage;
 
-use super::growth::{Fate, Grown};
+use super::fate::Fate;
+use super::growth::Grown;
 use crate::device_view::DeviceView;
 use crate::lifetimes::{Lifetime, Moment};
 
@@ -159,7 +160,8 @@ impl<'a> Purposes<'a> {
                 else {
                     return (Purpose::Unknown, Low);
                 };
-                let crosses = loops.of(from).is_some_and(|at| to > loops.ranges[at].end);
+                let crosses =
+                    loops.of(from).zip(loops.of(to)).is_some_and(|(made, freed)| made < freed);
                 if in_step || (to - from) * 50 < self.usual {
                     (Purpose::Temporary, Medium)
                 } else if crosses && !self.zero_grads.is_empty() {

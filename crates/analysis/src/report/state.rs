@@ -1,8 +1,8 @@
-//! The allocator's state at one moment of a history.
+//! The allocator's state at any moment of a history.
 //!
-//! In:  a device, its lifetimes, the moment, and the private pools of requests as far as a replay knows
+//! In:  a device, its lifetimes, and the private pools of requests as far as a replay knows
 //!      them.
-//! Out: the segments of that moment and their blocks, each with the stack that asked for it.
+//! Out: the segments of a moment and their blocks, each with the stack that asked for it.
 //!
 //! Taken from the entries themselves: no replay is needed, and where one is not exact the state still
 //! is.
@@ -16,6 +16,7 @@ use tonnage_events::{
 use tonnage_replay::recording::rebuild_start;
 
 use crate::device_view::DeviceView;
+use crate::levels::Levels;
 use crate::lifetimes::{Lifetimes, Moment};
 
 /// Segments of small pools have this size; those of large pools are larger.
@@ -24,42 +25,64 @@ const SMALL_SEGMENT: u64 = 2 << 20;
 /// Where requests to private pools begin, by entry, and the pool of each.
 pub(super) type PoolsOfRequests<'a> = &'a [(usize, PoolId)];
 
-/// The segments after what happens at `moment`, by ascending address. Their blocks tile them.
-pub(super) fn state_at(
-    device: &DeviceView<'_>,
-    lifetimes: &Lifetimes,
-    moment: Moment,
-    pools: PoolsOfRequests<'_>,
-) -> Vec<SnapshotSegment> {
-    if device.entries.is_empty() {
-        return device.segments.iter().map(|&segment| segment.clone()).collect();
+/// The states of a history.
+pub(super) struct States<'a> {
+    device: &'a DeviceView<'a>,
+    lifetimes: &'a Lifetimes,
+    pools: PoolsOfRequests<'a>,
+    /// The memory where the history begins.
+    start: Memory,
+    /// The last entry that obtained a segment at each address.
+    obtained_last: FxHashMap<Address, usize>,
+}
+
+impl<'a> States<'a> {
+    pub(super) fn new(
+        device: &'a DeviceView<'a>,
+        lifetimes: &'a Lifetimes,
+        levels: &Levels,
+        pools: PoolsOfRequests<'a>,
+    ) -> Self {
+        // A whole history begins with nothing, and then there is nothing to rebuild.
+        let whole = levels.start.reserved == 0;
+        let start = if whole { Memory::default() } else { Memory::at_start(device) };
+        let obtained = device.entries.iter().enumerate();
+        let obtained_last = obtained
+            .filter(|(_, entry)| entry.action == Action::SegmentAlloc)
+            .map(|(event, entry)| (entry.address, event))
+            .collect();
+        Self { device, lifetimes, pools, start, obtained_last }
     }
-    let entries = match moment {
-        Moment::Before => 0,
-        Moment::Event(event) => device.entries.len().min(event + 1),
-        Moment::After => device.entries.len(),
-    };
-    let mut memory = Memory::at_start(device);
-    for (event, entry) in device.entries[..entries].iter().enumerate() {
-        let end = entry.address.0.saturating_add(entry.size);
-        match entry.action {
-            Action::SegmentAlloc => {
-                let made =
-                    Run { end, stream: entry.stream, stack: entry.stack, event, fixed: true };
-                memory.runs.insert(entry.address.0, made);
-            }
-            Action::SegmentMap => {
-                let made =
-                    Run { end, stream: entry.stream, stack: entry.stack, event, fixed: false };
-                memory.map(entry.address.0, made);
-            }
-            Action::SegmentFree | Action::SegmentUnmap => memory.cut(entry.address.0, end),
-            _ => {}
+
+    /// The segments after what happens at `moment`, by ascending address. Their blocks tile them.
+    pub(super) fn at(&self, moment: Moment) -> Vec<SnapshotSegment> {
+        let device = self.device;
+        if device.entries.is_empty() {
+            return device.segments.iter().map(|&segment| segment.clone()).collect();
         }
+        let entries = match moment {
+            Moment::Before => 0,
+            Moment::Event(event) => device.entries.len().min(event + 1),
+            Moment::After => device.entries.len(),
+        };
+        let mut memory = self.start.clone();
+        for (event, entry) in device.entries[..entries].iter().enumerate() {
+            let end = entry.address.0.saturating_add(entry.size);
+            let made = |fixed: bool| {
+                let (stream, stack) = (entry.stream, entry.stack);
+                Run { end, stream, stack, event, fixed }
+            };
+            match entry.action {
+                Action::SegmentAlloc => drop(memory.runs.insert(entry.address.0, made(true))),
+                Action::SegmentMap => memory.map(entry.address.0, made(false)),
+                Action::SegmentFree | Action::SegmentUnmap => memory.cut(entry.address.0, end),
+                _ => {}
+            }
+        }
+        let mut segments = memory.segments(device, self.pools, &self.obtained_last);
+        fill(&mut segments, self.lifetimes, moment);
+        segments
     }
-    let mut segments = memory.segments(device, pools);
-    fill(&mut segments, lifetimes, moment);
-    segments
 }
 
 /// Memory from the device, as one piece.
@@ -74,6 +97,7 @@ struct Run {
 }
 
 /// Memory from the device, by where each piece begins.
+#[derive(Clone, Default)]
 struct Memory {
     runs: BTreeMap<u64, Run>,
 }
@@ -127,13 +151,8 @@ impl Memory {
         &self,
         device: &DeviceView<'_>,
         pools: PoolsOfRequests<'_>,
+        obtained_last: &FxHashMap<Address, usize>,
     ) -> Vec<SnapshotSegment> {
-        let mut obtained_last = FxHashMap::default();
-        for (event, entry) in device.entries.iter().enumerate() {
-            if entry.action == Action::SegmentAlloc {
-                obtained_last.insert(entry.address, event);
-            }
-        }
         let made = self.runs.iter().map(|(&start, run)| {
             // A segment of the end that holds this one, unless that was obtained again later.
             let place = device.segments.partition_point(|it| it.address.0 <= start);

@@ -166,12 +166,14 @@ fn growth(text: &mut String, report: &Report) {
         text,
         &format!("Growth over {} iterations, told by {told_by}: {kind}", growth.iterations),
     );
+    // Less than a thousandth is noise.
+    let least = report.peak.reserved.bytes / 1000;
     for (word, bytes) in [
         ("leaked", growth.leak),
         ("longer inputs", growth.longer_inputs),
         ("fragmentation", growth.fragmentation),
     ] {
-        if bytes > 0 {
+        if bytes > least {
             let _ = writeln!(
                 text,
                 "  {word:<15}{:>11}{:>17}",
@@ -180,7 +182,8 @@ fn growth(text: &mut String, report: &Report) {
             );
         }
     }
-    for it in growth.lines.iter().filter(|it| it.line.is_some()).take(ROWS) {
+    let shown = growth.lines.iter().filter(|it| it.line.is_some() && it.bytes > least);
+    for it in shown.take(ROWS) {
         let word = if it.kind == GrowthKind::Leak { "leaks" } else { "grows" };
         let line = it.line.as_deref().unwrap_or_default();
         let line = format!("  {word:<15}{:>11}  {}", Bytes(it.bytes).to_string(), plain(line));

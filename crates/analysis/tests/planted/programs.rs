@@ -3,12 +3,14 @@
 //! In:  a seed: sizes, lengths of loops and noise depend on it.
 //! Out: a [`Planted`]: the recording, and what the report must say of it.
 
+use std::cell::Cell;
+
 use tonnage_analysis::report::Cause;
 use tonnage_device::Dry;
 use tonnage_engine::{Allocation, Config, Engine, RecordOptions, Release, StreamFilter};
 use tonnage_events::{DeviceId, PoolId, StreamId};
 use tonnage_memory::snapshot_file;
-use tonnage_snapshot::SnapshotFile;
+use tonnage_snapshot::{Annotation, SnapshotFile, Stage};
 
 const MIB: u64 = 1 << 20;
 const TOTAL: u64 = 80 << 30;
@@ -24,10 +26,20 @@ pub(crate) struct Planted {
     pub(crate) line: Option<u32>,
 }
 
+thread_local! {
+    /// Microseconds: each entry and each mark has its own.
+    static NOW: Cell<u64> = const { Cell::new(0) };
+}
+
+fn tick() -> u64 {
+    NOW.replace(NOW.get() + 1) + 1
+}
+
 /// A program on its way.
 struct Program {
     engine: Engine<Dry>,
     state: u64,
+    marks: Vec<Annotation>,
 }
 
 impl Program {
@@ -38,8 +50,9 @@ impl Program {
     fn on(device: Dry, seed: u64, conf: &str) -> Self {
         let config = Config::parse(conf, Release::default()).unwrap();
         let mut engine = Engine::new(device, config);
-        engine.record_history(Some(RecordOptions::default()));
-        Self { engine, state: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1 }
+        engine.record_history(Some(RecordOptions { clock: tick, ..RecordOptions::default() }));
+        let state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        Self { engine, state, marks: Vec::new() }
     }
 
     /// A number from `from` up to `to`, by xorshift.
@@ -80,8 +93,31 @@ impl Program {
         }
     }
 
+    /// A scope of the optimizer, as PyTorch marks it.
+    fn marked(&mut self, name: &str, inside: impl FnOnce(&mut Self)) {
+        let mark =
+            |stage| Annotation { name: name.into(), stage, device: DeviceId(0), time_us: tick() };
+        self.marks.push(mark(Stage::Start));
+        inside(self);
+        self.marks.push(mark(Stage::End));
+    }
+
+    /// The first step of an optimizer makes its states, and each has a temporary for each parameter.
+    fn step(&mut self, first: bool, blocks: u64, bytes: u64) {
+        self.marked("Optimizer.step#AdamW.step", |program| {
+            if first {
+                program.parameters(2 * blocks, bytes);
+            }
+            for _ in 0..blocks {
+                let update = program.ask(bytes);
+                program.free([update]);
+            }
+        });
+    }
+
     fn planted(mut self, cause: Cause, bytes: u64, line: Option<u32>) -> Planted {
-        let file = snapshot_file(self.engine.snapshot(), DeviceId(0));
+        let mut file = snapshot_file(self.engine.snapshot(), DeviceId(0));
+        file.annotations = self.marks;
         Planted { file, cause, bytes, line }
     }
 }
@@ -120,6 +156,72 @@ pub(crate) fn kept_views(seed: u64) -> Planted {
         program.free(previous.replace(carried));
     }
     program.planted(Cause::Leak, iterations * base, Some(line))
+}
+
+/// Two networks that train in turns, with optimizers of one kind; each round keeps what the first made.
+pub(crate) fn two_optimizers(seed: u64) -> Planted {
+    let mut program = Program::new(seed, "");
+    let (rounds, made) = (program.pick(6, 15), program.pick(3, 9) * 2 * MIB);
+    program.parameters(8, 6 * MIB);
+    let line = line!() + 2;
+    for round in 0..rounds {
+        let _sample = program.ask(made);
+        program.iterate(3, 4 * MIB);
+        program.step(round == 0, 3, 3 * MIB);
+        program.iterate(7, 7 * MIB);
+        program.step(round == 0, 4, 5 * MIB);
+    }
+    program.planted(Cause::Leak, rounds * made, Some(line))
+}
+
+/// Every few iterations something is kept, for a plot.
+pub(crate) fn kept_now_and_then(seed: u64) -> Planted {
+    let mut program = Program::new(seed, "");
+    let (often, kept) = (program.pick(3, 6), program.pick(8, 16) * 2 * MIB);
+    program.parameters(4, 10 * MIB);
+    let line = line!() + 5;
+    for iteration in 0..12 * often {
+        program.iterate(4, 10 * MIB);
+        program.step(iteration == 0, 4, 10 * MIB);
+        if iteration % often == 0 {
+            program.ask(kept);
+        }
+    }
+    program.planted(Cause::Leak, 12 * kept, Some(line))
+}
+
+/// Gradients are dropped before each pass: what precedes the first mark is no iteration.
+pub(crate) fn steady_training(seed: u64) -> Planted {
+    let mut program = Program::new(seed, "");
+    let (iterations, layers) = (program.pick(4, 12), program.pick(4, 9));
+    let layer = program.pick(6, 12) * 2 * MIB;
+    let line = line!() + 1;
+    let _weights: Vec<_> = (0..30).map(|_| program.ask(20 * MIB)).collect();
+    for iteration in 0..iterations {
+        program.marked("Optimizer.zero_grad#AdamW.zero_grad", |_| {});
+        program.iterate(layers, layer);
+        program.step(iteration == 0, 4, 20 * MIB);
+    }
+    let bytes = 38 * 20 * MIB + (layers * layer + layer / 2).max(20 * MIB);
+    program.planted(Cause::Need, bytes, Some(line))
+}
+
+/// Batches grow, and the first step makes the optimizer's states: the second iteration is the first that is steady.
+pub(crate) fn longer_training(seed: u64) -> Planted {
+    let mut program = Program::new(seed, "expandable_segments:True");
+    let (iterations, unit) = (program.pick(6, 12), program.pick(4, 9) * 2 * MIB);
+    program.parameters(6, 12 * MIB);
+    let mut batches = Vec::new();
+    let line = line!() + 4;
+    for iteration in 0..iterations {
+        let length = 3 + 2 * iteration.saturating_sub(1);
+        for _ in 0..5 {
+            batches.push(program.ask(length * unit));
+        }
+        program.free(batches.drain(..));
+        program.step(iteration == 0, 6, 12 * MIB);
+    }
+    program.planted(Cause::LongerInputs, 5 * 2 * (iterations - 2) * unit, Some(line))
 }
 
 /// Later batches are several times as long; room that a long one leaves serves the next.
@@ -242,6 +344,25 @@ pub(crate) fn true_need(seed: u64) -> Planted {
         program.iterate(layers, layer);
     }
     let bytes = 40 * 20 * MIB + layers * layer + layer / 2;
+    program.planted(Cause::Need, bytes, Some(line))
+}
+
+/// One step only: the way back through equal layers keeps a gradient of each, and frees what its layer had kept.
+pub(crate) fn one_way_back(seed: u64) -> Planted {
+    let mut program = Program::new(seed, "");
+    let (layers, layer) = (program.pick(12, 30), program.pick(6, 12) * 2 * MIB);
+    let _weights = program.parameters(layers, 2 * MIB);
+    let line = line!() + 1;
+    let mut kept: Vec<_> = (0..layers).map(|_| program.ask(layer)).collect();
+    let mut flow = program.ask(layer);
+    let mut gradients = Vec::new();
+    while let Some(block) = kept.pop() {
+        let next = program.ask(layer);
+        gradients.push(program.ask(2 * MIB));
+        program.free([block, std::mem::replace(&mut flow, next)]);
+    }
+    program.free([flow]);
+    let bytes = layers * 2 * MIB + (layers + 2) * layer + 2 * MIB;
     program.planted(Cause::Need, bytes, Some(line))
 }
 
