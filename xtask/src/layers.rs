@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::shell::root;
 
 /// The crates, lowest first. A crate may use those before it, never those after.
-const LAYERS: [&str; 12] = [
+const LAYERS: [&str; 13] = [
     "fake-cuda",
     "events",
     "snapshot",
@@ -16,6 +16,7 @@ const LAYERS: [&str; 12] = [
     "replay",
     "analysis",
     "export",
+    "plan",
     "tonnage",
     "cli",
 ];

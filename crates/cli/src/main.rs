@@ -11,6 +11,8 @@ mod output;
 
 mod progress;
 
+mod recipe;
+
 mod recording;
 
 // The verbs.
@@ -24,9 +26,13 @@ mod inspect;
 
 mod manual;
 
+mod predict;
+
 mod replay;
 
 mod report;
+
+mod run;
 
 mod tune;
 
@@ -46,6 +52,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Verb {
+    Run(run::Arguments),
+    Predict(predict::Arguments),
     Inspect(inspect::Arguments),
     Replay(replay::Arguments),
     Report(report::Arguments),
@@ -66,6 +74,8 @@ enum Answer {
 fn main() -> ExitCode {
     let Arguments { verb } = Arguments::parse();
     let answer = match verb {
+        Verb::Run(arguments) => run::run(&arguments),
+        Verb::Predict(arguments) => predict::run(&arguments),
         Verb::Inspect(arguments) => inspect::run(&arguments),
         Verb::Replay(arguments) => replay::run(&arguments),
         Verb::Report(arguments) => report::run(&arguments),

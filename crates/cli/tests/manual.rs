@@ -8,8 +8,18 @@ use std::process::Command;
 use support::{command, root, text, tonnage};
 use tonnage::export::Table;
 
-const VERBS: [&str; 8] =
-    ["inspect", "replay", "tune", "diff", "export", "bench", "completions", "man"];
+const VERBS: [&str; 10] = [
+    "run",
+    "predict",
+    "inspect",
+    "replay",
+    "tune",
+    "diff",
+    "export",
+    "bench",
+    "completions",
+    "man",
+];
 
 #[test]
 fn every_shell_completes_every_verb() {
