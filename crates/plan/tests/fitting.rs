@@ -53,7 +53,7 @@ fn a_limit_that_is_too_small_ends_with_a_verdict_and_a_suggestion_that_works() {
         (deepnet(8, 128, 2048), 60),
         (deepnet(8, 128, 2048), 30),
         (Options::new(Recipe::Gpt2), 50),
-        (Options::new(Recipe::Mlp).with(Size::Width, 256).unwrap(), 95),
+        (Options::new(Recipe::Mlp).with(Size::Batch, 4096).unwrap(), 80),
     ] {
         let mut options = options;
         options.steps = 2;
