@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::shell::root;
 
 /// The crates, lowest first. A crate may use those before it, never those after.
-const LAYERS: [&str; 12] = [
+const LAYERS: [&str; 13] = [
     "fake-cuda",
     "events",
     "snapshot",
@@ -13,6 +13,7 @@ const LAYERS: [&str; 12] = [
     "engine",
     "memory",
     "tensor",
+    "plan",
     "replay",
     "analysis",
     "export",
