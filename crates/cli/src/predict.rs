@@ -11,7 +11,7 @@ use tonnage::plan::{DeviceKind, Fit, Outcome, fit, predict};
 use crate::Answer;
 use crate::output::{grouped, print, print_json};
 use crate::progress::Progress;
-use crate::recipe::{Flags, command, describe, does_not_fit, title};
+use crate::recipe::{Flags, command, describe, does_not_fit, parameters, title};
 
 /// Predict the memory of a recipe, to the byte, without running it
 ///

@@ -18,7 +18,7 @@ use crate::output::{grouped, print, print_json};
 /// Which recipe, how large, and with what.
 #[derive(Args)]
 pub(crate) struct Flags {
-    /// `mlp`, `deepnet`, `gpt2` or `resnet50`. Without it, a small GPT-2 over this project's documents
+    /// `mlp`, `deepnet`, `gpt2`, `resnet50` or `mimo`. Without it, a small GPT-2 over this project's documents
     pub(crate) recipe: Option<Recipe>,
 
     /// Layers or blocks
@@ -40,6 +40,22 @@ pub(crate) struct Flags {
     /// Pixels along each side of an image, of resnet50
     #[arg(long, value_name = "N", help_heading = "Sizes")]
     image: Option<usize>,
+
+    /// Antennas of the base station, of mimo
+    #[arg(long, value_name = "N", help_heading = "Sizes")]
+    antennas: Option<usize>,
+
+    /// Users, of mimo
+    #[arg(long, value_name = "N", help_heading = "Sizes")]
+    users: Option<usize>,
+
+    /// Subcarriers, of mimo
+    #[arg(long, value_name = "N", help_heading = "Sizes")]
+    subcarriers: Option<usize>,
+
+    /// Power of one user at one antenna over that of the noise, in decibels, of mimo
+    #[arg(long, value_name = "DB", allow_negative_numbers = true)]
+    snr: Option<f64>,
 
     /// Steps
     #[arg(long, value_name = "N")]
@@ -96,11 +112,22 @@ impl Flags {
             (Size::Batch, self.batch),
             (Size::Seq, self.seq),
             (Size::Image, self.image),
+            (Size::Antennas, self.antennas),
+            (Size::Users, self.users),
+            (Size::Subcarriers, self.subcarriers),
         ] {
             if let Some(value) = value {
                 options = options.with(size, value)?;
             }
         }
+        let recipe = options.recipe();
+        if self.snr.is_some() && recipe.trains() {
+            anyhow::bail!("{recipe} has no --snr: only mimo has noise");
+        }
+        if self.optimizer.is_some() && !recipe.trains() {
+            anyhow::bail!("{recipe} has no --optimizer: it does not train");
+        }
+        options.snr_db = self.snr.unwrap_or(options.snr_db);
         options.steps = self.steps.unwrap_or(options.steps);
         options.optimizer = self.optimizer.unwrap_or(options.optimizer);
         options.amp = self.amp;
@@ -130,7 +157,10 @@ pub(crate) fn title(options: &Options, device: impl std::fmt::Display) -> String
     for size in recipe.sizes() {
         let _ = write!(text, " {} {},", size.name(), options.size(size));
     }
-    let _ = write!(text, " {}", options.optimizer);
+    let _ = match recipe.trains() {
+        true => write!(text, " {}", options.optimizer),
+        false => write!(text, " {} dB", options.snr_db),
+    };
     if let Some(amp) = options.amp {
         let _ = write!(text, ", {amp}");
     }
@@ -150,6 +180,11 @@ pub(crate) fn title(options: &Options, device: impl std::fmt::Display) -> String
         let _ = write!(text, ", {}", options.conf);
     }
     text
+}
+
+/// How many numbers are learnt, with thousands apart.
+pub(crate) fn parameters(outcome: &Outcome) -> String {
+    usize::try_from(outcome.parameters).map_or_else(|_| outcome.parameters.to_string(), grouped)
 }
 
 /// The peaks, what the bytes were for, and the phases.

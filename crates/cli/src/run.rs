@@ -6,12 +6,12 @@ use std::time::Instant;
 use clap::Args;
 use owo_colors::OwoColorize;
 use tonnage::Bytes;
-use tonnage::plan::{DeviceKind, Options, Outcome, predict, train};
+use tonnage::plan::{Checkpoint, DeviceKind, Options, Outcome, Symbols, predict, train};
 
 use crate::Answer;
-use crate::output::{grouped, print, print_json};
+use crate::output::{print, print_json};
 use crate::progress::Progress;
-use crate::recipe::{Flags, command, describe, does_not_fit, title};
+use crate::recipe::{Flags, command, describe, does_not_fit, parameters, title};
 
 /// Train a recipe, and show where the memory went
 ///
@@ -42,8 +42,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
         let bar = Progress::steps(options.recipe().name());
         train(&device, &options, &mut |step| {
             let memory = Bytes(step.allocated_peak);
-            let loss = step.loss.map_or_else(String::new, |loss| format!(" loss {loss:.3}"));
-            bar.say(format!("{}{loss}, {memory} allocated at most", options.recipe()));
+            let what = if options.recipe().trains() { "loss" } else { "symbol error rate" };
+            let measure = step.measure.map_or_else(String::new, |it| format!(" {what} {it:.4},"));
+            bar.say(format!("{}{measure} {memory} allocated at most", options.recipe()));
             bar.set(step.done, step.of);
         })
     };
@@ -58,8 +59,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
     }
     let mut text = format!("{}\n", title(&options, kind));
     // Writing to a string cannot fail.
-    let parameters = usize::try_from(outcome.parameters).map_or_else(|_| String::new(), grouped);
-    let _ = writeln!(text, "{parameters} parameters, {} steps in {seconds:.1} s", options.steps);
+    if options.recipe().trains() {
+        let _ = write!(text, "{} parameters, ", parameters(&outcome));
+    }
+    let _ = writeln!(text, "{} steps in {seconds:.1} s", options.steps);
     describe_losses(&mut text, &outcome);
     text.push('\n');
     describe(&mut text, &outcome);
@@ -94,6 +97,14 @@ fn available_memory() -> Option<u64> {
 }
 
 fn describe_losses(text: &mut String, outcome: &Outcome) {
+    if let Some(Symbols { sent, rate: Some(rate), interval: Some((low, high)), theory, .. }) =
+        outcome.symbols
+    {
+        let _ = writeln!(
+            text,
+            "symbol error rate {rate:.5} over {sent} symbols ({low:.5} to {high:.5} with a confidence of 99 %); theory says {theory:.5}"
+        );
+    }
     if let (Some(first), Some(last)) = (outcome.losses.first(), outcome.losses.last()) {
         let _ = writeln!(text, "loss {first:.3} at first, {last:.3} at last");
     }
@@ -108,7 +119,7 @@ fn what_next(text: &mut String, options: &Options) {
     let mut lines = Vec::new();
     let with = |flags: &str| format!("{} {flags}", command("run", options));
     lines.push((command("predict", options), "the same bytes, without running"));
-    if options.checkpoint.to_string() == "none" {
+    if options.recipe().trains() && options.checkpoint == Checkpoint::None {
         lines.push((with("--checkpoint sqrt"), "recompute instead of keeping"));
     }
     match &options.save {

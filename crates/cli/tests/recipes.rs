@@ -97,8 +97,10 @@ fn fit_says_the_largest_batch_and_what_techniques_buy() {
 fn what_is_wrong_is_said_in_a_sentence() {
     for (arguments, expected) in [
         (&["run", "gpt2", "--device", "cuda:0"][..], "recipes do not run on CUDA yet"),
-        (&["run", "bert"], "`bert` is no recipe: take one of mlp, deepnet, gpt2, resnet50"),
+        (&["run", "bert"], "`bert` is no recipe: take one of mlp, deepnet, gpt2, resnet50, mimo"),
         (&["run", "resnet50", "--layers", "3"], "resnet50 has no --layers"),
+        (&["run", "mimo", "--offload"], "mimo does not train"),
+        (&["run", "gpt2", "--snr", "-3"], "gpt2 has no --snr"),
         (&["predict", "gpt2", "--conf", "nonsense:1"], "nonsense"),
         (&["predict", "gpt2", "--accumulate", "3"], "does not split"),
         (&["predict", "gpt2", "--checkpoint", "often"], "every:K"),

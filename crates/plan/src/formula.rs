@@ -13,6 +13,8 @@
 //! | `deepnet` | 12·B·W·L | two results of a block's layers, and its sum |
 //! | `gpt2` | 68·B·S·W·L | the usual count of a transformer's layer, 34 bytes in 16 bits, attention not stored |
 //! | `resnet50` | 8·B·11.1 M | each convolution's result and its norm's, at 224 pixels and 64 channels |
+//!
+//! `mimo` keeps nothing: its total is that of the channels, 8·B·N·A·U for N subcarriers, A antennas, U users.
 
 use tonnage_tensor::Role;
 
@@ -51,6 +53,15 @@ impl Outcome {
     #[must_use]
     pub fn formulas(&self) -> Vec<Formula> {
         let parameters = self.parameters;
+        let total = |formula: &str, bytes| {
+            let exact = self.allocated_peak;
+            Formula { name: "total", formula: formula.to_owned(), bytes, exact }
+        };
+        if !self.options.recipe().trains() {
+            let sizes = [Size::Batch, Size::Subcarriers, Size::Antennas, Size::Users];
+            let channels = sizes.iter().map(|it| self.options.size(*it) as u64).product::<u64>();
+            return vec![total("8·B·N·A·U", 8 * channels)];
+        }
         let row = |role: Role, formula: &str, bytes: u64| Formula {
             name: role.name(),
             formula: formula.to_owned(),
@@ -72,8 +83,7 @@ impl Outcome {
             formulas.push(row(Role::Cache, "2P", 2 * parameters));
         }
         let bytes = formulas.iter().map(|it| it.bytes).sum();
-        let exact = self.allocated_peak;
-        formulas.push(Formula { name: "total", formula: "sum".to_owned(), bytes, exact });
+        formulas.push(total("sum", bytes));
         formulas
     }
 
@@ -87,6 +97,7 @@ impl Outcome {
         let batch = size(Size::Batch) / options.accumulate as f64;
         let (width, layers) = (size(Size::Width), size(Size::Layers));
         let (formula, all, blocks, input) = match options.recipe() {
+            Recipe::Mimo => ("0", 0.0, 1.0, 0.0),
             Recipe::Mlp => ("4·B·W·L", 4.0 * batch * width * layers, layers, 4.0 * batch * width),
             Recipe::DeepNet => {
                 ("12·B·W·L", 12.0 * batch * width * layers, layers, 4.0 * batch * width)

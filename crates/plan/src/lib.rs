@@ -25,6 +25,7 @@
 //! | --- | --- |
 //! | `recipe.rs`, `options.rs`, `device_kind.rs` | what runs, how, where |
 //! | `program.rs`, `random.rs` | models, batches, losses |
+//! | `mimo/`, `simulate.rs` | a massive-MIMO uplink, and its run |
 //! | `train.rs`, `predict.rs` | the loop; the loop without numbers |
 //! | `meter.rs`, `outcome.rs` | memory by phase; what came out |
 //! | `formula.rs` | what the textbook says, and how far it is off |
@@ -49,8 +50,12 @@ mod program;
 
 mod random;
 
+mod mimo;
+
 // the loop,
 mod train;
+
+mod simulate;
 
 mod predict;
 
@@ -72,7 +77,7 @@ pub use fit::{Fit, Gain, Suggestion, fit, suggest};
 pub use formula::Formula;
 pub use meter::{Phase, PhaseMemory};
 pub use options::{Amp, Checkpoint, OptimizerKind, Options};
-pub use outcome::Outcome;
+pub use outcome::{Outcome, Symbols};
 pub use predict::predict;
 pub use recipe::{Recipe, Size};
 pub use technique::Technique;

@@ -26,12 +26,21 @@ pub enum Phase {
     Step,
     /// Gradients are dropped.
     ZeroGrad,
+    /// Symbols are sent and detected.
+    Simulate,
 }
 
 impl Phase {
     /// Every one, in the order of a step.
-    pub const ALL: [Self; 6] =
-        [Self::Model, Self::Data, Self::Forward, Self::Backward, Self::Step, Self::ZeroGrad];
+    pub const ALL: [Self; 7] = [
+        Self::Model,
+        Self::Data,
+        Self::Forward,
+        Self::Backward,
+        Self::Step,
+        Self::ZeroGrad,
+        Self::Simulate,
+    ];
 
     /// A word for it.
     #[must_use]
@@ -43,6 +52,7 @@ impl Phase {
             Self::Backward => "backward",
             Self::Step => "step",
             Self::ZeroGrad => "zero_grad",
+            Self::Simulate => "simulate",
         }
     }
 }

@@ -12,6 +12,7 @@ use tonnage_tensor::DType;
 use tonnage_tensor::checkpoint::Placement;
 
 use crate::error::{Error, Result};
+use crate::mimo::MimoOptions;
 use crate::recipe::{Recipe, Size};
 
 /// What a recipe is run with. Two runs with equal options do the same, to the byte and to the bit.
@@ -49,6 +50,8 @@ pub struct Options {
     pub conf: String,
     /// Where random numbers begin.
     pub seed: u64,
+    /// Of `mimo`: power of one user at one antenna over that of the noise, in decibels.
+    pub snr_db: f64,
     /// Where to write a snapshot of the end, or of the request that failed, with its history.
     pub save: Option<PathBuf>,
 }
@@ -97,6 +100,7 @@ impl Options {
             Recipe::Mlp => (50, OptimizerKind::Adam),
             Recipe::DeepNet => (50, OptimizerKind::Adam),
             Recipe::ResNet50 => (5, OptimizerKind::Sgd),
+            Recipe::Mimo => (MimoOptions::default().steps, OptimizerKind::Sgd),
         };
         Self {
             recipe,
@@ -110,6 +114,7 @@ impl Options {
             limit: None,
             conf: String::new(),
             seed: 0,
+            snr_db: MimoOptions::default().snr_db,
             save: None,
         }
     }
@@ -173,13 +178,40 @@ impl Options {
             )
         } else if self.checkpoint == Checkpoint::Every(0) {
             "--checkpoint every:0: segments have at least one block".to_owned()
+        } else if !self.recipe.trains() && self.has_technique() {
+            format!(
+                "{} does not train: --amp, --checkpoint, --accumulate and --offload have nothing to save there",
+                self.recipe
+            )
         } else if self.limit == Some(0) {
             "--limit 0: nothing fits into no memory".to_owned()
         } else {
             self.config()?;
-            return Ok(());
+            return self.mimo().check().map_err(Error::Options);
         };
         Err(Error::Options(problem))
+    }
+
+    fn has_technique(&self) -> bool {
+        let checkpoints = self.checkpoint != Checkpoint::None;
+        self.amp.is_some() || checkpoints || self.accumulate != 1 || self.offload
+    }
+
+    /// What `mimo` simulates.
+    pub(crate) fn mimo(&self) -> MimoOptions {
+        let size = |size: Size| match self.size(size) {
+            0 => Recipe::Mimo.default_of(size).unwrap_or(1),
+            value => value,
+        };
+        MimoOptions {
+            antennas: size(Size::Antennas),
+            users: size(Size::Users),
+            subcarriers: size(Size::Subcarriers),
+            batch: size(Size::Batch),
+            steps: self.steps,
+            snr_db: self.snr_db,
+            seed: self.seed,
+        }
     }
 
     /// The allocator's settings, read.
@@ -218,6 +250,9 @@ impl Options {
         }
         if !self.conf.is_empty() {
             flags.push(format!("--conf {}", quoted(&self.conf)));
+        }
+        if self.snr_db != default.snr_db {
+            flags.push(format!("--snr {}", self.snr_db));
         }
         if self.seed != default.seed {
             flags.push(format!("--seed {}", self.seed));

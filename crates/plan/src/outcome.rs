@@ -47,18 +47,30 @@ pub struct Outcome {
     pub losses: Vec<f32>,
     /// Steps that changed nothing, since a gradient of `f16` was not finite.
     pub skipped_steps: usize,
+    /// What `mimo` detected.
+    pub symbols: Option<Symbols>,
+}
+
+/// Symbols that were sent, and how many of them were detected wrongly.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Symbols {
+    /// How many were sent.
+    pub sent: u64,
+    /// How many were detected wrongly; none on a device that does not compute, as all that follow from
+    /// it.
+    pub wrong: Option<u64>,
+    /// The symbol error rate.
+    pub rate: Option<f64>,
+    /// The lowest and highest rate that fit what was counted, with a confidence of 99 %.
+    pub interval: Option<(f64, f64)>,
+    /// The rate that theory says.
+    pub theory: f64,
 }
 
 impl Outcome {
-    pub(crate) fn new(
-        options: &Options,
-        device: &Device,
-        meter: Meter<'_>,
-        parameters: u64,
-        requests: u64,
-        losses: Vec<f32>,
-        skipped_steps: usize,
-    ) -> Self {
+    /// What the meter counted; the rest is nothing yet.
+    pub(crate) fn new(options: &Options, device: &Device, meter: Meter<'_>) -> Self {
         let (peak_phase, peak) = meter.peak.unzip();
         let breakdown = ORDER.map(|role| (role, peak.as_ref().map_or(0, |peak| peak.of(role))));
         let end = device.peak();
@@ -66,7 +78,7 @@ impl Outcome {
         Self {
             options: options.clone(),
             device: device.kind(),
-            parameters,
+            parameters: 0,
             allocated_peak: meter.allocated_peak,
             reserved_peak: meter.reserved_peak,
             requested_peak: meter.requested_peak,
@@ -75,9 +87,10 @@ impl Outcome {
             phases: meter.phases,
             peak_phase,
             peak_line: peak.map(|peak| format!("{} at {}", peak.operation, peak.site)),
-            requests,
-            losses,
-            skipped_steps,
+            requests: 0,
+            losses: Vec::new(),
+            skipped_steps: 0,
+            symbols: None,
         }
     }
 
@@ -129,6 +142,15 @@ impl Outcome {
                 "error": it.error(),
             })
         };
+        let symbols = |it: &Symbols| {
+            json!({
+                "sent": it.sent,
+                "wrong": it.wrong,
+                "rate": it.rate,
+                "interval": it.interval,
+                "theory": it.theory,
+            })
+        };
         let sizes: Map<_, _> = recipe
             .sizes()
             .map(|size| (size.name().to_owned(), Value::from(options.size(size))))
@@ -147,6 +169,7 @@ impl Outcome {
             ("limit", json!(options.limit)),
             ("conf", json!(options.conf)),
             ("seed", json!(options.seed)),
+            ("snr_db", json!((!recipe.trains()).then_some(options.snr_db))),
             ("parameters", json!(self.parameters)),
             ("allocated_peak", json!(self.allocated_peak)),
             ("reserved_peak", json!(self.reserved_peak)),
@@ -158,6 +181,7 @@ impl Outcome {
             ("formulas", self.formulas().iter().map(formula).collect()),
             ("losses", json!(self.losses)),
             ("skipped_steps", json!(self.skipped_steps)),
+            ("symbols", json!(self.symbols.as_ref().map(symbols))),
         ];
         fields.map(|(name, value)| (name.to_owned(), value)).into_iter().collect()
     }

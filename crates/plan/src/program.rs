@@ -39,11 +39,12 @@ pub(crate) trait Program {
     fn loss(&self, batch: &Batch) -> Result<Tensor>;
 }
 
-/// The program that options describe.
-pub(crate) fn build(options: &Options, device: &Device) -> Result<Box<dyn Program>> {
+/// The program that options describe; none if they do not describe training.
+pub(crate) fn build(options: &Options, device: &Device) -> Result<Option<Box<dyn Program>>> {
     let size = |size| options.size(size);
     let (width, placement) = (size(Size::Width), options.checkpoint.placement());
-    Ok(match options.recipe() {
+    Ok(Some(match options.recipe() {
+        Recipe::Mimo => return Ok(None),
         Recipe::Mlp => Box::new(Mlp::new(width, size(Size::Layers), placement, device)?),
         Recipe::DeepNet => {
             let model = DeepNet::new(width, size(Size::Layers), device)?;
@@ -61,7 +62,7 @@ pub(crate) fn build(options: &Options, device: &Device) -> Result<Box<dyn Progra
             let config = if image < SMALL_IMAGE { config.small_images() } else { config };
             Box::new(Images { model: ResNet::new(config, device)?.checkpointed(placement), image })
         }
-    })
+    }))
 }
 
 /// Heads of 64 as in GPT-2, or the largest power of two that divides the width.

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use crate::error::Error;
 
-/// A built-in program that trains.
+/// A built-in program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Recipe {
@@ -17,6 +17,8 @@ pub enum Recipe {
     Gpt2,
     /// ResNet-50 on generated images.
     ResNet50,
+    /// The uplink of a massive-MIMO cell: no training, but symbols sent and detected.
+    Mimo,
 }
 
 /// A number that says how large a recipe is.
@@ -33,6 +35,12 @@ pub enum Size {
     Seq,
     /// Pixels along each side of an image.
     Image,
+    /// Antennas of a base station.
+    Antennas,
+    /// Users that send to it.
+    Users,
+    /// Subcarriers, each with a channel of its own.
+    Subcarriers,
 }
 
 /// A size, its default, and the most that is accepted: beyond that, counts of bytes could overflow.
@@ -40,7 +48,7 @@ struct Known(Size, usize, usize);
 
 impl Recipe {
     /// Every one.
-    pub const ALL: [Self; 4] = [Self::Mlp, Self::DeepNet, Self::Gpt2, Self::ResNet50];
+    pub const ALL: [Self; 5] = [Self::Mlp, Self::DeepNet, Self::Gpt2, Self::ResNet50, Self::Mimo];
 
     /// Its name on the command line.
     #[must_use]
@@ -50,7 +58,14 @@ impl Recipe {
             Self::DeepNet => "deepnet",
             Self::Gpt2 => "gpt2",
             Self::ResNet50 => "resnet50",
+            Self::Mimo => "mimo",
         }
+    }
+
+    /// Whether it has parameters, gradients and an optimizer.
+    #[must_use]
+    pub fn trains(self) -> bool {
+        self != Self::Mimo
     }
 
     /// The sizes it has.
@@ -94,13 +109,28 @@ impl Recipe {
                 Known(Size::Batch, 4, BATCH),
                 Known(Size::Image, 224, 1 << 13),
             ],
+            Self::Mimo => &[
+                Known(Size::Antennas, 64, 1 << 13),
+                Known(Size::Users, 16, 1 << 13),
+                Known(Size::Subcarriers, 1000, 1 << 17),
+                Known(Size::Batch, 1, BATCH),
+            ],
         }
     }
 }
 
 impl Size {
     /// Every one.
-    pub const ALL: [Self; 5] = [Self::Layers, Self::Width, Self::Batch, Self::Seq, Self::Image];
+    pub const ALL: [Self; 8] = [
+        Self::Layers,
+        Self::Width,
+        Self::Batch,
+        Self::Seq,
+        Self::Image,
+        Self::Antennas,
+        Self::Users,
+        Self::Subcarriers,
+    ];
 
     /// Its name, which is that of its flag.
     #[must_use]
@@ -111,6 +141,9 @@ impl Size {
             Self::Batch => "batch",
             Self::Seq => "seq",
             Self::Image => "image",
+            Self::Antennas => "antennas",
+            Self::Users => "users",
+            Self::Subcarriers => "subcarriers",
         }
     }
 }

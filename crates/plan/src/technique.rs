@@ -57,6 +57,9 @@ impl Technique {
     /// The options with it; none if they have it already, or if it does not fit them.
     #[must_use]
     pub fn apply(self, options: &Options) -> Option<Options> {
+        if !options.recipe().trains() && self != Self::ExpandableSegments {
+            return None;
+        }
         let mut with = options.clone();
         match self {
             Self::ExpandableSegments => {

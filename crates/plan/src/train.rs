@@ -19,6 +19,7 @@ use crate::outcome::Outcome;
 use crate::program::{Batch, Program, build};
 use crate::random::Random;
 use crate::recipe::Size;
+use crate::simulate::simulate;
 
 /// Saved values of fewer bytes stay on the device: chosen, the copy would cost more than it frees.
 const OFFLOAD_FROM: u64 = 1 << 16;
@@ -38,15 +39,16 @@ pub struct Progress {
     pub done: usize,
     /// Steps that there are.
     pub of: usize,
-    /// The loss of the last one, if the device computes.
-    pub loss: Option<f32>,
+    /// The loss of the last one, or the share of wrong symbols so far; none if the device does not
+    /// compute.
+    pub measure: Option<f64>,
     /// The most bytes allocated so far.
     pub allocated_peak: u64,
     /// The most bytes reserved so far.
     pub reserved_peak: u64,
 }
 
-/// Trains on a device, and says where the memory went. On a device that does not compute, steps end as
+/// Runs a recipe on a device, and says where the memory went. On a device that does not compute, steps end as
 /// soon as they only repeat what the one before did.
 ///
 /// ```
@@ -73,7 +75,9 @@ pub fn train(
     options.check()?;
     device.manual_seed(options.seed);
     let mut meter = Meter::new(device);
-    let program = meter.run(Phase::Model, || build(options, device))?;
+    let Some(program) = meter.run(Phase::Model, || build(options, device))? else {
+        return simulate(device, options, each);
+    };
     let mut trainer = Trainer::new(device, options, &*program)?;
     let mut steady = Steady::new(device, options)?;
     let mut losses = Vec::new();
@@ -87,7 +91,7 @@ pub fn train(
         each(&Progress {
             done: step + 1,
             of: options.steps,
-            loss,
+            measure: loss.map(f64::from),
             allocated_peak: meter.allocated_peak,
             reserved_peak: meter.reserved_peak,
         });
@@ -99,12 +103,18 @@ pub fn train(
         device.memory().dump_snapshot(path)?;
     }
     let parameters = program.model().num_parameters() as u64;
-    let Trainer { requests, skipped, .. } = trainer;
-    Ok(Outcome::new(options, device, meter, parameters, requests, losses, skipped))
+    let Trainer { requests, skipped: skipped_steps, .. } = trainer;
+    Ok(Outcome {
+        parameters,
+        requests,
+        losses,
+        skipped_steps,
+        ..Outcome::new(options, device, meter)
+    })
 }
 
 /// How often memory was asked for.
-fn requests(device: &Device) -> u64 {
+pub(crate) fn requests(device: &Device) -> u64 {
     u64::try_from(device.memory().stats().allocation.all.allocated).unwrap_or(0)
 }
 
