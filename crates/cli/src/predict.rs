@@ -62,12 +62,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
     }
     let mut text = format!("{}\n", title(&outcome.options, outcome.device));
     // Writing to a string cannot fail.
-    let parameters = usize::try_from(outcome.parameters).map_or_else(|_| String::new(), grouped);
-    let _ = writeln!(
-        text,
-        "{parameters} parameters; predicted in {:.0} ms\n",
-        took.as_secs_f64() * 1e3
-    );
+    if outcome.options.recipe().trains() {
+        let _ = write!(text, "{} parameters, ", parameters(&outcome));
+    }
+    let _ = writeln!(text, "predicted in {:.0} ms\n", took.as_secs_f64() * 1e3);
     if let Some(fitted) = &fitted {
         describe_fit(&mut text, fitted);
     }
@@ -75,7 +73,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
     describe_formulas(&mut text, &outcome);
     if fitted.is_none() {
         let _ = writeln!(text, "\n{}", "try next:".bold());
-        let _ = writeln!(text, "  {} --fit 24GiB", command("predict", &outcome.options));
+        let mut unlimited = outcome.options.clone();
+        unlimited.limit = None;
+        let _ = writeln!(text, "  {} --fit 24GiB", command("predict", &unlimited));
         let _ = writeln!(text, "  {}", command("run", &outcome.options));
     }
     print(&text)?;

@@ -6,7 +6,7 @@ use std::time::Instant;
 use clap::Args;
 use owo_colors::OwoColorize;
 use tonnage::Bytes;
-use tonnage::plan::{Checkpoint, DeviceKind, Options, Outcome, Symbols, predict, train};
+use tonnage::plan::{Checkpoint, DeviceKind, Error, Options, Outcome, Symbols, predict, train};
 
 use crate::Answer;
 use crate::output::{print, print_json};
@@ -73,19 +73,21 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
 
 /// The system ends a program that fills its memory, and perhaps others: better to say so before.
 fn refuse_more_than_the_machine_has(options: &Options) -> anyhow::Result<()> {
-    // What does not fit its limit is told by the run itself.
-    let (Ok(predicted), Some(available)) = (predict(options), available_memory()) else {
-        return Ok(());
+    let needed = match predict(options) {
+        Ok(predicted) => predicted.reserved_peak,
+        // It would fill all that it may have.
+        Err(Error::OutOfMemory { .. }) => options.limit.unwrap_or(DeviceKind::UNLIMITED),
+        Err(other) => return Err(other.into()),
     };
-    if predicted.reserved_peak > available {
-        anyhow::bail!(
-            "this takes {}, and the machine has {} to spare: make it smaller, or see where the bytes go with `{}`",
-            Bytes(predicted.reserved_peak),
+    match available_memory() {
+        Some(available) if needed > available => anyhow::bail!(
+            "this takes at least {}, and the machine has {} to spare: make it smaller, or see where the bytes go with `{}`",
+            Bytes(needed),
             Bytes(available),
             command("predict", options)
-        );
+        ),
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 /// Bytes that programs can still have, where the system says so.

@@ -63,7 +63,7 @@ fn people_read_the_peak_its_purpose_its_line_and_what_to_try_next() {
 
 #[test]
 fn what_does_not_fit_exits_with_1_and_its_suggestion_works() {
-    let output = tonnage(&with("run", &["--limit", "5MiB"]));
+    let output = tonnage(&with("run", &["--limit", "3MiB"]));
     assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
     let shown = text(&output.stdout);
     assert!(shown.contains("does not fit: out of memory in step 1"), "{shown}");
@@ -71,7 +71,7 @@ fn what_does_not_fit_exits_with_1_and_its_suggestion_works() {
     let suggested = shown.lines().find_map(|it| it.strip_prefix("  tonnage ")).unwrap();
     let again = tonnage(&suggested.split(' ').collect::<Vec<_>>());
     assert_eq!(again.status.code(), Some(0), "{suggested}: {}", text(&again.stdout));
-    let output = tonnage(&with("predict", &["--limit", "5MiB", "--json"]));
+    let output = tonnage(&with("predict", &["--limit", "3MiB", "--json"]));
     assert_eq!(output.status.code(), Some(1));
     let object = json(&output);
     assert_eq!(object["error"], "out_of_memory");

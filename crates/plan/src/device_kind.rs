@@ -9,9 +9,6 @@ use tonnage_tensor::Device;
 use crate::error::{Error, Result};
 use crate::options::Options;
 
-/// A device that no recipe fills: without a limit only the machine sets one.
-const UNLIMITED: u64 = 1 << 40;
-
 /// A kind of device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -23,6 +20,9 @@ pub enum DeviceKind {
 }
 
 impl DeviceKind {
+    /// Bytes of a device without a limit.
+    pub const UNLIMITED: u64 = 1 << 40;
+
     /// Such a device as `options` want it: as large as their limit, with their settings; it records
     /// its history if a snapshot is to be written. Both kinds have the same size, so that the
     /// allocator does the same on each.
@@ -31,7 +31,7 @@ impl DeviceKind {
     ///
     /// If the settings are wrong.
     pub fn open(self, options: &Options) -> Result<Device> {
-        let capacity = options.limit.unwrap_or(UNLIMITED);
+        let capacity = options.limit.unwrap_or(Self::UNLIMITED);
         let setup = DeviceOptions {
             config: options.config()?,
             snapshot_on_oom: options.save.clone(),
