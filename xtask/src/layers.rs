@@ -17,6 +17,7 @@ const LAYERS: [&str; 13] = [
     "analysis",
     "page",
     "export",
+    "plan",
     "tonnage",
     "cli",
 ];

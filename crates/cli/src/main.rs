@@ -13,6 +13,8 @@ mod output;
 
 mod progress;
 
+mod recipe;
+
 mod recording;
 
 // The verbs.
@@ -26,9 +28,13 @@ mod inspect;
 
 mod manual;
 
+mod predict;
+
 mod replay;
 
 mod report;
+
+mod run;
 
 mod tune;
 
@@ -54,6 +60,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Verb {
+    Run(run::Arguments),
+    Predict(predict::Arguments),
     Inspect(inspect::Arguments),
     Replay(replay::Arguments),
     Report(report::Arguments),
@@ -74,6 +82,8 @@ enum Answer {
 fn main() -> ExitCode {
     let Arguments { verb } = Arguments::parse();
     let answer = match verb {
+        Verb::Run(arguments) => run::run(&arguments),
+        Verb::Predict(arguments) => predict::run(&arguments),
         Verb::Inspect(arguments) => inspect::run(&arguments),
         Verb::Replay(arguments) => replay::run(&arguments),
         Verb::Report(arguments) => report::run(&arguments),

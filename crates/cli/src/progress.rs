@@ -64,6 +64,11 @@ impl Progress {
         self.bar.set_position(done as u64);
     }
 
+    /// Says something else beside the bar.
+    pub(crate) fn say(&self, what: impl AsRef<str>) {
+        self.bar.set_message(plain(what.as_ref()).into_owned());
+    }
+
     fn show_if_late(&self) {
         if self.bar.is_hidden() && self.started.elapsed() > PATIENCE {
             // Stays hidden where it is no terminal.

@@ -7,8 +7,19 @@ use std::process::Command;
 use support::{command, root, text, tonnage};
 use tonnage::export::Table;
 
-const VERBS: [&str; 9] =
-    ["inspect", "replay", "report", "tune", "diff", "export", "bench", "completions", "man"];
+const VERBS: [&str; 11] = [
+    "run",
+    "predict",
+    "inspect",
+    "replay",
+    "report",
+    "tune",
+    "diff",
+    "export",
+    "bench",
+    "completions",
+    "man",
+];
 
 #[test]
 fn every_shell_completes_every_verb() {

@@ -16,6 +16,7 @@ use tonnage_memory::{AnyDevice, DeviceOptions, OpenError, ToBytes};
 use crate::error::{Call, Result};
 use crate::exec::Queue;
 use crate::live::{Live, Registry};
+use crate::peak::Peak;
 use crate::random::Generator;
 use crate::workspace::Workspaces;
 
@@ -118,6 +119,26 @@ impl Device {
     #[must_use]
     pub fn memory(&self) -> Memory<'_> {
         Memory { figures: self.shared.memory.memory(), live: self.registry() }
+    }
+
+    /// What the most allocated bytes of tensors were for, and which call reached them; none if there was
+    /// never a tensor.
+    ///
+    /// ```
+    /// use tonnage_tensor::{Device, Role, Tensor};
+    ///
+    /// let device = Device::dry("80 GiB")?;
+    /// let weight = Tensor::randn([1024, 1024], &device)?.requires_grad_(true)?;
+    /// weight.sin()?.sum()?.backward()?;
+    /// let peak = device.peak().ok_or("no tensor")?;
+    /// assert_eq!(peak.allocated(), device.memory().max_allocated());
+    /// assert_eq!(peak.of(Role::Parameters), 4 << 20);
+    /// println!("{} at {}", peak.operation, peak.site);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn peak(&self) -> Option<Peak> {
+        self.registry().peak()
     }
 
     /// From now on, products also allocate what PyTorch's matrix libraries keep for themselves on a

@@ -60,7 +60,7 @@
 //! | `dtype.rs`, `number.rs`, `math.rs` | element types, promotion, `dispatch!`, functions |
 //! | `shape.rs` | shapes, strides, views, as arithmetic |
 //! | `error.rs` | errors that read like a compiler's; `Call` |
-//! | `device.rs`, `storage.rs`, `live.rs`, `workspace.rs` | memory: where from, whose, since when, what for; what a library would add |
+//! | `device.rs`, `storage.rs`, `live.rs`, `peak.rs`, `workspace.rs` | memory: where from, whose, since when, what for, at the most; what a library would add |
 //! | `exec/` | the queue, order between streams, slices from addresses, loops over cores |
 //! | `random/` | Philox; numbers by seed, draw and index |
 //! | `tensor.rs`, `create.rs`, `transfer.rs`, `print.rs` | the tensor, new ones, numbers in and out, text |
@@ -96,6 +96,8 @@ mod storage;
 mod workspace;
 
 mod live;
+
+mod peak;
 
 // where work goes,
 #[allow(unsafe_code, reason = "kernels reach device memory by address")]
@@ -151,6 +153,7 @@ pub use ops::{
     AttentionOptions, BatchNormOptions, ConvOptions, CrossEntropyOptions, Pair, PoolOptions,
     Reduction, Rhs,
 };
+pub use peak::Peak;
 pub use random::{Generator, GeneratorState};
 pub use shape::Shape;
 pub use tensor::Tensor;

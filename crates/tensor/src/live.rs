@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use crate::dtype::DType;
+use crate::error::Call;
+use crate::peak::{Peak, PeakWatch};
 use crate::storage::Storage;
 
 /// What bytes are for.
@@ -34,7 +36,8 @@ pub enum Role {
 }
 
 impl Role {
-    const ALL: [Self; 7] = [
+    /// Every one, in the order in which they are declared.
+    pub const ALL: [Self; 7] = [
         Self::Temporary,
         Self::Parameters,
         Self::Gradients,
@@ -105,8 +108,9 @@ impl RoleCell {
         Role::ALL[usize::from(self.0.load(Ordering::Relaxed))]
     }
 
-    pub(crate) fn set(&self, role: Role) {
-        self.0.store(role as u8, Ordering::Relaxed);
+    /// Returns the role before.
+    pub(crate) fn set(&self, role: Role) -> Role {
+        Role::ALL[usize::from(self.0.swap(role as u8, Ordering::Relaxed))]
     }
 }
 
@@ -159,6 +163,7 @@ pub(crate) struct Registry {
 struct Books {
     next: u64,
     storages: BTreeMap<u64, Weak<Storage>>,
+    peak: PeakWatch,
 }
 
 impl Registry {
@@ -184,13 +189,29 @@ impl Registry {
         storages.iter().filter_map(Weak::upgrade).collect()
     }
 
-    pub(crate) fn add(&self, id: u64, storage: Weak<Storage>) {
-        self.lock().storages.insert(id, storage);
+    /// A storage whose block has `size` bytes is there.
+    pub(crate) fn add(&self, id: u64, storage: Weak<Storage>, size: u64, call: Call) {
+        let mut books = self.lock();
+        books.storages.insert(id, storage);
+        books.peak.add(Role::Temporary, size, call);
     }
 
-    pub(crate) fn remove(&self, id: u64) {
-        let gone = self.lock().storages.remove(&id);
+    /// It is for something else from now on.
+    pub(crate) fn change_role(&self, from: Role, to: Role, size: u64) {
+        self.lock().peak.change(from, to, size);
+    }
+
+    /// It is about to go.
+    pub(crate) fn remove(&self, id: u64, role: Role, size: u64) {
+        let mut books = self.lock();
+        books.peak.remove(role, size);
+        let gone = books.storages.remove(&id);
+        drop(books);
         drop(gone);
+    }
+
+    pub(crate) fn peak(&self) -> Option<Peak> {
+        self.lock().peak.peak()
     }
 
     pub(crate) fn live(&self) -> Vec<Live> {

@@ -41,7 +41,8 @@ const AHEAD: usize = 2;
 #[derive(Clone, Debug)]
 pub struct Offload {
     device: Device,
-    side: Arc<Stream>,
+    /// Where copies run; none for the stream of the computation.
+    side: Option<Arc<Stream>>,
     min_bytes: u64,
     ahead: usize,
 }
@@ -78,7 +79,23 @@ impl Offload {
         let call = Call::here("Offload");
         let side = device.create_stream().map_err(|error| call.driver(error))?;
         let (min_bytes, ahead) = (MIN_BYTES, AHEAD);
-        Ok(Self { device: device.clone(), side: Arc::new(side), min_bytes, ahead })
+        Ok(Self { device: device.clone(), side: Some(Arc::new(side)), min_bytes, ahead })
+    }
+
+    /// Of values on `device`, with copies on the stream of the computation itself. Nothing runs beside
+    /// it; in return no memory waits for another stream, so that how much is reserved depends on the
+    /// program alone and a dry run predicts it.
+    #[must_use]
+    pub fn in_order(device: &Device) -> Self {
+        Self { device: device.clone(), side: None, min_bytes: MIN_BYTES, ahead: 0 }
+    }
+
+    /// Runs a copy on the stream for it.
+    fn copy<T>(&self, work: impl FnOnce() -> T) -> T {
+        match &self.side {
+            Some(side) => with_stream(side, work),
+            None => work(),
+        }
     }
 
     /// Values of fewer bytes stay.
@@ -124,7 +141,7 @@ impl Offload {
             return Ok(Box::new(away));
         }
         // The copy waits for what computes the value; its memory waits for the copy.
-        let pinned = with_stream(&self.side, || tensor.to_pinned())?;
+        let pinned = self.copy(|| tensor.to_pinned())?;
         let place = trip.sent.len();
         let away = Arc::new(Away { pinned, place, back: Mutex::default() });
         trip.sent.push(Arc::downgrade(&away));
@@ -157,7 +174,7 @@ impl Offload {
         if let Some(tensor) = &*back {
             return Ok(tensor.clone());
         }
-        let tensor = with_stream(&self.side, || Tensor::from_pinned(&away.pinned))?;
+        let tensor = self.copy(|| Tensor::from_pinned(&away.pinned))?;
         tensor.set_role(Role::Activations);
         *back = Some(tensor.clone());
         Ok(tensor)

@@ -34,7 +34,7 @@ pub(crate) struct Storage {
     graph_version: AtomicU64,
     last_write: Mutex<Option<Call>>,
     pub(crate) uses: Mutex<Uses>,
-    pub(crate) role: RoleCell,
+    role: RoleCell,
     saved: AtomicUsize,
     saved_by: Mutex<Option<Call>>,
     /// The operation in the graph that made its contents.
@@ -82,8 +82,26 @@ impl Storage {
             saved_by: Mutex::new(None),
             producer: Mutex::default(),
         });
-        device.registry().add(id, Arc::downgrade(&storage));
+        device.registry().add(id, Arc::downgrade(&storage), storage.size(), call);
         Ok(storage)
+    }
+
+    /// What it is for.
+    pub(crate) fn role(&self) -> Role {
+        self.role.get()
+    }
+
+    /// It is for this from now on.
+    pub(crate) fn set_role(&self, role: Role) {
+        let before = self.role.set(role);
+        if before != role {
+            self.device.registry().change_role(before, role, self.size());
+        }
+    }
+
+    /// Bytes of its block.
+    fn size(&self) -> u64 {
+        self.block.as_ref().map_or(0, Block::size)
     }
 
     /// Its number among the storages of its device.
@@ -129,8 +147,8 @@ impl Storage {
     pub(crate) fn save(&self, call: Call) {
         *self.saved_by.lock().unwrap_or_else(PoisonError::into_inner) = Some(call);
         self.saved.fetch_add(1, Ordering::Relaxed);
-        if self.role.get() == Role::Temporary {
-            self.role.set(Role::Activations);
+        if self.role() == Role::Temporary {
+            self.set_role(Role::Activations);
         }
     }
 
@@ -157,7 +175,7 @@ impl Storage {
             dtype: self.dtype,
             operation: self.call.name,
             site: self.call.site,
-            role: self.role.get(),
+            role: self.role(),
             // The one that asks is no tensor.
             tensors: Arc::strong_count(self) - 1,
             saved: self.saved.load(Ordering::Relaxed),
@@ -168,6 +186,6 @@ impl Storage {
 
 impl Drop for Storage {
     fn drop(&mut self) {
-        self.device.registry().remove(self.id);
+        self.device.registry().remove(self.id, self.role(), self.size());
     }
 }

@@ -239,12 +239,12 @@ impl Tensor {
     /// What its storage is for.
     #[must_use]
     pub fn role(&self) -> Role {
-        self.inner.storage.role.get()
+        self.inner.storage.role()
     }
 
     /// Says what its storage is for: what [`Device::live`] tells.
     pub fn set_role(&self, role: Role) {
-        self.inner.storage.role.set(role);
+        self.inner.storage.set_role(role);
     }
 
     /// Lets the memory wait for `stream` too before it is handed out again. Operations do this

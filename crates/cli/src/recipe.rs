@@ -1,0 +1,264 @@
+//! What `run` and `predict` share: the flags of a recipe, what it took in words, and what to say when
+//! it does not fit.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use clap::Args;
+use owo_colors::OwoColorize;
+use serde_json::json;
+use tonnage::Bytes;
+use tonnage::plan::{
+    Amp, Checkpoint, DeviceKind, Error, OptimizerKind, Options, Outcome, Recipe, Size, suggest,
+};
+
+use crate::Answer;
+use crate::output::{grouped, print, print_json};
+
+/// Which recipe, how large, and with what.
+#[derive(Args)]
+pub(crate) struct Flags {
+    /// `mlp`, `deepnet`, `gpt2`, `resnet50` or `mimo`. Without it, a small GPT-2 over this project's documents
+    pub(crate) recipe: Option<Recipe>,
+
+    /// Layers or blocks
+    #[arg(long, value_name = "N", help_heading = "Sizes")]
+    layers: Option<usize>,
+
+    /// Numbers for each token or row; of resnet50, channels of the first stage
+    #[arg(long, value_name = "N", help_heading = "Sizes")]
+    width: Option<usize>,
+
+    /// Examples in a step
+    #[arg(long, value_name = "N", help_heading = "Sizes")]
+    batch: Option<usize>,
+
+    /// Tokens in an example, of gpt2
+    #[arg(long, value_name = "N", help_heading = "Sizes")]
+    seq: Option<usize>,
+
+    /// Pixels along each side of an image, of resnet50
+    #[arg(long, value_name = "N", help_heading = "Sizes")]
+    image: Option<usize>,
+
+    /// Antennas of the base station, of mimo
+    #[arg(long, value_name = "N", help_heading = "Sizes")]
+    antennas: Option<usize>,
+
+    /// Users, of mimo
+    #[arg(long, value_name = "N", help_heading = "Sizes")]
+    users: Option<usize>,
+
+    /// Subcarriers, of mimo
+    #[arg(long, value_name = "N", help_heading = "Sizes")]
+    subcarriers: Option<usize>,
+
+    /// Power of one user at one antenna over that of the noise, in decibels, of mimo
+    #[arg(long, value_name = "DB", allow_negative_numbers = true)]
+    snr: Option<f64>,
+
+    /// Steps
+    #[arg(long, value_name = "N")]
+    steps: Option<usize>,
+
+    /// `sgd` (with momentum), `adam` or `adamw`
+    #[arg(long, value_name = "NAME")]
+    optimizer: Option<OptimizerKind>,
+
+    /// Compute products in 16 bits: `bf16`, or `f16` with a scaled loss
+    #[arg(long, value_name = "TYPE", help_heading = "Techniques")]
+    amp: Option<Amp>,
+
+    /// Recompute instead of keeping: `none`, `sqrt`, or `every:K` for segments of K blocks
+    #[arg(long, value_name = "HOW", default_value = "none", help_heading = "Techniques")]
+    checkpoint: Checkpoint,
+
+    /// Split each batch into N parts and add up their gradients
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Techniques")]
+    accumulate: usize,
+
+    /// Keep what the forward saves in host memory
+    #[arg(long, help_heading = "Techniques")]
+    offload: bool,
+
+    /// The memory of the device. Bytes, `24GiB`, `24GB`
+    #[arg(long, value_name = "SIZE")]
+    limit: Option<Bytes>,
+
+    /// Settings as in PYTORCH_CUDA_ALLOC_CONF, such as `expandable_segments:True`
+    #[arg(long, value_name = "SETTINGS", default_value = "", hide_default_value = true)]
+    conf: String,
+
+    /// Where random numbers begin
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+
+    /// Write a snapshot with the whole history, for `tonnage report` and `tonnage replay`
+    #[arg(long, value_name = "FILE")]
+    save: Option<PathBuf>,
+
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl Flags {
+    /// What they mean, or the first thing that does not fit.
+    pub(crate) fn options(&self) -> anyhow::Result<Options> {
+        let mut options = Options::new(self.recipe.unwrap_or(Recipe::Gpt2));
+        for (size, value) in [
+            (Size::Layers, self.layers),
+            (Size::Width, self.width),
+            (Size::Batch, self.batch),
+            (Size::Seq, self.seq),
+            (Size::Image, self.image),
+            (Size::Antennas, self.antennas),
+            (Size::Users, self.users),
+            (Size::Subcarriers, self.subcarriers),
+        ] {
+            if let Some(value) = value {
+                options = options.with(size, value)?;
+            }
+        }
+        let recipe = options.recipe();
+        if self.snr.is_some() && recipe.trains() {
+            anyhow::bail!("{recipe} has no --snr: only mimo has noise");
+        }
+        if self.optimizer.is_some() && !recipe.trains() {
+            anyhow::bail!("{recipe} has no --optimizer: it does not train");
+        }
+        options.snr_db = self.snr.unwrap_or(options.snr_db);
+        options.steps = self.steps.unwrap_or(options.steps);
+        options.optimizer = self.optimizer.unwrap_or(options.optimizer);
+        options.amp = self.amp;
+        options.checkpoint = self.checkpoint;
+        options.accumulate = self.accumulate;
+        options.offload = self.offload;
+        options.limit = self.limit.map(|limit| limit.0);
+        options.conf = self.conf.clone();
+        options.seed = self.seed;
+        options.save = self.save.clone();
+        options.check()?;
+        Ok(options)
+    }
+}
+
+/// The command line that has these options.
+pub(crate) fn command(verb: &str, options: &Options) -> String {
+    let (recipe, flags) = (options.recipe(), options.flags());
+    let space = if flags.is_empty() { "" } else { " " };
+    format!("tonnage {verb} {recipe}{space}{flags}")
+}
+
+/// What ran, in a line: its sizes and techniques.
+pub(crate) fn title(options: &Options, device: impl std::fmt::Display) -> String {
+    let recipe = options.recipe();
+    let mut text = format!("{} on {device}:", recipe.name().bold());
+    for size in recipe.sizes() {
+        let _ = write!(text, " {} {},", size.name(), options.size(size));
+    }
+    let _ = match recipe.trains() {
+        true => write!(text, " {}", options.optimizer),
+        false => write!(text, " {} dB", options.snr_db),
+    };
+    if let Some(amp) = options.amp {
+        let _ = write!(text, ", {amp}");
+    }
+    if options.checkpoint != Checkpoint::None {
+        let _ = write!(text, ", checkpoints {}", options.checkpoint);
+    }
+    if options.accumulate > 1 {
+        let _ = write!(text, ", batches in {} parts", options.accumulate);
+    }
+    if options.offload {
+        text.push_str(", offload");
+    }
+    if let Some(limit) = options.limit {
+        let _ = write!(text, ", at most {}", Bytes(limit));
+    }
+    if !options.conf.is_empty() {
+        let _ = write!(text, ", {}", options.conf);
+    }
+    text
+}
+
+/// How many numbers are learnt, with thousands apart.
+pub(crate) fn parameters(outcome: &Outcome) -> String {
+    usize::try_from(outcome.parameters).map_or_else(|_| outcome.parameters.to_string(), grouped)
+}
+
+/// The peaks, what the bytes were for, and the phases.
+pub(crate) fn describe(text: &mut String, outcome: &Outcome) {
+    let exact = |bytes: u64| {
+        let digits = usize::try_from(bytes).map_or_else(|_| bytes.to_string(), grouped);
+        format!("{:>12}{:>20}", Bytes(bytes).to_string(), digits)
+    };
+    let _ = writeln!(text, "{:<11}{:>12}{:>20}", "peak", "", "bytes");
+    for (name, bytes) in [
+        ("requested", outcome.requested_peak),
+        ("allocated", outcome.allocated_peak),
+        ("reserved", outcome.reserved_peak),
+    ] {
+        let _ = writeln!(text, "{name:<11}{}", exact(bytes));
+    }
+    let waste = outcome.waste();
+    let _ = writeln!(text, "waste      {waste:>12.2}  (peak reserved ÷ peak requested)");
+    if let (Some(phase), Some(line)) = (outcome.peak_phase, &outcome.peak_line) {
+        let _ = writeln!(text, "\nallocated at the peak, in {}, by {line}", phase.name().bold());
+    }
+    for (role, bytes) in outcome.breakdown.iter().filter(|it| it.1 > 0) {
+        let share = *bytes as f64 / outcome.allocated_peak.max(1) as f64 * 100.0;
+        let _ = writeln!(text, "  {:<12}{} {share:>5.1} %", role.name(), exact(*bytes));
+    }
+    let _ = writeln!(text, "\n{:<11}{:>12}{:>14}", "phase", "peak", "at its end");
+    for phase in &outcome.phases {
+        let [peak, end] =
+            [phase.allocated_peak, phase.allocated_end].map(|it| Bytes(it).to_string());
+        let _ = writeln!(text, "{:<11}{peak:>12}{end:>14}", phase.phase.name());
+    }
+}
+
+/// Says that memory does not suffice, and what to do instead. Other errors go on.
+pub(crate) fn does_not_fit(
+    verb: &str,
+    options: &Options,
+    device: DeviceKind,
+    error: Error,
+    as_json: bool,
+) -> anyhow::Result<Answer> {
+    if !matches!(error, Error::OutOfMemory { .. }) {
+        return Err(error.into());
+    }
+    let suggestion = suggest(options)?;
+    let with = suggestion.as_ref().map(|it| command(verb, &it.options));
+    if as_json {
+        let object = json!({
+            "schema": 1,
+            "recipe": options.recipe().name(),
+            "device": device.to_string(),
+            "limit": options.limit,
+            "error": "out_of_memory",
+            "message": error.to_string(),
+            "suggestion": with,
+        });
+        print_json(&object.to_string())?;
+        return Ok(Answer::No);
+    }
+    let mut text = format!("{}\n\n", title(options, device));
+    let _ = writeln!(text, "{}: {error}\n", "does not fit".red().bold());
+    match (suggestion, with) {
+        (Some(suggestion), Some(command)) => {
+            let peak = Bytes(suggestion.outcome.reserved_peak);
+            let _ = writeln!(text, "{} with {peak} reserved, by a dry run:", "fits".green().bold());
+            let _ = writeln!(text, "  {command}");
+        }
+        _ => {
+            let _ = writeln!(
+                text,
+                "no technique and no smaller batch fits: the model itself is too large"
+            );
+        }
+    }
+    print(&text)?;
+    Ok(Answer::No)
+}

@@ -1,0 +1,142 @@
+//! `tonnage run`: trains a recipe, and shows where its memory went.
+
+use std::fmt::Write;
+use std::time::Instant;
+
+use clap::Args;
+use owo_colors::OwoColorize;
+use tonnage::Bytes;
+use tonnage::plan::{Checkpoint, DeviceKind, Error, Options, Outcome, Symbols, predict, train};
+
+use crate::Answer;
+use crate::output::{print, print_json};
+use crate::progress::Progress;
+use crate::recipe::{Flags, command, describe, does_not_fit, parameters, title};
+
+/// Train a recipe, and show where the memory went
+///
+/// Without a RECIPE it is a small GPT-2 that learns this project's own documents, byte by byte, in this
+/// machine's memory. At the end: the peak, what its bytes were for, the phase and the line that
+/// reached it. The same options and seed give the same losses and the same bytes.
+///
+/// Exit status: 0 if it ran, 1 if memory does not suffice, 2 for bad input.
+#[derive(Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    flags: Flags,
+
+    /// `host`, this machine's memory, or `dry`: nothing is computed, the bytes are the same
+    #[arg(long, value_name = "DEVICE", default_value = "host")]
+    device: DeviceKind,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
+    let options = arguments.flags.options()?;
+    let (kind, json) = (arguments.device, arguments.flags.json);
+    if kind == DeviceKind::Host {
+        refuse_more_than_the_machine_has(&options)?;
+    }
+    let device = kind.open(&options)?;
+    let started = Instant::now();
+    let outcome = {
+        let bar = Progress::steps(options.recipe().name());
+        train(&device, &options, &mut |step| {
+            let memory = Bytes(step.allocated_peak);
+            let what = if options.recipe().trains() { "loss" } else { "symbol error rate" };
+            let measure = step.measure.map_or_else(String::new, |it| format!(" {what} {it:.4},"));
+            bar.say(format!("{}{measure} {memory} allocated at most", options.recipe()));
+            bar.set(step.done, step.of);
+        })
+    };
+    let outcome = match outcome {
+        Ok(outcome) => outcome,
+        Err(error) => return does_not_fit("run", &options, kind, error, json),
+    };
+    let seconds = started.elapsed().as_secs_f64();
+    if json {
+        print_json(&outcome.to_json(None))?;
+        return Ok(Answer::Yes);
+    }
+    let mut text = format!("{}\n", title(&options, kind));
+    // Writing to a string cannot fail.
+    if options.recipe().trains() {
+        let _ = write!(text, "{} parameters, ", parameters(&outcome));
+    }
+    let _ = writeln!(text, "{} steps in {seconds:.1} s", options.steps);
+    describe_losses(&mut text, &outcome);
+    text.push('\n');
+    describe(&mut text, &outcome);
+    what_next(&mut text, &options);
+    print(&text)?;
+    Ok(Answer::Yes)
+}
+
+/// The system ends a program that fills its memory, and perhaps others: better to say so before.
+fn refuse_more_than_the_machine_has(options: &Options) -> anyhow::Result<()> {
+    let needed = match predict(options) {
+        Ok(predicted) => predicted.reserved_peak,
+        // It would fill all that it may have.
+        Err(Error::OutOfMemory { .. }) => options.limit.unwrap_or(DeviceKind::UNLIMITED),
+        Err(other) => return Err(other.into()),
+    };
+    match available_memory() {
+        Some(available) if needed > available => anyhow::bail!(
+            "this takes at least {}, and the machine has {} to spare: make it smaller, or see where the bytes go with `{}`",
+            Bytes(needed),
+            Bytes(available),
+            command("predict", options)
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// Bytes that programs can still have, where the system says so.
+fn available_memory() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
+    kib.checked_mul(1024)
+}
+
+fn describe_losses(text: &mut String, outcome: &Outcome) {
+    if let Some(Symbols { sent, rate: Some(rate), interval: Some((low, high)), theory, .. }) =
+        outcome.symbols
+    {
+        let _ = writeln!(
+            text,
+            "symbol error rate {rate:.5} over {sent} symbols ({low:.5} to {high:.5} with a confidence of 99 %); theory says {theory:.5}"
+        );
+    }
+    if let (Some(first), Some(last)) = (outcome.losses.first(), outcome.losses.last()) {
+        let _ = writeln!(text, "loss {first:.3} at first, {last:.3} at last");
+    }
+    if outcome.skipped_steps > 0 {
+        let skipped = outcome.skipped_steps;
+        let _ = writeln!(text, "{skipped} steps changed nothing: gradients of f16 were not finite");
+    }
+}
+
+fn what_next(text: &mut String, options: &Options) {
+    let _ = writeln!(text, "\n{}", "try next:".bold());
+    let mut lines = Vec::new();
+    let with = |flags: &str| format!("{} {flags}", command("run", options));
+    lines.push((command("predict", options), "the same bytes, without running"));
+    if options.recipe().trains() && options.checkpoint == Checkpoint::None {
+        lines.push((with("--checkpoint sqrt"), "recompute instead of keeping"));
+    }
+    match &options.save {
+        Some(path) => {
+            lines.push((
+                format!("tonnage report {}", path.display()),
+                "causes of waste, and advice",
+            ));
+        }
+        None => lines.push((with("--save run.pickle"), "then `tonnage report run.pickle`")),
+    }
+    let xl = "tonnage predict gpt2 --layers 48 --width 1600 --seq 1024 --batch 8 --fit 80GiB";
+    lines.push((xl.to_owned(), "what of GPT-2 XL fits"));
+    let width = lines.iter().map(|it| it.0.len()).max().unwrap_or(0);
+    for (command, why) in lines {
+        let _ = writeln!(text, "  {command:<width$}  {why}");
+    }
+}

@@ -1,0 +1,66 @@
+//! What can go wrong with a recipe, sorted by what to do about it.
+
+use thiserror::Error as ThisError;
+use tonnage_engine::{AllocError, ConfigError, OutOfMemory};
+use tonnage_memory::{OpenError, SaveError};
+use tonnage_tensor::ErrorKind;
+
+use crate::meter::Phase;
+
+/// A result of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// A recipe that could not be run.
+#[derive(Debug, ThisError)]
+#[non_exhaustive]
+pub enum Error {
+    /// An option is outside of what the recipe takes: change it.
+    #[error("{0}")]
+    Options(String),
+    /// The allocator's settings are wrong.
+    #[error(transparent)]
+    Settings(#[from] ConfigError),
+    /// The device cannot be had.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The recipe does not fit: make it smaller, or apply a technique.
+    #[error("out of memory in step {step}, {phase}\n{source}")]
+    OutOfMemory {
+        /// The step, from 1.
+        step: usize,
+        /// What it was doing.
+        phase: Phase,
+        /// The request that failed.
+        source: tonnage_tensor::Error,
+    },
+    /// Something else failed.
+    #[error(transparent)]
+    Tensor(#[from] tonnage_tensor::Error),
+    /// The snapshot could not be written.
+    #[error(transparent)]
+    Save(#[from] SaveError),
+}
+
+impl Error {
+    /// An error of a phase: out of memory, or another.
+    pub(crate) fn during(source: tonnage_tensor::Error, step: usize, phase: Phase) -> Self {
+        match source.kind() {
+            ErrorKind::Memory(AllocError::OutOfMemory(_) | AllocError::TooLarge(_)) => {
+                Self::OutOfMemory { step, phase, source }
+            }
+            _ => Self::Tensor(source),
+        }
+    }
+
+    /// What the allocator says of the request that did not fit, if that is what went wrong.
+    #[must_use]
+    pub fn out_of_memory(&self) -> Option<&OutOfMemory> {
+        match self {
+            Self::OutOfMemory { source, .. } => match source.kind() {
+                ErrorKind::Memory(AllocError::OutOfMemory(it)) => Some(it),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+}

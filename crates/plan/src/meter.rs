@@ -1,0 +1,133 @@
+//! Memory by phase: what a program does, and the bytes while it does that.
+//!
+//! In:  a device, and pieces of work with their phase.
+//! Out: peaks over the whole run and for each phase. The device's own peaks begin again with each piece.
+
+use std::fmt;
+
+use tonnage_engine::Stats;
+use tonnage_tensor::{Device, Peak};
+
+use crate::error::{Error, Result};
+
+/// What a training program does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Phase {
+    /// The model is made.
+    Model,
+    /// A batch is put on the device.
+    Data,
+    /// The loss is computed.
+    Forward,
+    /// Gradients are computed.
+    Backward,
+    /// Parameters are changed.
+    Step,
+    /// Gradients are dropped.
+    ZeroGrad,
+    /// Symbols are sent and detected.
+    Simulate,
+}
+
+impl Phase {
+    /// Every one, in the order of a step.
+    pub const ALL: [Self; 7] = [
+        Self::Model,
+        Self::Data,
+        Self::Forward,
+        Self::Backward,
+        Self::Step,
+        Self::ZeroGrad,
+        Self::Simulate,
+    ];
+
+    /// A word for it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Model => "model",
+            Self::Data => "data",
+            Self::Forward => "forward",
+            Self::Backward => "backward",
+            Self::Step => "step",
+            Self::ZeroGrad => "zero_grad",
+            Self::Simulate => "simulate",
+        }
+    }
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// The memory of a phase, over all steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PhaseMemory {
+    /// The phase.
+    pub phase: Phase,
+    /// The most bytes that were allocated while it ran.
+    pub allocated_peak: u64,
+    /// Bytes that were allocated when it ended, the last time.
+    pub allocated_end: u64,
+}
+
+/// Measures pieces of work.
+pub(crate) struct Meter<'a> {
+    device: &'a Device,
+    pub(crate) step: usize,
+    pub(crate) allocated_peak: u64,
+    pub(crate) reserved_peak: u64,
+    pub(crate) requested_peak: u64,
+    pub(crate) phases: Vec<PhaseMemory>,
+    /// The phase of the peak, once there is one.
+    pub(crate) peak: Option<(Phase, Peak)>,
+}
+
+impl<'a> Meter<'a> {
+    pub(crate) fn new(device: &'a Device) -> Self {
+        Self {
+            device,
+            step: 1,
+            allocated_peak: 0,
+            reserved_peak: 0,
+            requested_peak: 0,
+            phases: Vec::new(),
+            peak: None,
+        }
+    }
+
+    /// Runs a piece of work of this phase.
+    pub(crate) fn run<T>(
+        &mut self,
+        phase: Phase,
+        work: impl FnOnce() -> tonnage_tensor::Result<T>,
+    ) -> Result<T> {
+        self.device.memory().reset_peak_stats();
+        let done = work().map_err(|error| Error::during(error, self.step, phase))?;
+        self.count(phase, &self.device.memory().stats());
+        Ok(done)
+    }
+
+    fn count(&mut self, phase: Phase, stats: &Stats) {
+        let peak = |stat: i64| u64::try_from(stat).unwrap_or(0);
+        let allocated_peak = stats.max_memory_allocated();
+        self.reserved_peak = self.reserved_peak.max(stats.max_memory_reserved());
+        self.requested_peak = self.requested_peak.max(peak(stats.requested_bytes.all.peak));
+        if allocated_peak > self.allocated_peak {
+            self.allocated_peak = allocated_peak;
+            self.peak = self.device.peak().map(|peak| (phase, peak));
+        }
+        let allocated_end = stats.memory_allocated();
+        match self.phases.iter_mut().find(|it| it.phase == phase) {
+            Some(known) => {
+                known.allocated_peak = known.allocated_peak.max(allocated_peak);
+                known.allocated_end = allocated_end;
+            }
+            None => self.phases.push(PhaseMemory { phase, allocated_peak, allocated_end }),
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! The run of the recipe that does not train: symbols sent and detected.
+
+use tonnage_tensor::Device;
+
+use crate::error::Result;
+use crate::meter::{Meter, Phase};
+use crate::mimo;
+use crate::options::Options;
+use crate::outcome::{Outcome, Symbols};
+use crate::train::{Progress, requests};
+
+/// Simulates what options describe, and says where the memory went.
+pub(crate) fn simulate(
+    device: &Device,
+    options: &Options,
+    each: &mut dyn FnMut(&Progress),
+) -> Result<Outcome> {
+    let mut meter = Meter::new(device);
+    let before = requests(device);
+    let result = meter.run(Phase::Simulate, || {
+        mimo::run(device, &options.mimo(), &mut |step| {
+            let rate = |errors: u64| errors as f64 / step.symbols.max(1) as f64;
+            each(&Progress {
+                done: step.step,
+                of: options.steps,
+                measure: step.errors.map(rate),
+                allocated_peak: device.memory().max_allocated(),
+                reserved_peak: device.memory().max_reserved(),
+            });
+            Ok(())
+        })
+    })?;
+    let requests = (requests(device) - before) / options.steps.max(1) as u64;
+    if let Some(path) = &options.save {
+        device.memory().dump_snapshot(path)?;
+    }
+    let symbols = Some(Symbols {
+        sent: result.symbols,
+        wrong: result.measured.map(|it| it.errors),
+        rate: result.measured.map(|it| it.ser),
+        interval: result.measured.map(|it| it.interval),
+        theory: result.theory,
+    });
+    Ok(Outcome { requests, symbols, ..Outcome::new(options, device, meter) })
+}

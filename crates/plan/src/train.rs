@@ -1,0 +1,228 @@
+//! The training loop of every recipe: the same code on every device.
+//!
+//! In:  a device, options, someone to tell after each step.
+//! Out: an [`Outcome`]. The order of requests depends on the options alone: copies run on the stream of
+//!      the computation, and the caller waits at fixed places.
+
+use tonnage_engine::Config;
+use tonnage_events::SnapshotSegment;
+use tonnage_tensor::amp::{GradScaler, ScalerOptions, autocast};
+use tonnage_tensor::nn::Module;
+use tonnage_tensor::offload::Offload;
+use tonnage_tensor::optim::{Adam, AdamW, Optimizer, Sgd};
+use tonnage_tensor::{Device, Tensor};
+
+use crate::error::Result;
+use crate::meter::{Meter, Phase};
+use crate::options::{Amp, OptimizerKind, Options};
+use crate::outcome::Outcome;
+use crate::program::{Batch, Program, build};
+use crate::random::Random;
+use crate::recipe::Size;
+use crate::simulate::simulate;
+
+/// Saved values of fewer bytes stay on the device: chosen, the copy would cost more than it frees.
+const OFFLOAD_FROM: u64 = 1 << 16;
+
+/// The first scale of `f16` losses: chosen so that the gradients of these recipes are finite from the
+/// first step on. A skipped step would allocate the optimizer's state later than predicted.
+const SCALE: f32 = 1024.0;
+
+/// Adam's learning rate; that of gradient descent is ten times as large. Chosen: every recipe learns.
+const RATE: f64 = 1e-3;
+
+/// How far a run is.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Progress {
+    /// Steps that are done.
+    pub done: usize,
+    /// Steps that there are.
+    pub of: usize,
+    /// The loss of the last one, or the share of wrong symbols so far; none if the device does not
+    /// compute.
+    pub measure: Option<f64>,
+    /// The most bytes allocated so far.
+    pub allocated_peak: u64,
+    /// The most bytes reserved so far.
+    pub reserved_peak: u64,
+}
+
+/// Runs a recipe on a device, and says where the memory went. On a device that does not compute, steps end as
+/// soon as they only repeat what the one before did.
+///
+/// ```
+/// use tonnage_plan::{DeviceKind, Options, Recipe, Size, predict, train};
+///
+/// let mut options = Options::new(Recipe::DeepNet).with(Size::Width, 64)?.with(Size::Layers, 3)?;
+/// options.steps = 3;
+/// let predicted = predict(&options)?;
+/// let measured = train(&DeviceKind::Host.open(&options)?, &options, &mut |_| ())?;
+/// assert_eq!(measured.allocated_peak, predicted.allocated_peak);
+/// assert_eq!(measured.reserved_peak, predicted.reserved_peak);
+/// assert!(measured.losses[2] < measured.losses[0]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+///
+/// If options do not fit together, if memory does not suffice, or if the snapshot cannot be written.
+pub fn train(
+    device: &Device,
+    options: &Options,
+    each: &mut dyn FnMut(&Progress),
+) -> Result<Outcome> {
+    options.check()?;
+    device.manual_seed(options.seed);
+    let mut meter = Meter::new(device);
+    let Some(program) = meter.run(Phase::Model, || build(options, device))? else {
+        return simulate(device, options, each);
+    };
+    let mut trainer = Trainer::new(device, options, &*program)?;
+    let mut steady = Steady::new(device, options)?;
+    let mut losses = Vec::new();
+    for step in 0..options.steps {
+        meter.step = step + 1;
+        let before = requests(device);
+        let loss = trainer.step(&mut meter, step)?;
+        losses.extend(loss);
+        let requests = requests(device) - before;
+        trainer.requests = requests;
+        each(&Progress {
+            done: step + 1,
+            of: options.steps,
+            measure: loss.map(f64::from),
+            allocated_peak: meter.allocated_peak,
+            reserved_peak: meter.reserved_peak,
+        });
+        if steady.repeats() {
+            break;
+        }
+    }
+    if let Some(path) = &options.save {
+        device.memory().dump_snapshot(path)?;
+    }
+    let parameters = program.model().num_parameters() as u64;
+    let Trainer { requests, skipped: skipped_steps, .. } = trainer;
+    Ok(Outcome {
+        parameters,
+        requests,
+        losses,
+        skipped_steps,
+        ..Outcome::new(options, device, meter)
+    })
+}
+
+/// How often memory was asked for.
+pub(crate) fn requests(device: &Device) -> u64 {
+    u64::try_from(device.memory().stats().allocation.all.allocated).unwrap_or(0)
+}
+
+/// What a step needs.
+struct Trainer<'a> {
+    device: &'a Device,
+    options: &'a Options,
+    program: &'a dyn Program,
+    optimizer: Box<dyn Optimizer>,
+    scaler: Option<GradScaler>,
+    offload: Option<Offload>,
+    /// How often the last step asked for memory.
+    requests: u64,
+    /// Steps that were left out, since gradients were not finite.
+    skipped: usize,
+}
+
+impl<'a> Trainer<'a> {
+    fn new(device: &'a Device, options: &'a Options, program: &'a dyn Program) -> Result<Self> {
+        let optimizer = optimizer(options, program.model())?;
+        let scaling = options.amp == Some(Amp::F16);
+        let scaler = scaling.then(|| GradScaler::new(ScalerOptions::default().scale(SCALE)));
+        let offload = options.offload.then(|| Offload::in_order(device).min_bytes(OFFLOAD_FROM));
+        Ok(Self { device, options, program, optimizer, scaler, offload, requests: 0, skipped: 0 })
+    }
+
+    /// One step: its mean loss, if the device computes.
+    fn step(&mut self, meter: &mut Meter<'_>, step: usize) -> Result<Option<f32>> {
+        let parts = self.options.accumulate;
+        let rows = self.options.size(Size::Batch) / parts;
+        let mut sum = 0.0;
+        for part in 0..parts {
+            let random = Random::new(self.options.seed, (step * parts + part) as u64);
+            let batch = meter.run(Phase::Data, || self.program.batch(self.device, rows, random))?;
+            let loss = meter.run(Phase::Forward, || self.loss(&batch))?;
+            meter.run(Phase::Backward, || self.backward(&loss))?;
+            if self.device.computes() {
+                sum += loss.item::<f32>()?;
+            }
+        }
+        meter.run(Phase::Step, || self.change())?;
+        meter.run(Phase::ZeroGrad, || self.optimizer.zero_grad(true))?;
+        Ok(self.device.computes().then_some(sum))
+    }
+
+    /// The share of a part of the batch in the loss.
+    fn loss(&self, batch: &Batch) -> tonnage_tensor::Result<Tensor> {
+        let forward = || match self.options.amp {
+            Some(amp) => autocast(amp.dtype(), || self.program.loss(batch)),
+            None => self.program.loss(batch),
+        };
+        let loss = match &self.offload {
+            Some(offload) => offload.run(forward)?,
+            None => forward()?,
+        };
+        match self.options.accumulate {
+            1 => Ok(loss),
+            parts => loss.div(parts as f64),
+        }
+    }
+
+    fn backward(&mut self, loss: &Tensor) -> tonnage_tensor::Result<()> {
+        match &mut self.scaler {
+            Some(scaler) => scaler.scale(loss)?.backward(),
+            None => loss.backward(),
+        }
+    }
+
+    fn change(&mut self) -> tonnage_tensor::Result<()> {
+        let Some(scaler) = &mut self.scaler else { return self.optimizer.step() };
+        if !scaler.step(&mut *self.optimizer)? {
+            self.skipped += 1;
+        }
+        scaler.update()
+    }
+}
+
+fn optimizer(options: &Options, model: &dyn Module) -> Result<Box<dyn Optimizer>> {
+    let parameters = model.parameters();
+    Ok(match options.optimizer {
+        OptimizerKind::Sgd => {
+            Box::new(Sgd::new(parameters, Sgd::options(10.0 * RATE).momentum(0.9))?)
+        }
+        OptimizerKind::Adam => Box::new(Adam::new(parameters, Adam::options().lr(RATE))?),
+        OptimizerKind::AdamW => Box::new(AdamW::new(parameters, AdamW::options().lr(RATE))?),
+    })
+}
+
+/// Tells when a dry run only repeats itself: the allocator is deterministic and every step asks for
+/// the same, so once a step leaves memory exactly as it found it, so will all that follow.
+struct Steady<'a> {
+    /// None if every step has to run.
+    device: Option<&'a Device>,
+    before: Option<Vec<SnapshotSegment>>,
+}
+
+impl<'a> Steady<'a> {
+    fn new(device: &'a Device, options: &Options) -> Result<Self> {
+        // Garbage collection counts how long blocks are unused, which a snapshot does not show; and a
+        // history that is to be saved has every step.
+        let is_aged = Config::garbage_collection_threshold(&options.config()?) > 0.0;
+        let skips = !device.computes() && options.save.is_none() && !is_aged;
+        Ok(Self { device: skips.then_some(device), before: None })
+    }
+
+    fn repeats(&mut self) -> bool {
+        let Some(device) = self.device else { return false };
+        let now = device.memory().snapshot().segments;
+        self.before.replace(now).is_some_and(|before| Some(before) == self.before)
+    }
+}

@@ -1,0 +1,74 @@
+//! Recipes learn: their losses go down, alike with every technique.
+
+use tonnage_plan::{Amp, Checkpoint, DeviceKind, Options, Recipe, Size, train};
+
+fn losses(options: &Options) -> Vec<f32> {
+    let device = DeviceKind::Host.open(options).unwrap();
+    train(&device, options, &mut |_| ()).unwrap().losses
+}
+
+/// The mean of the last quarter: single steps go up and down.
+fn late(losses: &[f32]) -> f32 {
+    let quarter = &losses[losses.len() - losses.len() / 4..];
+    quarter.iter().sum::<f32>() / quarter.len() as f32
+}
+
+fn small_gpt2() -> Options {
+    let sizes = [(Size::Layers, 2), (Size::Width, 64), (Size::Batch, 8), (Size::Seq, 32)];
+    let options = Options::new(Recipe::Gpt2);
+    let mut options =
+        sizes.iter().fold(options, |it, (size, value)| it.with(*size, *value).unwrap());
+    options.steps = 60;
+    options
+}
+
+#[test]
+fn gpt2_learns_the_documents() {
+    let losses = losses(&small_gpt2());
+    // At first all 256 bytes are as likely; later it knows at least how frequent they are.
+    assert!((losses[0] - 256f32.ln()).abs() < 0.2, "{}", losses[0]);
+    assert!(late(&losses) < 3.6, "{losses:?}");
+}
+
+#[test]
+fn gpt2_learns_the_same_with_every_technique_that_only_moves_memory() {
+    let plain = losses(&small_gpt2());
+    for (checkpoint, offload, accumulate) in
+        [(Checkpoint::Sqrt, false, 1), (Checkpoint::None, true, 1), (Checkpoint::Every(1), true, 1)]
+    {
+        let mut options = small_gpt2();
+        (options.checkpoint, options.offload) = (checkpoint, offload);
+        options.accumulate = accumulate;
+        assert_eq!(losses(&options), plain, "{}", options.flags());
+    }
+    for amp in [Amp::Bf16, Amp::F16] {
+        let mut options = small_gpt2();
+        options.amp = Some(amp);
+        let lower = losses(&options);
+        assert!((late(&lower) - late(&plain)).abs() < 0.1, "{amp}: {lower:?}");
+    }
+}
+
+#[test]
+fn resnet50_tells_pictures_apart() {
+    let sizes = [(Size::Width, 8), (Size::Batch, 8), (Size::Image, 32)];
+    let options = Options::new(Recipe::ResNet50);
+    let mut options =
+        sizes.iter().fold(options, |it, (size, value)| it.with(*size, *value).unwrap());
+    options.steps = 24;
+    let losses = losses(&options);
+    // At first all of 1000 classes are about as likely; then it knows the four there are, and which.
+    assert!(losses[0] > 5.0, "{losses:?}");
+    assert!(late(&losses) < 4f32.ln(), "{losses:?}");
+}
+
+#[test]
+fn mlp_and_deepnet_learn() {
+    for (recipe, width, share) in [(Recipe::Mlp, 128, 0.5), (Recipe::DeepNet, 64, 0.7)] {
+        let mut options = Options::new(recipe).with(Size::Width, width).unwrap();
+        options = options.with(Size::Layers, 3).unwrap();
+        options.steps = 60;
+        let losses = losses(&options);
+        assert!(late(&losses) < share * losses[0], "{recipe}: {losses:?}");
+    }
+}
