@@ -1,7 +1,7 @@
 //! Document 000, example 2: a loop reuses the same blocks; how often it runs does not matter.
 
+use tonnage::tensor::{Device, Result, Tensor};
 use tonnage_examples::Notes;
-use tonnage_tensor::{Device, Result, Tensor};
 
 pub(crate) fn program(device: &Device, notes: &mut Notes) -> Result<()> {
     notes.begin("000-2")?;

@@ -1,7 +1,7 @@
 //! Document 000, example 3: gradients are memory too, and stay with their leaves.
 
+use tonnage::tensor::{Device, Result, Tensor};
 use tonnage_examples::Notes;
-use tonnage_tensor::{Device, Result, Tensor};
 
 pub(crate) fn program(device: &Device, notes: &mut Notes) -> Result<()> {
     notes.begin("000-3")?;

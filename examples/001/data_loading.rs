@@ -3,9 +3,9 @@
 //! Emptying the cache after each batch, as the document does, saves nothing: the next batch asks for the
 //! same bytes again, now from the device.
 
+use tonnage::tensor::data::{Array, DataLoader, TensorDataset};
+use tonnage::tensor::{Device, Result};
 use tonnage_examples::Notes;
-use tonnage_tensor::data::{Array, DataLoader, TensorDataset};
-use tonnage_tensor::{Device, Result};
 
 pub(crate) fn program(device: &Device, notes: &mut Notes) -> Result<()> {
     notes.begin("001-3")?;

@@ -2,8 +2,8 @@
 //!
 //! (The document calls `torch.empty_cache`, which does not exist; it is `torch.cuda.empty_cache`.)
 
+use tonnage::tensor::{Device, Result, Tensor};
 use tonnage_examples::Notes;
-use tonnage_tensor::{Device, Result, Tensor};
 
 pub(crate) fn program(device: &Device, notes: &mut Notes) -> Result<()> {
     notes.begin("001-1")?;

@@ -1,9 +1,9 @@
 //! Document 001, example 2: without gradients, nothing is kept for a backward.
 
+use tonnage::tensor::autograd::no_grad;
+use tonnage::tensor::nn::{Linear, Module};
+use tonnage::tensor::{Device, Result, Tensor};
 use tonnage_examples::Notes;
-use tonnage_tensor::autograd::no_grad;
-use tonnage_tensor::nn::{Linear, Module};
-use tonnage_tensor::{Device, Result, Tensor};
 
 pub(crate) fn program(device: &Device, notes: &mut Notes) -> Result<()> {
     notes.begin("001-2")?;

@@ -1,7 +1,7 @@
 //! Document 002, example 2: a large tensor, made and dropped early, leaves a cache that later ones use.
 
+use tonnage::tensor::{DType, Device, Result, Tensor};
 use tonnage_examples::Notes;
-use tonnage_tensor::{DType, Device, Result, Tensor};
 
 pub(crate) fn program(device: &Device, notes: &mut Notes) -> Result<()> {
     notes.begin("002-2")?;

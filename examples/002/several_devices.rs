@@ -1,8 +1,9 @@
 //! Document 002, example 3: each device has memory and figures of its own; choose before you allocate.
 
+use tonnage::DeviceId;
+use tonnage::memory::DeviceOptions;
+use tonnage::tensor::{Device, Result, Tensor, set_device};
 use tonnage_examples::Notes;
-use tonnage_memory::{DeviceId, DeviceOptions};
-use tonnage_tensor::{Device, Result, Tensor, set_device};
 
 /// Another device of the same kind.
 fn beside(device: &Device) -> Device {

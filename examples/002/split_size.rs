@@ -3,8 +3,8 @@
 //! The setting is about blocks *larger* than it: they are not split, and not handed to smaller requests.
 //! Nothing in this program reaches 512 MiB.
 
+use tonnage::tensor::{Device, Result, Tensor};
 use tonnage_examples::Notes;
-use tonnage_tensor::{Device, Result, Tensor};
 
 pub(crate) fn program(device: &Device, notes: &mut Notes) -> Result<()> {
     notes.begin("002-1")?;

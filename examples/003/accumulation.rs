@@ -1,9 +1,9 @@
 //! Document 003, gradient accumulation: a large batch's gradient from small batches' memory.
 
+use tonnage::tensor::nn::{Linear, Module, Relu, Sequential};
+use tonnage::tensor::optim::{Adam, Optimizer};
+use tonnage::tensor::{Device, Result, Tensor};
 use tonnage_examples::Notes;
-use tonnage_tensor::nn::{Linear, Module, Relu, Sequential};
-use tonnage_tensor::optim::{Adam, Optimizer};
-use tonnage_tensor::{Device, Result, Tensor};
 
 pub(crate) fn program(device: &Device, notes: &mut Notes) -> Result<()> {
     for parts in [1_u32, 8] {

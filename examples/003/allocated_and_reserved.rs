@@ -1,7 +1,7 @@
 //! Document 003, the caching allocator: allocated, reserved, and the cache between them.
 
+use tonnage::tensor::{Device, Result, Tensor};
 use tonnage_examples::Notes;
-use tonnage_tensor::{Device, Result, Tensor};
 
 pub(crate) fn program(device: &Device, notes: &mut Notes) -> Result<()> {
     notes.begin("003-cache")?;

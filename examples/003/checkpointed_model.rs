@@ -1,9 +1,9 @@
 //! Document 003, gradient checkpointing: blocks whose activations are computed again in the backward.
 
+use tonnage::tensor::checkpoint::checkpoint;
+use tonnage::tensor::nn::{Linear, Module, Relu, Sequential};
+use tonnage::tensor::{Device, Result, Tensor};
 use tonnage_examples::Notes;
-use tonnage_tensor::checkpoint::checkpoint;
-use tonnage_tensor::nn::{Linear, Module, Relu, Sequential};
-use tonnage_tensor::{Device, Result, Tensor};
 
 /// Two blocks that are recomputed, and a head.
 struct Model {

@@ -3,11 +3,11 @@
 //! At batch 128 the weights and gradients set the peak, and checkpointing saves nothing. At batch 16,384
 //! the activations do, and it more than halves the peak.
 
+use tonnage::tensor::checkpoint::Placement;
+use tonnage::tensor::models::DeepNet;
+use tonnage::tensor::nn::Module;
+use tonnage::tensor::{Device, Result, Tensor};
 use tonnage_examples::Notes;
-use tonnage_tensor::checkpoint::Placement;
-use tonnage_tensor::models::DeepNet;
-use tonnage_tensor::nn::Module;
-use tonnage_tensor::{Device, Result, Tensor};
 
 pub(crate) fn program(device: &Device, notes: &mut Notes) -> Result<()> {
     for batch in [128, 16_384] {

@@ -1,8 +1,8 @@
 //! Document 003, memory tracking: the summary, the history, and a snapshot.
 
-use tonnage_engine::RecordOptions;
+use tonnage::RecordOptions;
+use tonnage::tensor::{Device, Result, Tensor};
 use tonnage_examples::Notes;
-use tonnage_tensor::{Device, Result, Tensor};
 
 pub(crate) fn program(device: &Device, notes: &mut Notes) -> Result<()> {
     notes.begin("003-history")?;

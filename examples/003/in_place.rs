@@ -1,7 +1,7 @@
 //! Document 003, operations in place: no new memory, and an error where a backward needs what is gone.
 
+use tonnage::tensor::{Device, Result, Tensor};
 use tonnage_examples::Notes;
-use tonnage_tensor::{Device, Result, Tensor};
 
 pub(crate) fn program(device: &Device, notes: &mut Notes) -> Result<()> {
     notes.begin("003-in-place")?;

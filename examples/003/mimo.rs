@@ -3,8 +3,8 @@
 //! A batch of channels is 1000 · 64 · 16 numbers of 8 bytes, 8.2 MB; 64 batches are half a gigabyte, not the
 //! whole one that the document counts.
 
+use tonnage::tensor::{DType, Device, Result, Tensor};
 use tonnage_examples::Notes;
-use tonnage_tensor::{DType, Device, Result, Tensor};
 
 pub(crate) fn program(device: &Device, notes: &mut Notes) -> Result<()> {
     notes.begin("003-mimo")?;

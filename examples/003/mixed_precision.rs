@@ -1,9 +1,9 @@
 //! Document 003, mixed precision: activations in sixteen bits, and copies of the weights beside them.
 
+use tonnage::tensor::amp::autocast;
+use tonnage::tensor::nn::{Linear, Module, Relu, Sequential};
+use tonnage::tensor::{DType, Device, Result, Tensor};
 use tonnage_examples::Notes;
-use tonnage_tensor::amp::autocast;
-use tonnage_tensor::nn::{Linear, Module, Relu, Sequential};
-use tonnage_tensor::{DType, Device, Result, Tensor};
 
 pub(crate) fn program(device: &Device, notes: &mut Notes) -> Result<()> {
     for (word, mixed) in [("False", false), ("True", true)] {

@@ -3,9 +3,9 @@
 //! The message says more than the document's steps would find out: what was asked for, who holds the
 //! memory, and what would have helped.
 
+use tonnage::tensor::nn::{Linear, Module, Relu, Sequential};
+use tonnage::tensor::{Device, Result, Tensor};
 use tonnage_examples::Notes;
-use tonnage_tensor::nn::{Linear, Module, Relu, Sequential};
-use tonnage_tensor::{Device, Result, Tensor};
 
 pub(crate) fn program(device: &Device, notes: &mut Notes) -> Result<()> {
     notes.begin("003-oom")?;

@@ -1,9 +1,9 @@
 //! Document 003, the square-root theorem: n layers in √n segments.
 
+use tonnage::tensor::checkpoint::checkpoint_sequential;
+use tonnage::tensor::nn::{Linear, Module, Relu, Sequential};
+use tonnage::tensor::{Device, Result, Tensor};
 use tonnage_examples::Notes;
-use tonnage_tensor::checkpoint::checkpoint_sequential;
-use tonnage_tensor::nn::{Linear, Module, Relu, Sequential};
-use tonnage_tensor::{Device, Result, Tensor};
 
 pub(crate) fn program(device: &Device, notes: &mut Notes) -> Result<()> {
     for layers in [16_u32, 64, 144] {

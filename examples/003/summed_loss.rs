@@ -1,8 +1,8 @@
 //! Document 003, the common mistake: a sum of losses keeps the graph of every iteration alive.
 
+use tonnage::tensor::nn::{Linear, Module};
+use tonnage::tensor::{Device, Result, Tensor};
 use tonnage_examples::Notes;
-use tonnage_tensor::nn::{Linear, Module};
-use tonnage_tensor::{Device, Result, Tensor};
 
 fn loss(model: &Linear, device: &Device) -> Result<Tensor> {
     model.forward(&Tensor::randn([512, 1024], device)?)?.square()?.sum()

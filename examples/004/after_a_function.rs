@@ -1,7 +1,7 @@
 //! Document 004, example 1: what a function allocated is free when it returns, and reserved until asked for.
 
+use tonnage::tensor::{Device, Result, Tensor};
 use tonnage_examples::Notes;
-use tonnage_tensor::{Device, Result, Tensor};
 
 fn multiply(device: &Device, notes: &mut Notes) -> Result<()> {
     let x = Tensor::randn([10_000, 10_000], device)?;

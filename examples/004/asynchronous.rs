@@ -3,8 +3,8 @@
 //! Memory is free for reuse as soon as its tensor is dropped, not when the work is done: what is queued later on
 //! the same stream runs later. `synchronize` waits for results; it frees nothing.
 
+use tonnage::tensor::{Device, Result, Tensor};
 use tonnage_examples::Notes;
-use tonnage_tensor::{Device, Result, Tensor};
 
 pub(crate) fn program(device: &Device, notes: &mut Notes) -> Result<()> {
     notes.begin("004-2")?;

@@ -3,8 +3,8 @@
 //! The result does not keep the holder's tensor alive, as the document says it does: nothing recorded the
 //! multiplication, and the product is memory of its own.
 
+use tonnage::tensor::{Device, Result, Tensor};
 use tonnage_examples::Notes;
-use tonnage_tensor::{Device, Result, Tensor};
 
 struct Holder {
     tensor: Tensor,

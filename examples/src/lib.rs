@@ -14,7 +14,7 @@
 
 use std::process::ExitCode;
 
-use tonnage_tensor::{Device, Result};
+use tonnage::tensor::{Device, Result};
 
 /// A point of a program, with PyTorch's words for the figures.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -9,8 +9,8 @@ use std::fmt::Write;
 use std::path::Path;
 
 use serde::Deserialize;
+use tonnage::tensor::Device;
 use tonnage_examples::{Notes, Point, Program};
-use tonnage_tensor::Device;
 
 macro_rules! programs {
     ($($name:ident = $path:literal,)*) => {
