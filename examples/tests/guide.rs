@@ -140,12 +140,12 @@ fn peaks(training: Training, batch: usize) -> (u64, u64) {
 
 /// Bytes asked for that are alive, by what they are for.
 fn live(device: &Device, role: Role) -> u64 {
-    device.live().iter().filter(|it| it.role == role).map(|it| it.bytes).sum()
+    device.memory().live().iter().filter(|it| it.role == role).map(|it| it.bytes).sum()
 }
 
 /// Bytes asked for that the backward will need, beside parameters.
 fn saved(device: &Device) -> u64 {
-    let of_graph = device.live().into_iter();
+    let of_graph = device.memory().live().into_iter();
     of_graph.filter(|it| it.saved > 0 && it.role != Role::Parameters).map(|it| it.bytes).sum()
 }
 
