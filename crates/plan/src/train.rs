@@ -4,7 +4,6 @@
 //! Out: an [`Outcome`]. The order of requests depends on the options alone: copies run on the stream of
 //!      the computation, and the caller waits at fixed places.
 
-use tonnage_engine::Config;
 use tonnage_events::SnapshotSegment;
 use tonnage_tensor::amp::{GradScaler, ScalerOptions, autocast};
 use tonnage_tensor::nn::Module;
@@ -215,7 +214,7 @@ impl<'a> Steady<'a> {
     fn new(device: &'a Device, options: &Options) -> Result<Self> {
         // Garbage collection counts how long blocks are unused, which a snapshot does not show; and a
         // history that is to be saved has every step.
-        let is_aged = Config::garbage_collection_threshold(&options.config()?) > 0.0;
+        let is_aged = options.config()?.garbage_collection_threshold() > 0.0;
         let skips = !device.computes() && options.save.is_none() && !is_aged;
         Ok(Self { device: skips.then_some(device), before: None })
     }

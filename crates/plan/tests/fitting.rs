@@ -13,6 +13,11 @@ fn deepnet(layers: usize, width: usize, batch: usize) -> Options {
     options.with(Size::Width, width).and_then(|it| it.with(Size::Batch, batch)).unwrap()
 }
 
+fn mlp(width: usize, batch: usize) -> Options {
+    let options = Options::new(Recipe::Mlp).with(Size::Width, width).unwrap();
+    options.with(Size::Batch, batch).unwrap()
+}
+
 #[test]
 fn the_largest_batch_fits_and_the_next_does_not() {
     let options = deepnet(6, 128, 1);
@@ -53,7 +58,7 @@ fn a_limit_that_is_too_small_ends_with_a_verdict_and_a_suggestion_that_works() {
         (deepnet(8, 128, 2048), 60),
         (deepnet(8, 128, 2048), 30),
         (Options::new(Recipe::Gpt2), 50),
-        (Options::new(Recipe::Mlp).with(Size::Batch, 4096).unwrap(), 80),
+        (mlp(128, 4096), 80),
     ] {
         let mut options = options;
         options.steps = 2;
