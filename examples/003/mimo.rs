@@ -1,7 +1,6 @@
 //! Document 003, massive MIMO: 64 antennas, 16 users, 1,000 subcarriers.
 //!
-//! A batch of channels is 1000 · 64 · 16 numbers of 8 bytes, 8.2 MB; 64 batches are half a gigabyte, not the
-//! whole one that the document counts.
+//! A batch of channels is 1000 · 64 · 16 numbers of 8 bytes, 8.2 MB; 64 batches are half a gigabyte.
 
 use tonnage::tensor::{DType, Device, Result, Tensor};
 use tonnage_examples::Notes;

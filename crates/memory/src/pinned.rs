@@ -40,8 +40,9 @@ use crate::any_device::AnyDevice;
 use crate::device::Device;
 use crate::sync::{Mutex, lock};
 
-/// Where ordinary memory begins: at a page, as what the driver gives does.
-const PAGE: usize = 4096;
+/// How ordinary memory is aligned: as far as the system's zeroed memory is of itself. For more it would
+/// be written to the last byte at once, on a dry device too, where nobody ever touches it.
+const ALIGNMENT: usize = 16;
 
 /// Pinned memory that could not be had.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -579,7 +580,7 @@ impl Class {
             return Err(PinnedError::Empty);
         }
         let rounded = bytes.checked_next_power_of_two().and_then(|size| usize::try_from(size).ok());
-        let layout = rounded.and_then(|size| Layout::from_size_align(size, PAGE).ok());
+        let layout = rounded.and_then(|size| Layout::from_size_align(size, ALIGNMENT).ok());
         layout.map(Self).ok_or(PinnedError::TooLarge { requested: bytes })
     }
 
