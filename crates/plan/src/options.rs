@@ -96,7 +96,7 @@ impl Options {
     #[must_use]
     pub fn new(recipe: Recipe) -> Self {
         let (steps, optimizer) = match recipe {
-            Recipe::Gpt2 => (100, OptimizerKind::AdamW),
+            Recipe::Gpt2 => (60, OptimizerKind::AdamW),
             Recipe::Mlp => (50, OptimizerKind::Adam),
             Recipe::DeepNet => (50, OptimizerKind::Adam),
             Recipe::ResNet50 => (5, OptimizerKind::Sgd),
