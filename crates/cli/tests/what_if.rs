@@ -29,7 +29,9 @@ fn json(output: &Output) -> Value {
 }
 
 fn keys(json: &Value) -> Vec<&str> {
-    json.as_object().unwrap().keys().map(String::as_str).collect()
+    let mut keys: Vec<_> = json.as_object().unwrap().keys().map(String::as_str).collect();
+    keys.sort_unstable();
+    keys
 }
 
 const MLP: Option<&str> = Some("traces/mlp_seed.default.pickle.zst");

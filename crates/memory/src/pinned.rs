@@ -40,9 +40,8 @@ use crate::any_device::AnyDevice;
 use crate::device::Device;
 use crate::sync::{Mutex, lock};
 
-/// How ordinary memory is aligned: as far as the system's zeroed memory is of itself. For more it would
-/// be written to the last byte at once, on a dry device too, where nobody ever touches it.
-const ALIGNMENT: usize = 16;
+/// Where ordinary memory begins: at a page, as what the driver gives does.
+const PAGE: usize = 4096;
 
 /// Pinned memory that could not be had.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -226,7 +225,7 @@ impl PinnedAllocator {
             AnyDevice::Dry(_) | AnyDevice::Host(_) => None,
         };
         match from_driver {
-            Some(start) => Ok(Span { start, layout: class.0, source: Source::Driver }),
+            Some(start) => Ok(Span { start, size: class.size(), source: Source::Driver }),
             None => Span::obtain(class),
         }
     }
@@ -341,7 +340,7 @@ impl PinnedBlock {
     /// Bytes that it occupies: those asked for, rounded up to a power of two.
     #[must_use]
     pub fn capacity(&self) -> usize {
-        self.span.layout.size()
+        self.span.size
     }
 
     /// The device it is for.
@@ -471,7 +470,7 @@ impl Books {
     }
 
     fn put(&mut self, span: Span) {
-        self.free.entry(span.layout.size()).or_default().push(span);
+        self.free.entry(span.size).or_default().push(span);
     }
 
     fn take_cached(&mut self) -> Vec<Span> {
@@ -580,7 +579,7 @@ impl Class {
             return Err(PinnedError::Empty);
         }
         let rounded = bytes.checked_next_power_of_two().and_then(|size| usize::try_from(size).ok());
-        let layout = rounded.and_then(|size| Layout::from_size_align(size, ALIGNMENT).ok());
+        let layout = rounded.and_then(|size| Layout::from_size_align(size, PAGE).ok());
         layout.map(Self).ok_or(PinnedError::TooLarge { requested: bytes })
     }
 
@@ -589,10 +588,12 @@ impl Class {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 enum Source {
+    /// Nobody's: there are no bytes.
+    Nowhere,
     /// Ordinary memory: it goes with its span.
-    System,
+    System { allocated: NonNull<u8>, layout: Layout },
     /// The driver's: it goes when the device is asked, or with the device.
     Driver,
 }
@@ -600,39 +601,48 @@ enum Source {
 /// A piece of host memory, and its owner. The default one has no bytes.
 struct Span {
     start: NonNull<u8>,
-    layout: Layout,
+    size: usize,
     source: Source,
 }
 
 impl Span {
-    /// Ordinary memory.
+    /// Ordinary memory, from the beginning of a page on.
+    ///
+    /// Asked for with a page's alignment, zeroed memory would be written to its last byte at once, on
+    /// a dry device too, where nobody ever touches it. So a page more is asked for, with no alignment
+    /// to speak of.
     fn obtain(class: Class) -> Result<Self, DeviceError> {
-        // SAFETY: a class has at least one byte.
-        let start = NonNull::new(unsafe { alloc::alloc_zeroed(class.0) });
-        let start = start.ok_or(DeviceError::OutOfMemory { requested: class.size() as u64 })?;
-        Ok(Self { start, layout: class.0, source: Source::System })
+        let (size, refused) =
+            (class.size(), DeviceError::OutOfMemory { requested: class.size() as u64 });
+        let with_page = size.checked_add(PAGE).and_then(|it| Layout::from_size_align(it, 1).ok());
+        let Some(layout) = with_page else { return Err(refused) };
+        // SAFETY: the layout has at least a page's bytes.
+        let allocated = NonNull::new(unsafe { alloc::alloc_zeroed(layout) }).ok_or(refused)?;
+        // SAFETY: the offset is less than a page, and the allocation a page larger than the class.
+        let start = unsafe { allocated.add(allocated.align_offset(PAGE)) };
+        Ok(Self { start, size, source: Source::System { allocated, layout } })
     }
 
     fn size(&self) -> u64 {
-        self.layout.size() as u64
+        self.size as u64
     }
 }
 
 impl Default for Span {
     fn default() -> Self {
-        Self { start: NonNull::dangling(), layout: Layout::new::<()>(), source: Source::System }
+        Self { start: NonNull::dangling(), size: 0, source: Source::Nowhere }
     }
 }
 
 impl Drop for Span {
     fn drop(&mut self) {
-        if self.source == Source::System && self.size() > 0 {
+        if let Source::System { allocated, layout } = self.source {
             // SAFETY:
             // - From `obtain`, with this layout: the source says so.
             // - Once: a span is neither copied nor taken apart.
             // - Used by nobody: its block is gone, and spans that work may use are `Pending`, which
             //   are not dropped.
-            unsafe { alloc::dealloc(self.start.as_ptr(), self.layout) };
+            unsafe { alloc::dealloc(allocated.as_ptr(), layout) };
         }
     }
 }
