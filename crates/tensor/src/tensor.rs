@@ -242,7 +242,7 @@ impl Tensor {
         self.inner.storage.role()
     }
 
-    /// Says what its storage is for: what [`Device::live`] tells.
+    /// Says what its storage is for: what [`Memory::live`](crate::Memory::live) tells.
     pub fn set_role(&self, role: Role) {
         self.inner.storage.set_role(role);
     }
