@@ -3,10 +3,11 @@
 #[path = "planted/programs.rs"]
 mod programs;
 
+mod support;
+
 use programs::Planted;
+use support::without_stacks;
 use tonnage_analysis::report::{Report, ReportOptions};
-use tonnage_events::Stacks;
-use tonnage_snapshot::SnapshotFile;
 
 const SEEDS: u64 = 8;
 
@@ -30,20 +31,6 @@ fn check(name: &str, program: fn(u64) -> Planted, marks: bool) {
         assert_eq!(peak.requested + report.waste.total(), peak.bytes, "{name}, seed {seed}");
         assert!(page.lines().all(|line| line.chars().count() <= 100), "{name}\n{page}");
     }
-}
-
-/// The same file as if no stacks had been recorded.
-fn without_stacks(mut file: SnapshotFile) -> SnapshotFile {
-    for entry in file.traces.iter_mut().flatten() {
-        entry.stack = None;
-    }
-    for segment in &mut file.segments {
-        segment.stack = None;
-        for block in &mut segment.blocks {
-            block.stack = None;
-        }
-    }
-    SnapshotFile { stacks: Stacks::default(), ..file }
 }
 
 fn check_without_stacks(name: &str, program: fn(u64) -> Planted) {

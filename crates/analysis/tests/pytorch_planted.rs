@@ -1,11 +1,13 @@
 //! Recordings with a planted fault, made with PyTorch by `benches/pytorch/planted.py`: the verdict names the
 //! cause, its bytes and its line, as the recorded program itself knew them.
 
+mod support;
+
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
+use support::without_stacks;
 use tonnage_analysis::report::{Report, ReportOptions};
-use tonnage_events::Stacks;
 use tonnage_snapshot::SnapshotFile;
 
 /// Leaks whose snapshots were taken when everything had been freed.
@@ -25,20 +27,6 @@ fn truth_of(recording: &Path) -> Value {
     let name = recording.file_name().unwrap().to_str().unwrap().replace("pickle.gz", "json");
     let text = std::fs::read_to_string(recording.with_file_name(name)).unwrap();
     serde_json::from_str(&text).unwrap()
-}
-
-/// The same file as if no stacks had been recorded.
-fn without_stacks(mut file: SnapshotFile) -> SnapshotFile {
-    for entry in file.traces.iter_mut().flatten() {
-        entry.stack = None;
-    }
-    for segment in &mut file.segments {
-        segment.stack = None;
-        for block in &mut segment.blocks {
-            block.stack = None;
-        }
-    }
-    SnapshotFile { stacks: Stacks::default(), ..file }
 }
 
 fn without_marks(mut file: SnapshotFile) -> SnapshotFile {

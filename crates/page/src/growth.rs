@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 use tonnage_analysis::HistoryKind;
-use tonnage_analysis::report::{Growth, GrowthKind, IterationSource, Report};
+use tonnage_analysis::report::{Growth, GrowthKind, Report};
 
 use crate::figures::{At, bytes, count, grouped, share};
 use crate::text::line;
@@ -12,25 +12,15 @@ pub(crate) fn growth(report: &Report) -> Markup {
     if report.history == HistoryKind::None {
         return html! {};
     }
-    let told_by = match growth.told_by {
-        None => {
-            return html! {
-                section aria-labelledby="growth-h" {
-                    h2 #growth-h { "Growth" }
-                    p.under { "No iterations were found." }
-                }
-            };
-        }
-        Some(IterationSource::Annotations) => "the optimizer's marks",
-        Some(IterationSource::Repetition) => "repeated requests",
-        Some(IterationSource::Tides) => "live bytes that rise and fall",
+    let Some(told_by) = growth.told_by else {
+        return html! {
+            section aria-labelledby="growth-h" {
+                h2 #growth-h { "Growth" }
+                p.under { "No iterations were found." }
+            }
+        };
     };
-    let kind = match growth.kind {
-        GrowthKind::Leak => "memory leaks",
-        GrowthKind::LongerInputs => "inputs get longer",
-        GrowthKind::Fragmentation => "reserved memory grows, requests do not",
-        GrowthKind::Steady | GrowthKind::Unknown => "steady",
-    };
+    let (told_by, kind) = (told_by.words(), growth.kind.words());
     html! {
         section aria-labelledby="growth-h" {
             h2 #growth-h { "Growth: " (kind) }

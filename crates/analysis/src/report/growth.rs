@@ -48,6 +48,19 @@ pub enum GrowthKind {
     Unknown,
 }
 
+impl GrowthKind {
+    /// What happens, in words.
+    #[must_use]
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Leak => "memory leaks",
+            Self::LongerInputs => "inputs get longer",
+            Self::Fragmentation => "reserved memory grows, requests do not",
+            Self::Steady | Self::Unknown => "steady",
+        }
+    }
+}
+
 /// What grows from one iteration to the next.
 #[derive(Clone, Debug, Serialize)]
 pub struct Growth {

@@ -43,6 +43,18 @@ pub enum IterationSource {
     Tides,
 }
 
+impl IterationSource {
+    /// What they were told by, in words.
+    #[must_use]
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Annotations => "the optimizer's marks",
+            Self::Repetition => "repeated requests",
+            Self::Tides => "live bytes that rise and fall",
+        }
+    }
+}
+
 /// The iterations of a history.
 #[derive(Clone, Debug)]
 pub(super) struct Iterations {

@@ -8,7 +8,6 @@ use std::fmt::Write;
 use tonnage_events::Bytes;
 
 use super::growth::GrowthKind;
-use super::iterations::IterationSource;
 use super::{Basis, Report};
 use crate::inspect::HistoryKind;
 
@@ -145,23 +144,13 @@ fn duration(us: u64) -> String {
 
 fn growth(text: &mut String, report: &Report) {
     let growth = &report.growth;
-    let told_by = match growth.told_by {
-        None => {
-            if report.history != HistoryKind::None {
-                heading(text, "Growth: no iterations were found");
-            }
-            return;
+    let Some(told_by) = growth.told_by else {
+        if report.history != HistoryKind::None {
+            heading(text, "Growth: no iterations were found");
         }
-        Some(IterationSource::Annotations) => "the optimizer's marks",
-        Some(IterationSource::Repetition) => "repeated requests",
-        Some(IterationSource::Tides) => "live bytes that rise and fall",
+        return;
     };
-    let kind = match growth.kind {
-        GrowthKind::Leak => "memory leaks",
-        GrowthKind::LongerInputs => "inputs get longer",
-        GrowthKind::Fragmentation => "reserved memory grows, requests do not",
-        GrowthKind::Steady | GrowthKind::Unknown => "steady",
-    };
+    let (told_by, kind) = (told_by.words(), growth.kind.words());
     heading(
         text,
         &format!("Growth over {} iterations, told by {told_by}: {kind}", growth.iterations),
