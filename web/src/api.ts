@@ -1,0 +1,228 @@
+// What the server answers. Kept in step with crates/view/src/api/: the browser tests load every kind.
+//
+// The page is served below /TOKEN/, and all addresses are relative to it, so nothing here knows the token.
+
+/** One timeline: a file's device, a run, or a what-if made from another. */
+export interface RecordingInfo {
+  id: number;
+  /** The file's name, or what was asked. */
+  name: string;
+  kind: "file" | "run" | "what-if";
+  /** The device's ordinal. */
+  device: number;
+  entries: number;
+  allocations: number;
+  /** Counts up when the recording has grown: a run that goes on. */
+  version: number;
+  /** The settings string; empty for the defaults. */
+  conf: string;
+  /** The recording it was made from, if it is a what-if. */
+  of: number | null;
+}
+
+export interface Start {
+  version: string;
+  recordings: RecordingInfo[];
+  /** Files that could not be opened, and why. */
+  refused: { name: string; error: string }[];
+  /** Whether a run goes on behind the page. */
+  run: boolean;
+}
+
+/** A line of the user's program. */
+export interface Site {
+  file: string;
+  line: number;
+  function: string;
+}
+
+export interface Frame {
+  file: string;
+  line: number;
+  function: string;
+}
+
+export interface Column {
+  name: string;
+  type: "u8" | "u16" | "u32" | "f64";
+  length: number;
+  /** From the end of the header, a multiple of eight. */
+  offset: number;
+}
+
+/** The head of a timeline; the columns follow it as they lie in memory. */
+export interface TimelineHead {
+  columns: Column[];
+  /** Call sites; number 0 stands for "not recorded". */
+  sites: (Site | null)[];
+  streams: string[];
+  pools: string[];
+  purposes: string[];
+  /** Entries at which iterations begin. */
+  iterations: number[];
+  /** Named spans: the marks of a profiler, or the phases of a recipe. Ends are exclusive. */
+  phases: { name: string; begin: number; end: number }[];
+  ooms: { entry: number; requested: number; free: number | null }[];
+  limit: number | null;
+  /** Most bytes, and the entries after which they were first reached. */
+  peak: { allocated: number; allocatedAt: number; reserved: number; reservedAt: number };
+  /** Whether times are known. */
+  timed: boolean;
+}
+
+/** What `tonnage report --json` prints. Only what the page reads. */
+export interface Verdict {
+  cause: string;
+  bytes: number;
+  line: string | null;
+  text: string;
+}
+
+export interface BlamedBlock {
+  address: number;
+  bytes: number;
+  line: string | null;
+  stream?: number;
+}
+
+export interface Report {
+  verdict: Verdict;
+  causes: Verdict[];
+  waste: Record<string, unknown>;
+  blame: { kind: string; bytes: number; lines: unknown[]; blocks: BlamedBlock[] }[];
+  peak: Record<string, unknown>;
+  growth: Record<string, unknown>;
+  ooms: Record<string, unknown>[];
+  advice: Record<string, unknown>[];
+  notes: string[];
+}
+
+/** One setting that `tune` tried. */
+export interface Candidate {
+  conf: string;
+  policy: string;
+  reservedPeak: number;
+  fits: boolean;
+  driverCalls: number;
+  retries: number;
+  recorded: boolean;
+}
+
+export interface Tuning {
+  candidates: Candidate[];
+  /** Most that is live at once: no allocator can do with less. */
+  floor: number;
+  limit: number | null;
+}
+
+export interface WhatIfRequest {
+  conf: string;
+  policy: string;
+  limit: number | null;
+}
+
+export interface WhatIfAnswer {
+  recording: RecordingInfo;
+  reservedPeak: number;
+  recordedPeak: number;
+  oom: { entry: number; bytes: number } | null;
+}
+
+/** A number that a recipe takes, with the range of its slider. */
+export interface SizeInfo {
+  name: "layers" | "width" | "batch" | "seq";
+  least: number;
+  most: number;
+  step: number;
+  value: number;
+}
+
+export interface RecipeInfo {
+  name: string;
+  about: string;
+  sizes: SizeInfo[];
+  amp: string[];
+  checkpoint: string[];
+  optimizer: string[];
+}
+
+export interface PredictRequest {
+  recipe: string;
+  layers?: number;
+  width?: number;
+  batch?: number;
+  seq?: number;
+  amp?: string;
+  checkpoint?: string;
+  optimizer?: string;
+}
+
+/** One training step, predicted by the engine. */
+export interface StepTimeline {
+  checkpoint: string;
+  /** Bytes after each point, at most some 2,000; peaks are kept. */
+  allocated: number[];
+  reserved: number[];
+  /** By purpose, in the order of `purposes`, at the same points. */
+  held: number[][];
+  purposes: string[];
+  phases: { name: string; begin: number; end: number }[];
+  peak: { allocated: number; reserved: number; point: number; phase: string };
+  parameters: number;
+}
+
+export interface PredictAnswer {
+  /** What was asked for. */
+  step: StepTimeline;
+  /** The same without checkpoints and with √n of them, where the recipe can. */
+  none: StepTimeline | null;
+  sqrt: StepTimeline | null;
+  command: string;
+}
+
+export interface RunState {
+  done: number;
+  of: number;
+  losses: number[];
+  allocatedPeak: number;
+  reserved: number;
+  finished: boolean;
+  error: string | null;
+}
+
+export class Refused extends Error {}
+
+async function answer(path: string, init?: RequestInit): Promise<Response> {
+  let response: Response;
+  try {
+    response = await fetch(path, { ...init, cache: "no-store" });
+  } catch {
+    throw new Refused("the server does not answer: is `tonnage view` still running?");
+  }
+  if (!response.ok) {
+    throw new Refused((await response.text()) || `${response.status} ${response.statusText}`);
+  }
+  return response;
+}
+
+async function json<T>(path: string, init?: RequestInit): Promise<T> {
+  return (await (await answer(path, init)).json()) as T;
+}
+
+function post(body: unknown): RequestInit {
+  return { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) };
+}
+
+export const api = {
+  start: () => json<Start>("api/start"),
+  timeline: async (id: number) => (await answer(`api/recordings/${id}/timeline`)).arrayBuffer(),
+  stack: (id: number, stack: number) => json<Frame[]>(`api/recordings/${id}/stacks/${stack}`),
+  report: (id: number) => json<Report>(`api/recordings/${id}/report`),
+  tune: (id: number) => json<Tuning>(`api/recordings/${id}/tune`),
+  whatIf: (id: number, request: WhatIfRequest) =>
+    json<WhatIfAnswer>(`api/recordings/${id}/what-if`, post(request)),
+  recipes: () => json<RecipeInfo[]>("api/recipes"),
+  predict: (request: PredictRequest, signal?: AbortSignal) =>
+    json<PredictAnswer>("api/predict", signal ? { ...post(request), signal } : post(request)),
+  run: () => json<RunState>("api/run"),
+};

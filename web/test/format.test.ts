@@ -1,0 +1,18 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { bytes, count, duration } from "../src/format.ts";
+
+test("bytes read as the command prints them", () => {
+  assert.deepEqual(
+    [0, 512, 1024, 1536, 20 * 1024 ** 2, 2.9 * 1024 ** 3, -1536].map(bytes),
+    ["0 bytes", "512 bytes", "1024 bytes", "1.50 KiB", "20.00 MiB", "2.90 GiB", "−1.50 KiB"],
+  );
+});
+
+test("counts are grouped by three", () => {
+  assert.deepEqual([0, 999, 1000, 1234567].map(count), ["0", "999", "1,000", "1,234,567"]);
+});
+
+test("durations are in the unit that fits", () => {
+  assert.deepEqual([5, 1500, 2_500_000].map(duration), ["5 µs", "1.50 ms", "2.50 s"]);
+});
