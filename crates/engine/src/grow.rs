@@ -154,20 +154,10 @@ impl<D: Device> Engine<D> {
         let block = &mut self.blocks[id];
         block.mapped = true;
         block.segment_stack = stack;
-        let event = Event::SegmentMap(SegmentEvent {
-            address: block.address,
-            size: mapped,
-            stream: block.stream,
-            kind: block.pool.kind,
-            oversize: false,
-        });
-        let (set, neighbours) = (block.pool.set, [block.prev, block.next]);
-        for neighbour in neighbours {
-            self.try_merge(id, neighbour);
-        }
-        self.put(id);
+        let set = block.pool.set;
+        let event = self.join_neighbours(id);
         self.pools.add_reserved(set, mapped);
-        self.emit(&event, stack);
+        self.emit(&Event::SegmentMap(event), stack);
         Ok(true)
     }
 
@@ -226,20 +216,28 @@ impl<D: Device> Engine<D> {
         }
         let block = &mut self.blocks[id];
         block.mapped = false;
-        let event = Event::SegmentUnmap(SegmentEvent {
+        let set = block.pool.set;
+        let event = self.join_neighbours(id);
+        self.pools.sub_reserved(set, unmapped);
+        self.emit(&Event::SegmentUnmap(event), stack);
+    }
+
+    /// Pages of a range that were just mapped or unmapped, as an event; merged with what lies beside
+    /// them and is in the same state.
+    fn join_neighbours(&mut self, id: BlockId) -> SegmentEvent {
+        let block = &self.blocks[id];
+        let event = SegmentEvent {
             address: block.address,
-            size: unmapped,
+            size: block.size,
             stream: block.stream,
             kind: block.pool.kind,
             oversize: false,
-        });
-        let (set, neighbours) = (block.pool.set, [block.prev, block.next]);
-        for neighbour in neighbours {
+        };
+        for neighbour in [block.prev, block.next] {
             self.try_merge(id, neighbour);
         }
         self.put(id);
-        self.pools.sub_reserved(set, unmapped);
-        self.emit(&event, stack);
+        event
     }
 
     /// A whole fixed segment, as an event.
