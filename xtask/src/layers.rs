@@ -5,12 +5,13 @@ use std::collections::BTreeSet;
 use crate::shell::root;
 
 /// The crates, lowest first. A crate may use those before it, never those after.
-const LAYERS: [&str; 14] = [
+const LAYERS: [&str; 15] = [
     "fake-cuda",
     "events",
     "snapshot",
     "device",
     "engine",
+    "monitor",
     "memory",
     "tensor",
     "replay",
