@@ -26,6 +26,9 @@ pub enum PublishError {
         /// Why.
         error: io::Error,
     },
+    /// There is no thread to look at the figures.
+    #[error("cannot start a thread that looks at the figures: {0}")]
+    Thread(io::Error),
 }
 
 /// A file with the page of this process. Dropping it removes the file.
