@@ -36,6 +36,8 @@ mod report;
 
 mod run;
 
+mod top;
+
 mod tune;
 
 mod what_if;
@@ -68,6 +70,7 @@ enum Verb {
     Tune(tune::Arguments),
     Diff(diff::Arguments),
     Export(export::Arguments),
+    Top(top::Arguments),
     Bench(bench::Arguments),
     Completions(manual::CompletionsArguments),
     Man(manual::ManArguments),
@@ -90,6 +93,7 @@ fn main() -> ExitCode {
         Verb::Tune(arguments) => tune::run(&arguments),
         Verb::Diff(arguments) => diff::run(&arguments),
         Verb::Export(arguments) => export::run(&arguments),
+        Verb::Top(arguments) => top::run(&arguments),
         Verb::Bench(arguments) => bench::run(&arguments),
         Verb::Completions(arguments) => manual::completions(&arguments, Arguments::command()),
         Verb::Man(arguments) => manual::man(&arguments, Arguments::command()),

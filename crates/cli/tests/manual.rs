@@ -7,7 +7,7 @@ use std::process::Command;
 use support::{command, root, text, tonnage};
 use tonnage::export::Table;
 
-const VERBS: [&str; 11] = [
+const VERBS: [&str; 12] = [
     "run",
     "predict",
     "inspect",
@@ -16,6 +16,7 @@ const VERBS: [&str; 11] = [
     "tune",
     "diff",
     "export",
+    "top",
     "bench",
     "completions",
     "man",

@@ -82,9 +82,8 @@ mod tests {
         assert_eq!(engine.live_lines(8), None, "history is off");
         engine.record_history(Some(RecordOptions::default()));
         assert_eq!(engine.live_lines(8), Some(Vec::new()), "from before history began");
-        let small: Vec<_> = (0..3)
-            .map(|_| engine.allocate(1_000, StreamId::DEFAULT).unwrap())
-            .collect();
+        let small: Vec<_> =
+            (0..3).map(|_| engine.allocate(1_000, StreamId::DEFAULT).unwrap()).collect();
         let large = engine.allocate(3 << 20, StreamId::DEFAULT).unwrap();
         let lines = engine.live_lines(8).unwrap();
         let held: Vec<_> = lines.iter().map(|it| (it.bytes, it.blocks)).collect();

@@ -66,7 +66,9 @@ mod reader;
 mod clock;
 
 pub use clock::now_us;
-pub use figures::{CallSite, DeviceFigures, Level, MOST_CALL_SITES, MOST_DEVICES, MOST_POINTS, Page};
+pub use figures::{
+    CallSite, DeviceFigures, Level, MOST_CALL_SITES, MOST_DEVICES, MOST_POINTS, Page,
+};
 pub use page::PageError;
 pub use places::{PlaceError, PlaceProblem, Places};
 pub use publisher::{PublishError, Publisher};

@@ -34,7 +34,8 @@ pub(crate) const LONGEST_PAGE: usize = HEADER
     + 8 * 2
     + LONGEST_TEXT
     + 16
-    + MOST_DEVICES * (LONGEST_TEXT + 24 * 8 + MOST_POINTS * 8 + MOST_CALL_SITES * (LONGEST_TEXT + 24));
+    + MOST_DEVICES
+        * (LONGEST_TEXT + 24 * 8 + MOST_POINTS * 8 + MOST_CALL_SITES * (LONGEST_TEXT + 24));
 
 /// Bytes that are no page.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -44,7 +45,9 @@ pub enum PageError {
     #[error("it does not begin as a page does")]
     NotAPage,
     /// It was written by another release.
-    #[error("its version is {0}, and this program reads version {VERSION}: use the release that the process uses")]
+    #[error(
+        "its version is {0}, and this program reads version {VERSION}: use the release that the process uses"
+    )]
     Version(u8),
     /// It is being written, or was damaged.
     #[error("its checksum is wrong: it was damaged, or is written faster than it can be read")]

@@ -37,7 +37,9 @@ pub enum PlaceProblem {
     )]
     Owner(u32),
     /// Others may write to it.
-    #[error("others may write to it: chmod 700 it, or name another folder with TONNAGE_MONITOR_DIR")]
+    #[error(
+        "others may write to it: chmod 700 it, or name another folder with TONNAGE_MONITOR_DIR"
+    )]
     Open,
     /// The system refuses.
     #[error(transparent)]
@@ -84,10 +86,8 @@ impl Places {
         folders.push(std::env::temp_dir().join(&own));
         let to_publish = folders.len();
         // Of processes that have what this one lacks.
-        let seldom = [
-            PathBuf::from(format!("/run/user/{user}/tonnage")),
-            Path::new("/tmp").join(&own),
-        ];
+        let seldom =
+            [PathBuf::from(format!("/run/user/{user}/tonnage")), Path::new("/tmp").join(&own)];
         for folder in seldom {
             if !folders.contains(&folder) {
                 folders.push(folder);

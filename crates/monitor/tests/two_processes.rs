@@ -85,7 +85,11 @@ fn every_page_that_is_read_is_one_that_was_written() {
         }
         // Written without a pause, a page may be torn each time that it is looked at.
         torn += found.skipped.len();
-        assert!(found.skipped.iter().all(|it| it.reason.contains("checksum")), "{:?}", found.skipped);
+        assert!(
+            found.skipped.iter().all(|it| it.reason.contains("checksum")),
+            "{:?}",
+            found.skipped
+        );
     }
     println!("{read} pages of {last} read whole, {torn} times none");
     assert!(read > 0);

@@ -83,7 +83,8 @@ impl Device {
         let number = board.count;
         board.count += 1;
         let device = Arc::downgrade(&self.shared);
-        board.published.push(Published { number, name: format!("{self:?}"), device });
+        let name = board.name_for(self, number);
+        board.published.push(Published { number, name, device });
         if !board.sampling {
             let thread = std::thread::Builder::new().name("tonnage-publish".to_owned());
             if let Err(error) = thread.spawn(sample_for_ever) {
@@ -109,6 +110,13 @@ impl Published {
 }
 
 impl Board {
+    /// The device's name; with its number if a program gave the same ordinal to several.
+    fn name_for(&self, device: &Device, number: u64) -> String {
+        let name = format!("{device:?}");
+        let taken = self.published.iter().any(|it| it.name == name);
+        if taken { format!("{name}#{number}") } else { name }
+    }
+
     /// Forgets the other devices, and removes the page if none is left.
     fn keep(&mut self, kept: impl Fn(&Published) -> bool) {
         self.published.retain(kept);
@@ -246,7 +254,10 @@ mod tests {
         }
         seen(&places, |it| it[0].allocations == 102 && it[0].allocations_per_second > 0.0);
 
-        drop(second);
+        let namesake = Device::dry_with("3 GiB", named(0)).unwrap();
+        namesake.publish_in(&places).unwrap();
+        assert_eq!(seen(&places, |it| it.len() == 3)[2].name, "dry:0#2");
+        drop((second, namesake));
         seen(&places, |it| it.len() == 1);
         first.unpublish();
         assert_eq!(folder.path().read_dir().unwrap().count(), 0);

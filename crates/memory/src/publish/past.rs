@@ -32,7 +32,8 @@ impl Past {
             self.counts.clear();
         }
         self.counts.push_back((now_us, allocations));
-        while self.counts.get(1).is_some_and(|&(then, _)| now_us.saturating_sub(then) >= WINDOW_US) {
+        while self.counts.get(1).is_some_and(|&(then, _)| now_us.saturating_sub(then) >= WINDOW_US)
+        {
             self.counts.pop_front();
         }
         let span = now_us / SPAN_US;
