@@ -102,6 +102,7 @@ fn a_job_that_ends_leaves_nothing_behind() {
         .env("TONNAGE_MONITOR_DIR", folder.path());
     let output = run.output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert_eq!(seen(folder.path())["processes"], serde_json::json!([]));
     assert_eq!(folder.path().read_dir().unwrap().count(), 0);
 }
 
@@ -243,8 +244,6 @@ fn in_a_terminal_keys_do_what_the_help_says_and_leaving_leaves_it_as_it_was() {
         assert!(screen.contains(shown), "{shown}:\n{screen}");
     }
     assert!(screen.lines().all(|line| line.chars().count() <= 80), "{screen}");
-    // For the guide.
-    println!("{screen}");
 
     tmux.keys(&["s"]);
     tmux.wait_for("by reserved");

@@ -472,7 +472,7 @@ mod tests {
 
     #[test]
     fn the_screen_of_40_by_24() {
-        insta::assert_snapshot!(screen(40, 24, pages(), &[KeyCode::Char('j')]));
+        insta::assert_snapshot!(screen(40, 24, pages(), &[KeyCode::End]));
     }
 
     #[test]
