@@ -298,7 +298,7 @@ mod tests {
         let device = |number: usize, next: &mut dyn FnMut() -> u64| DeviceFigures {
             name: format!("cuda:{number}"),
             total: next(),
-            limit: (number % 2 == 0).then(&mut *next),
+            limit: number.is_multiple_of(2).then(&mut *next),
             requested: Level { now: next(), peak: next() },
             allocated: Level { now: next(), peak: next() },
             active: Level { now: next(), peak: next() },
@@ -311,7 +311,7 @@ mod tests {
             retries: next(),
             past: (0..number % 5).map(|_| next()).collect(),
             span_us: next(),
-            call_sites: (number % 3 == 0).then(|| {
+            call_sites: number.is_multiple_of(3).then(|| {
                 vec![CallSite { line: "train.rs:7 größe".into(), bytes: next(), blocks: next() }]
             }),
         };

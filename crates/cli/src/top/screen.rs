@@ -325,7 +325,9 @@ fn draw_chart(frame: &mut Frame, area: Rect, row: &Row, style: Style) {
     let title = format!("allocated, sampled for {seconds} s, ≤ {}", Bytes(most));
     let [above, chart] = Layout::vertical([Constraint::Length(1), Constraint::Fill(1)]).areas(area);
     frame.render_widget(Line::styled(title, style.bold()), above);
-    let chart_of = Sparkline::default().data(points).max(most.max(1));
+    // A whole bar is the peak, which may have come and gone between two samples.
+    let whole_bar = device.allocated.peak.max(most).max(1);
+    let chart_of = Sparkline::default().data(points).max(whole_bar);
     frame.render_widget(chart_of.style(style.colour(Color::Cyan)), chart);
 }
 
@@ -402,7 +404,7 @@ mod tests {
 
     fn device(name: &str, scale: u64) -> DeviceFigures {
         let level =
-            |now: u64, peak: u64| Level { now: now * scale << 20, peak: peak * scale << 20 };
+            |now: u64, peak: u64| Level { now: (now * scale) << 20, peak: (peak * scale) << 20 };
         DeviceFigures {
             name: name.into(),
             total: 80 << 30,
@@ -414,7 +416,7 @@ mod tests {
             allocations: 5_678_901,
             frees: 5_677_667,
             allocations_per_second: 12_345.0,
-            past: (0..120).map(|it| (it % 30) * scale << 20).collect(),
+            past: (0..120).map(|it| ((it % 30) * scale) << 20).collect(),
             span_us: 500_000,
             ..DeviceFigures::default()
         }
