@@ -1,4 +1,4 @@
-//! What the tests need and a fresh machine lacks: a Python, its packages, a browser.
+//! What the tests need and a fresh machine lacks: a Python, its packages, a browser, a terminal.
 
 use anyhow::{Context, bail};
 
@@ -15,6 +15,10 @@ pub(crate) fn what_tests_need() -> anyhow::Result<()> {
     if !present("chromium --version") || !present("chromedriver --version") {
         debian_packages("chromium chromium-driver")
             .context("the tests need `chromium` and `chromedriver` on the path")?;
+    }
+    // `tonnage top` is driven in a real terminal.
+    if !present("tmux -V") {
+        debian_packages("tmux").context("the tests need tmux")?;
     }
     Ok(())
 }

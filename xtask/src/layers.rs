@@ -11,6 +11,7 @@ const LAYERS: [&str; 15] = [
     "snapshot",
     "device",
     "engine",
+    "monitor",
     "memory",
     "tensor",
     "replay",

@@ -38,6 +38,8 @@ mod report;
 
 mod run;
 
+mod top;
+
 mod tune;
 
 mod view;
@@ -73,6 +75,7 @@ enum Verb {
     View(view::Arguments),
     Diff(diff::Arguments),
     Export(export::Arguments),
+    Top(top::Arguments),
     Bench(bench::Arguments),
     Completions(manual::CompletionsArguments),
     Man(manual::ManArguments),
@@ -96,6 +99,7 @@ fn main() -> ExitCode {
         Verb::View(arguments) => view::run(&arguments),
         Verb::Diff(arguments) => diff::run(&arguments),
         Verb::Export(arguments) => export::run(&arguments),
+        Verb::Top(arguments) => top::run(&arguments),
         Verb::Bench(arguments) => bench::run(&arguments),
         Verb::Completions(arguments) => manual::completions(&arguments, Arguments::command()),
         Verb::Man(arguments) => manual::man(&arguments, Arguments::command()),

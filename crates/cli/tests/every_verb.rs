@@ -58,6 +58,8 @@ fn exit_status_is_0_for_yes_1_for_no_and_2_for_bad_input() {
         (0, &["export", good, "--format", "perfetto", "--output", trace]),
         (2, &["export", broken, "--format", "csv", "--output", trace]),
         (2, &["export", good, "--format", "xml"]),
+        (0, &["top", "--json"]),
+        (2, &["top", "--interval", "never"]),
         (0, &["completions", "bash"]),
         (2, &["completions", "csh"]),
         (0, &["man"]),

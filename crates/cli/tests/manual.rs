@@ -17,6 +17,7 @@ const VERBS: [&str; 12] = [
     "view",
     "diff",
     "export",
+    "top",
     "bench",
     "completions",
     "man",

@@ -62,6 +62,8 @@ mod summary;
 
 mod snapshot;
 
+mod live_lines;
+
 // A state to go on from.
 mod restore;
 
@@ -81,6 +83,7 @@ pub use error::{
     RecordStreamError,
 };
 pub use history::{Context, History, RecordOptions, StackDepth, system_time_us};
+pub use live_lines::LiveLine;
 pub use oom_verdict::OomVerdict;
 pub use policy::Policy;
 pub use pool::{PoolError, StreamFilter};

@@ -15,6 +15,7 @@ use crate::block::Block;
 use crate::current::current_stream_of;
 use crate::oom::snapshot_from_env;
 use crate::pinned::PinnedPool;
+use crate::publish::{forget_gone_devices, publish_from_env};
 use crate::stream::Stream;
 use crate::sync::{Arc, Mutex, lock};
 use crate::view::Memory;
@@ -95,6 +96,7 @@ pub(crate) struct Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         self.pinned.close(lock(&self.engine).device_mut());
+        forget_gone_devices();
     }
 }
 
@@ -174,7 +176,9 @@ impl Device {
             pinned: PinnedPool::default(),
             snapshot_on_oom: options.snapshot_on_oom.or_else(snapshot_from_env),
         };
-        Self { shared: Arc::new(shared), id, kind }
+        let device = Self { shared: Arc::new(shared), id, kind };
+        publish_from_env(&device);
+        device
     }
 
     /// Its ordinal.

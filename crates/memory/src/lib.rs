@@ -39,6 +39,9 @@ mod dump;
 
 mod oom;
 
+// Figures for other programs.
+mod publish;
+
 #[allow(unsafe_code, reason = "host memory that a device reaches is raw memory")]
 mod pinned;
 
@@ -56,4 +59,5 @@ pub use tonnage_engine::{
     AllocError, CacheError, Config, OutOfMemory, RecordOptions, Release, Snapshot, Stats,
 };
 pub use tonnage_events::{Address, Bytes, DeviceId, StreamId};
+pub use tonnage_monitor::PublishError;
 pub use view::Memory;

@@ -4,9 +4,9 @@
 mod raw_lock;
 
 #[cfg(feature = "shuttle")]
-pub(crate) use shuttle::sync::{Arc, Mutex, MutexGuard};
+pub(crate) use shuttle::sync::{Arc, Mutex, MutexGuard, Weak};
 #[cfg(not(feature = "shuttle"))]
-pub(crate) use std::sync::Arc;
+pub(crate) use std::sync::{Arc, Weak};
 
 #[cfg(not(feature = "shuttle"))]
 pub(crate) type Mutex<T> = lock_api::Mutex<raw_lock::RawLock, T>;

@@ -1,0 +1,283 @@
+//! The end that listens: the pages of all processes that are alive.
+//!
+//! In:  folders with files that anyone of this user may have written.
+//! Out: pages, and what was passed over and why. Bounded in files, bytes and tries; opens no link, waits
+//!      for no pipe, and believes no file that belongs to someone else.
+
+use std::ffi::OsStr;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::OFlags;
+
+use crate::figures::Page;
+use crate::page::{LONGEST_PAGE, PageError};
+use crate::places::{Places, is_ours};
+
+/// How names of pages end.
+pub(crate) const PAGE: &str = "page";
+
+/// How names of pages end that are being made.
+pub(crate) const UNFINISHED: &str = "new";
+
+/// Making a page takes microseconds; one that is unfinished for so long has no one to finish it.
+const UNFINISHED_FOR: Duration = Duration::from_secs(60);
+
+/// Most files of a folder that are looked at.
+const MOST_FILES: usize = 4096;
+
+/// Times a page is read before it counts as torn: a write takes microseconds, and comes ten times a
+/// second.
+const TRIES: u32 = 8;
+
+/// The processes that publish.
+#[derive(Clone, Debug, Default)]
+pub struct Processes {
+    /// What each tells, by ascending number.
+    pub pages: Vec<Page>,
+    /// Files and folders that were passed over.
+    pub skipped: Vec<Skipped>,
+}
+
+/// A file or a folder that was passed over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Skipped {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Why.
+    pub reason: String,
+}
+
+/// The processes of this user that publish in one of these places. Files of processes that are gone
+/// are removed.
+#[must_use]
+pub fn processes(places: &Places) -> Processes {
+    let mut found = Processes::default();
+    for folder in places.to_read() {
+        match folder {
+            Ok(folder) => read_folder(folder, &mut found),
+            Err(error) => found.skip(&error.path, error.problem.to_string()),
+        }
+    }
+    found.pages.sort_by_key(|page| page.pid);
+    found
+}
+
+impl Processes {
+    fn skip(&mut self, path: &Path, reason: impl Into<String>) {
+        self.skipped.push(Skipped { path: path.to_owned(), reason: reason.into() });
+    }
+}
+
+fn read_folder(folder: &Path, found: &mut Processes) {
+    let entries = match folder.read_dir() {
+        Ok(entries) => entries,
+        Err(error) => return found.skip(folder, error.to_string()),
+    };
+    for (number, entry) in entries.enumerate() {
+        if number == MOST_FILES {
+            return found.skip(folder, format!("it has more than {MOST_FILES} files"));
+        }
+        // A file that goes while it is looked at is no concern of anyone's.
+        let Ok(path) = entry.map(|entry| entry.path()) else { continue };
+        match path.extension().and_then(OsStr::to_str) {
+            Some(PAGE) => match read(&path) {
+                Ok(Some(page)) => found.pages.push(page),
+                Ok(None) => remove(&path),
+                Err(Refused::Gone) => {}
+                Err(Refused::Because(reason)) => found.skip(&path, reason),
+            },
+            Some(UNFINISHED) if is_old(&path) => remove(&path),
+            _ => {}
+        }
+    }
+}
+
+/// Removes the files of processes that are gone.
+pub(crate) fn sweep(folder: &Path) {
+    read_folder(folder, &mut Processes::default());
+}
+
+fn remove(path: &Path) {
+    // Someone else may have been faster.
+    let _ = std::fs::remove_file(path);
+}
+
+fn is_old(path: &Path) -> bool {
+    let changed = path.symlink_metadata().and_then(|it| it.modified());
+    changed.is_ok_and(|it| it.elapsed().is_ok_and(|age| age > UNFINISHED_FOR))
+}
+
+/// Why there is no page.
+enum Refused {
+    /// There is no file any more.
+    Gone,
+    Because(String),
+}
+
+impl From<io::Error> for Refused {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::NotFound => Self::Gone,
+            _ => Self::Because(error.to_string()),
+        }
+    }
+}
+
+/// The page in a file; none if the process is gone.
+fn read(path: &Path) -> Result<Option<Page>, Refused> {
+    // A pipe opens at once, and is no file then.
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let flags = flags.bits().cast_signed();
+    let mut file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    let about = file.metadata()?;
+    if !about.is_file() {
+        return Err(Refused::Because("it is no file".to_owned()));
+    }
+    if !is_ours(&about) {
+        return Err(Refused::Because("it belongs to someone else".to_owned()));
+    }
+    if !is_held(&file)? {
+        return Ok(None);
+    }
+    let mut bytes = Vec::with_capacity(4096);
+    for _ in 0..TRIES {
+        bytes.clear();
+        io::Seek::rewind(&mut file)?;
+        Read::by_ref(&mut file).take(LONGEST_PAGE as u64).read_to_end(&mut bytes)?;
+        match Page::decode(&bytes) {
+            Ok(page) => return Ok(Some(page)),
+            Err(PageError::Torn) => std::thread::sleep(Duration::from_micros(50)),
+            Err(other) => return Err(Refused::Because(other.to_string())),
+        }
+    }
+    Err(Refused::Because(PageError::Torn.to_string()))
+}
+
+/// Whether a publisher has this file locked. The lock that a look takes is gone with the file's
+/// closing, and keeps other readers from nothing.
+fn is_held(file: &File) -> io::Result<bool> {
+    match file.try_lock_shared() {
+        Ok(()) => Ok(false),
+        Err(TryLockError::WouldBlock) => Ok(true),
+        Err(TryLockError::Error(error)) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{FileExt, symlink};
+
+    use super::*;
+    use crate::Publisher;
+
+    fn here() -> (tempfile::TempDir, Places) {
+        let home = tempfile::tempdir().unwrap();
+        let places = Places::only(home.path());
+        (home, places)
+    }
+
+    #[test]
+    fn a_published_page_is_read_as_it_was_written() {
+        let (_home, places) = here();
+        let mut publisher = Publisher::create(&places).unwrap();
+        let mut page = Page::of_this_process();
+        page.sampled_us = 77;
+        publisher.publish(&page).unwrap();
+        let found = processes(&places);
+        assert_eq!(found.pages, [page]);
+        assert!(found.skipped.is_empty(), "{:?}", found.skipped);
+    }
+
+    #[test]
+    fn a_page_that_no_one_holds_is_removed() {
+        let (home, places) = here();
+        let path = home.path().join("1-1.page");
+        std::fs::write(&path, Page::of_this_process().encode(1)).unwrap();
+        assert!(processes(&places).pages.is_empty());
+        assert!(!path.exists());
+        // Publishers do so too, so that files do not gather where no one ever looks.
+        std::fs::write(&path, Page::of_this_process().encode(1)).unwrap();
+        let _publisher = Publisher::create(&places).unwrap();
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn what_is_no_page_is_passed_over_with_its_reason() {
+        let (home, places) = here();
+        let held = |name: &str, bytes: &[u8]| {
+            let path = home.path().join(name);
+            std::fs::write(&path, bytes).unwrap();
+            let file = File::options().write(true).open(&path).unwrap();
+            file.try_lock().unwrap();
+            file
+        };
+        let mut torn = Page::of_this_process().encode(1);
+        torn[40] ^= 1;
+        let files = [
+            held("1.page", b"hello"),
+            held("2.page", &torn),
+            held("3.page", b"TONNAGE\x09 and twenty more bytes"),
+            held("4.page", b""),
+            held("5.other", b"not looked at"),
+        ];
+        symlink("/etc/passwd", home.path().join("6.page")).unwrap();
+        std::fs::create_dir(home.path().join("7.page")).unwrap();
+        let pipe = home.path().join("8.page");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
+        assert!(made.success());
+        let found = processes(&places);
+        assert!(found.pages.is_empty());
+        let mut reasons: Vec<_> =
+            found.skipped.iter().map(|it| (it.path.file_name().unwrap(), &*it.reason)).collect();
+        reasons.sort_unstable();
+        for (number, text) in [
+            (0, "does not begin"),
+            (1, "checksum"),
+            (2, "version is 9"),
+            (3, "does not begin"),
+            (4, "symbolic link"),
+            (5, "no file"),
+            (6, "no file"),
+        ] {
+            assert!(reasons[number].1.contains(text), "{reasons:?}");
+        }
+        assert_eq!(reasons.len(), 7);
+        drop(files);
+    }
+
+    #[test]
+    fn an_endless_file_is_read_to_the_bound() {
+        let (home, places) = here();
+        let path = home.path().join("1.page");
+        let file = File::create(&path).unwrap();
+        file.try_lock().unwrap();
+        file.set_len(1 << 40).unwrap();
+        file.write_all_at(&Page::of_this_process().encode(1), 0).unwrap();
+        assert_eq!(processes(&places).pages.len(), 1);
+    }
+
+    #[test]
+    fn an_unfinished_page_is_left_alone_until_it_is_old() {
+        let (home, places) = here();
+        let path = home.path().join("1.new");
+        let file = File::create(&path).unwrap();
+        assert!(processes(&places).pages.is_empty() && path.exists());
+        let long_ago = std::time::SystemTime::now() - 2 * UNFINISHED_FOR;
+        file.set_modified(long_ago).unwrap();
+        assert!(processes(&places).pages.is_empty() && !path.exists());
+    }
+
+    #[test]
+    fn more_files_than_are_looked_at_are_told() {
+        let (home, places) = here();
+        for number in 0..=MOST_FILES {
+            File::create(home.path().join(format!("{number}.other"))).unwrap();
+        }
+        let found = processes(&places);
+        assert!(found.skipped[0].reason.contains("more than"), "{:?}", found.skipped);
+    }
+}

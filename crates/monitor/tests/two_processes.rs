@@ -1,0 +1,108 @@
+//! Pages between processes: read while they are written, and gone when their writer is.
+//!
+//! The test program starts itself as the writer.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tonnage_monitor::{CallSite, DeviceFigures, Level, Page, Places, Publisher, processes};
+
+const FOLDER: &str = "TONNAGE_TEST_WRITER";
+
+/// A page whose figures all follow from one number, and whose length changes with it.
+fn page(number: u64) -> Page {
+    let level = Level { now: number, peak: number };
+    let device = DeviceFigures {
+        name: format!("dry:{number}"),
+        total: number,
+        allocated: level,
+        reserved: level,
+        allocations: number,
+        past: vec![number; (number % 100) as usize],
+        call_sites: Some(vec![
+            CallSite { line: format!("f:{number}"), bytes: number, blocks: 1 };
+            (number % 7) as usize
+        ]),
+        ..DeviceFigures::default()
+    };
+    let devices = vec![device; 1 + (number % 5) as usize];
+    Page { sampled_us: number, devices, ..Page::of_this_process() }
+}
+
+/// What the other process does: it writes pages without a pause until it is killed.
+#[test]
+fn writer() {
+    let Some(folder) = std::env::var_os(FOLDER) else { return };
+    let mut publisher = Publisher::create(&Places::only(folder)).unwrap();
+    for number in 1.. {
+        publisher.publish(&page(number)).unwrap();
+    }
+}
+
+/// Kills its process at the end, also of a test that fails.
+struct Writer(Child);
+
+impl Writer {
+    fn start(folder: &Path) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "writer"]).env(FOLDER, folder).stdout(Stdio::null());
+        Self(command.spawn().unwrap())
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+fn wait_until(mut what: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !what() {
+        assert!(begin.elapsed() < Duration::from_secs(60), "it did not happen within a minute");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn every_page_that_is_read_is_one_that_was_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let places = Places::only(folder.path());
+    let writer = Writer::start(folder.path());
+    wait_until(|| processes(&places).pages.iter().any(|it| !it.devices.is_empty()));
+    let (begin, mut read, mut torn, mut last) = (Instant::now(), 0, 0, 0);
+    while begin.elapsed() < Duration::from_secs(2) {
+        let found = processes(&places);
+        for page_read in found.pages {
+            assert_eq!(page_read.pid, writer.0.id());
+            let number = page_read.sampled_us;
+            assert!(number >= last, "{number} after {last}");
+            let expected = page(number);
+            assert_eq!(page_read.devices, expected.devices);
+            (read, last) = (read + 1, number);
+        }
+        // Written without a pause, a page may be torn each time that it is looked at.
+        torn += found.skipped.len();
+        assert!(
+            found.skipped.iter().all(|it| it.reason.contains("checksum")),
+            "{:?}",
+            found.skipped
+        );
+    }
+    println!("{read} pages of {last} read whole, {torn} times none");
+    assert!(read > 0);
+}
+
+#[test]
+fn a_page_vanishes_with_its_process_however_that_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let places = Places::only(folder.path());
+    let writer = Writer::start(folder.path());
+    wait_until(|| !processes(&places).pages.is_empty());
+    // As by `kill -9`: nothing of the process's own runs any more.
+    drop(writer);
+    assert!(processes(&places).pages.is_empty());
+    assert_eq!(folder.path().read_dir().unwrap().count(), 0);
+}
