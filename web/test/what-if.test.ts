@@ -62,9 +62,15 @@ test("shares have digits where they matter", () => {
 });
 
 test("the recorded setting is listed wherever it stands", () => {
-  const candidates = Array.from({ length: 30 }, (_, place) => ({ conf: `${place}`, recorded: place === 25 }) as Candidate);
+  const candidates = Array.from({ length: 30 }, (_, place) => ({ conf: `${place}`, reservedPeak: place, recorded: place === 25 }) as Candidate);
   assert.deepEqual(listed(candidates, false).map((it) => it.conf), [..."0123456789", "25"]);
   assert.equal(listed(candidates, true).length, 30);
+});
+
+test("of settings that come to the same, the shortest is listed", () => {
+  const candidate = (conf: string, reservedPeak: number) => ({ conf, reservedPeak }) as Candidate;
+  const candidates = [candidate("a,b", 1), candidate("a", 1), candidate("b", 2), candidate("b,c", 2)];
+  assert.deepEqual(listed(candidates, false).map((it) => it.conf), ["a", "b"]);
 });
 
 test("bars end where the largest does", () => {

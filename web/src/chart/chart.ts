@@ -10,9 +10,10 @@ export interface ChartOptions {
   values?: "bytes" | "plain";
   height: number;
   series: uPlot.Series[];
-  bands?: uPlot.Band[];
   /** The range of y, from what is in the data. */
   range: (u: uPlot) => [number, number];
+  /** Where x ends, if not with the data. */
+  until?: () => number;
   /** Words for places on x. */
   along: (values: number[]) => string[];
   /** What is at a point, in words. */
@@ -31,10 +32,10 @@ export function colour(name: string): string {
 
 const FONT = "12px system-ui, -apple-system, 'Segoe UI', Roboto, Arial, sans-serif";
 
-/** Calls back when the colours change: light, dark, paper. */
-export function onColours(listener: () => void): void {
+/** Calls back when the colours change: light, dark, paper. Ends with the signal. */
+function onColours(listener: () => void, signal: AbortSignal): void {
   for (const query of ["(prefers-color-scheme: dark)", "print"]) {
-    matchMedia(query).addEventListener("change", listener);
+    matchMedia(query).addEventListener("change", listener, { signal });
   }
 }
 
@@ -44,6 +45,7 @@ export class Chart {
   #options: ChartOptions;
   #plot: uPlot;
   #drawn: HTMLElement;
+  #gone = new AbortController();
 
   constructor(options: ChartOptions) {
     this.#options = options;
@@ -51,8 +53,10 @@ export class Chart {
     this.#said = h("p", { class: "readout", "aria-live": "polite" });
     this.element = h("div", { class: "chart" }, this.#drawn, options.says ? this.#said : null);
     this.#plot = new uPlot(this.#layout(), [[0], ...options.series.map(() => [null])], this.#drawn);
-    new ResizeObserver(() => this.#fit()).observe(this.#drawn);
-    onColours(() => this.#plot.redraw(true, true));
+    const observer = new ResizeObserver(() => this.#fit());
+    observer.observe(this.#drawn);
+    this.#gone.signal.addEventListener("abort", () => observer.disconnect());
+    onColours(() => this.#plot.redraw(true, true), this.#gone.signal);
     if (options.says) {
       this.#drawn.addEventListener("keydown", (event) => this.#key(event));
     }
@@ -63,6 +67,12 @@ export class Chart {
     this.#drawn.setAttribute("aria-label", label);
     this.#plot.setData(data as uPlot.AlignedData);
     this.#said.textContent = "";
+  }
+
+  /** Lets go of everything; the element is of no use any more. */
+  close(): void {
+    this.#gone.abort();
+    this.#plot.destroy();
   }
 
   #fit(): void {
@@ -103,7 +113,7 @@ export class Chart {
   }
 
   #layout(): uPlot.Options {
-    const { height, series, bands, range, says, hooks, together, small } = this.#options;
+    const { height, series, range, until, says, hooks, together, small } = this.#options;
     const cursor: uPlot.Cursor = {
       show: small !== true,
       y: false,
@@ -127,8 +137,10 @@ export class Chart {
       width: 300,
       height,
       series: [{}, ...series],
-      ...(bands ? { bands } : {}),
-      scales: { x: { time: false }, y: { range: (u) => range(u) } },
+      scales: {
+        x: { time: false, ...(until ? { range: () => [0, Math.max(until(), Number.MIN_VALUE)] } : {}) },
+        y: { range: (u) => range(u) },
+      },
       axes: this.#axes(),
       legend: { show: false },
       padding: small === true ? [2, 2, 2, 2] : [8, 8, 0, 0],

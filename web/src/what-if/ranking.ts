@@ -12,9 +12,25 @@ export function share(value: number, most: number): number {
   return most > 0 ? Math.min(100, (value / most) * 100) : 0;
 }
 
-/** The first ones, and the recorded one wherever it stands. */
+/**
+ * The best ones, and the recorded one wherever it stands. Of settings that come to the same, the shortest is enough:
+ * what it leaves out makes no difference.
+ */
 export function listed(candidates: Candidate[], all: boolean): Candidate[] {
-  return all ? candidates : candidates.filter((it, place) => place < FIRST || it.recorded);
+  if (all) {
+    return candidates;
+  }
+  const shortest = new Map<string, Candidate>();
+  for (const it of candidates) {
+    const result = [it.policy, it.reservedPeak, it.fits, it.driverCalls, it.retries].join();
+    const known = shortest.get(result);
+    if (known === undefined || it.conf.length < known.conf.length) {
+      shortest.set(result, it);
+    }
+  }
+  const apart = new Set(shortest.values());
+  const best = new Set(candidates.filter((it) => apart.has(it)).slice(0, FIRST));
+  return candidates.filter((it) => best.has(it) || it.recorded);
 }
 
 export function ranking(tuning: Tuning, onTake: (candidate: Candidate) => void): HTMLElement {
@@ -22,11 +38,12 @@ export function ranking(tuning: Tuning, onTake: (candidate: Candidate) => void):
   const most = Math.max(floor, ...candidates.map((it) => it.reservedPeak));
   const list = h("ol", { class: "bars" });
   const more = h("button", { type: "button" });
-  let all = candidates.length <= FIRST + 2;
+  const few = listed(candidates, false).length;
+  let all = false;
   const show = () => {
     fill(list, ...listed(candidates, all).map((it) => row(it, tuning, most, onTake)));
-    more.hidden = candidates.length <= FIRST + 2;
-    more.textContent = all ? `Show the best ${FIRST}` : `Show all ${count(candidates.length)}`;
+    more.hidden = few === candidates.length;
+    more.textContent = all ? `Show the best ${count(few)}` : `Show all ${count(candidates.length)}`;
   };
   more.addEventListener("click", () => {
     all = !all;
