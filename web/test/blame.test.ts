@@ -4,6 +4,7 @@ import type { Report, Verdict } from "../src/api.ts";
 import type { Recording } from "../src/recording.ts";
 import { around, blamed } from "../src/report/blame.ts";
 import { queryFor } from "../src/report/query.ts";
+import { readable } from "../src/report/readable.ts";
 
 interface Row { address: number; requested?: number; size: number; begin: number; end: number; done?: number; site?: number; segment?: number }
 
@@ -120,4 +121,10 @@ test("the view around a moment stays within the history", () => {
 test("values with spaces are quoted for the filter", () => {
   assert.equal(queryFor("line", "a.py:12"), "line:a.py:12");
   assert.equal(queryFor("line", 'my "x" file.py:1'), 'line:"my x file.py:1"');
+});
+
+test("texts of a report hide nothing", () => {
+  const hostile = { verdict: { text: "a\u202eb\u0000" }, notes: ["<b>\u2028"], n: 5, none: null };
+  assert.deepEqual(readable(hostile), { verdict: { text: "a\ufffdb\ufffd" }, notes: ["<b>\ufffd"], n: 5, none: null });
+  assert.equal(readable("x".repeat(1 << 20)).length, 2001);
 });

@@ -14,8 +14,8 @@ export interface ChartOptions {
   range: (u: uPlot) => [number, number];
   /** Where x ends, if not with the data. */
   until?: () => number;
-  /** Words for places on x. */
-  along: (values: number[]) => string[];
+  /** Words for places on x; without them x has no axis. */
+  along?: (values: number[]) => string[];
   /** What is at a point, in words. */
   says?: (index: number) => string;
   hooks?: uPlot.Hooks.Arrays;
@@ -100,10 +100,12 @@ export class Chart {
     const { small, along, values } = this.#options;
     const line = { stroke: () => colour("--line"), width: 1 };
     const common = { stroke: () => colour("--muted"), font: FONT, ticks: { show: false }, show: small !== true };
-    const x: uPlot.Axis = {
-      ...common, grid: { show: false }, size: 26, gap: 4, space: 80,
-      values: (_, at) => along(at),
-    };
+    const x: uPlot.Axis = { ...common, grid: { show: false }, size: 26, gap: 4, space: 80 };
+    if (along) {
+      x.values = (_, at) => along(at);
+    } else {
+      x.show = false;
+    }
     const y: uPlot.Axis = { ...common, grid: line, size: 66, gap: 6, space: 36 };
     if (values !== "plain") {
       y.incrs = STEPS;

@@ -6,7 +6,7 @@ import type { Clock } from "../chart/columns.ts";
 import { Overlay, place } from "../chart/overlay.ts";
 import { upTo } from "../chart/scale.ts";
 import { fill, h } from "../dom.ts";
-import { bytes, count } from "../format.ts";
+import { bytes, count, plain } from "../format.ts";
 import { decode } from "../recording.ts";
 import { whenShown } from "../shown.ts";
 import { change, meansFor } from "./words.ts";
@@ -177,7 +177,7 @@ function key(info: RecordingInfo): string {
 }
 
 function label(info: RecordingInfo): string {
-  return `${info.name} · device ${info.device}`;
+  return `${plain(info.name)} · device ${info.device}`;
 }
 
 function table(all: Summary[], limit: Summary | null, open: (it: Summary) => void): HTMLElement {
@@ -187,8 +187,9 @@ function table(all: Summary[], limit: Summary | null, open: (it: Summary) => voi
     button.addEventListener("click", () => open(it));
     const number = (text: string) => h("td", { class: "number", text });
     return h("tr", { class: it === limit ? "tight" : "" },
-      h("th", { scope: "row", class: "name" }, label(it.info), it === limit && all.length > 1 ? h("span", { class: "tag", text: "sets the need" }) : null),
-      number(bytes(it.reserved)), number(bytes(it.allocated)), number(bytes(it.unused)), number(count(it.failed)),
+      h("th", { scope: "row", class: "name" }, label(it.info), it === limit && all.length > 1 ? h("span", { class: "tag", text: "reserves most" }) : null),
+      number(bytes(it.reserved)), number(bytes(it.allocated)), number(bytes(it.unused)),
+      h("td", { class: it.failed > 0 ? "number more" : "number", text: count(it.failed) }),
       number(it.limit === null ? "none" : bytes(it.limit)), h("td", { class: "number" }, button));
   };
   return h("table", { class: "figures-table" },

@@ -41,16 +41,9 @@ export function summary(recording: Recording): Summary {
   };
 }
 
-/** The one that decides what all need: it failed while others did not, else it reserves most. */
+/** The one that reserves most: what it needs, the device must have. */
 export function tightest(all: Summary[]): Summary | null {
-  const order = (it: Summary) => [it.failed > 0 ? 1 : 0, it.reserved] as const;
-  return all.reduce<Summary | null>((best, it) => {
-    if (best === null) {
-      return it;
-    }
-    const [[failed, most], [other, bytes]] = [order(best), order(it)];
-    return other > failed || (other === failed && bytes > most) ? it : best;
-  }, null);
+  return all.reduce<Summary | null>((best, it) => (best === null || it.reserved > best.reserved ? it : best), null);
 }
 
 /** Scales that all drawings share: the end of the clock and the most bytes. */

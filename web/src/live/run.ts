@@ -19,11 +19,18 @@ class Run {
   #figures = h("span", { class: "muted" });
   #loss = h("span", { class: "muted" });
   #losses: number[] = [];
+  #spark = new Chart({
+    height: 32,
+    values: "plain",
+    small: true,
+    range: () => this.#range(),
+    series: [{ stroke: () => colour("--mark"), width: 1.5, points: { show: false } }],
+  });
   #chart = new Chart({
-    height: 110,
+    height: 160,
     values: "plain",
     along: (values) => values.map(count),
-    range: () => [Math.min(0, ...this.#losses), Math.max(Number.MIN_VALUE, ...this.#losses) * 1.05],
+    range: () => this.#range(),
     says: (index) => `step ${count(index + 1)}: loss ${this.#losses[index]?.toPrecision(5) ?? ""}`,
     series: [{ stroke: () => colour("--mark"), width: 1.5, points: { show: false } }],
   });
@@ -31,7 +38,7 @@ class Run {
   constructor(element: HTMLElement, app: App) {
     this.#app = app;
     element.classList.add("run");
-    const curve = h("details", { open: true }, h("summary", {}, "Loss ", this.#loss), this.#chart.element);
+    const curve = h("details", {}, h("summary", {}, "Loss ", this.#loss, this.#spark.element), this.#chart.element);
     fill(element, h("section", { "aria-label": "The run" }, h("div", { class: "row" }, this.#words, this.#bar, this.#figures), curve));
   }
 
@@ -62,7 +69,13 @@ class Run {
     const last = losses.at(-1);
     this.#loss.textContent = last === undefined ? "is read at fixed places" : last.toPrecision(5);
     this.#losses = losses;
-    this.#chart.set([losses.map((_, step) => step + 1), losses], `The loss over ${count(losses.length)} steps${last === undefined ? "" : `, now ${last.toPrecision(5)}`}.`);
+    const steps = losses.map((_, step) => step + 1);
+    this.#spark.set([steps, losses], "The loss, small.");
+    this.#chart.set([steps, losses], `The loss over ${count(losses.length)} steps${last === undefined ? "" : `, now ${last.toPrecision(5)}`}.`);
+  }
+
+  #range(): [number, number] {
+    return [Math.min(0, ...this.#losses), Math.max(Number.MIN_VALUE, ...this.#losses) * 1.05];
   }
 
   async #reload(): Promise<void> {

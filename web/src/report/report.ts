@@ -8,6 +8,7 @@ import { askWhatIf } from "../what-if/ask.ts";
 import { around, blamed } from "./blame.ts";
 import * as parts from "./parts.ts";
 import { queryFor } from "./query.ts";
+import { readable } from "./readable.ts";
 
 export function mountReport(element: HTMLElement, app: App): void {
   new ReportPanel(element, app);
@@ -43,7 +44,7 @@ class ReportPanel {
     }
     this.#asking = recording;
     try {
-      const report = await api.report(recording.info.id);
+      const report = readable(await api.report(recording.info.id));
       if (this.#asking === recording) {
         this.#show(report);
       }

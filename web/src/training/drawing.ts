@@ -34,7 +34,6 @@ export class Drawing {
     this.#chart = new Chart({
       height,
       small,
-      along: (values) => values.map(() => ""),
       range: () => upTo(this.#most * (small ? 1 : 1.06)),
       ...(small ? {} : { says: (index: number) => this.#say(index) }),
       series: [...areas, { stroke: () => colour("--reserved"), width: 1.5, paths: steps(), points: { show: false } }],
@@ -111,14 +110,14 @@ export class Drawing {
     ctx.restore();
   }
 
-  /** The peak's name, on whichever side has room. */
+  /** The peak's name, below it so that the reserved line stays free, on whichever side has room. */
   #name(u: uPlot, x: number, y: number, word: string): void {
     const { ctx, bbox } = u;
     const scale = ratio(u);
     ctx.font = font(u, 600);
     const wide = ctx.measureText(word).width + 12 * scale;
     const left = x + wide > bbox.left + bbox.width ? x - wide : x;
-    const top = Math.max(bbox.top, y - 24 * scale);
+    const top = y + 8 * scale;
     ctx.globalAlpha = 0.85;
     ctx.fillStyle = colour("--back");
     ctx.fillRect(left + 3 * scale, top, wide - 6 * scale, 17 * scale);

@@ -1,6 +1,6 @@
 // What a what-if means, in a sentence. In: figures. Out: text.
 import type { RecordingInfo, WhatIfAnswer } from "../api.ts";
-import { bytes, count } from "../format.ts";
+import { bytes, count, plain } from "../format.ts";
 
 export interface Outcome {
   was: number;
@@ -18,7 +18,7 @@ export function percent(part: number, whole: number): string {
 
 /** The settings in words. */
 export function named(info: Pick<RecordingInfo, "conf">): string {
-  return info.conf === "" ? "PyTorch’s defaults" : info.conf;
+  return info.conf === "" ? "PyTorch’s defaults" : plain(info.conf);
 }
 
 export function meaning(conf: string, { was, now, failed, oom }: Outcome): string {
