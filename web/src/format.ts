@@ -56,7 +56,7 @@ const HIDDEN = /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202
 const LONGEST = 400;
 
 /** A text from a file, without what hides in it, and no longer than one can read. */
-export function plain(text: string, longest = LONGEST): string {
-  const short = text.length > longest ? `${text.slice(0, longest)}…` : text;
+export function plain(text: string): string {
+  const short = text.length > LONGEST ? `${text.slice(0, LONGEST)}…` : text;
   return short.replace(HIDDEN, "\ufffd");
 }
