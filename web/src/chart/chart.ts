@@ -159,7 +159,7 @@ export const steps = (): uPlot.Series.PathBuilder => uPlot.paths.stepped!({ alig
 export function legend(...entries: { word: string; swatch: string }[]): HTMLElement {
   return h(
     "ul",
-    { class: "legend" },
-    ...entries.map(({ word, swatch }) => h("li", {}, h("i", { class: `swatch ${swatch}`, "aria-hidden": "true" }), word)),
+    { class: "keys" },
+    ...entries.map(({ word, swatch }) => h("li", {}, h("i", { class: `sample ${swatch}`, "aria-hidden": "true" }), word)),
   );
 }

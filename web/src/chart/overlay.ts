@@ -81,8 +81,8 @@ export class Overlay {
     this.#apart = difference(one.reserved, two.reserved);
     const [a, b] = names;
     fill(this.#key, legend(
-      { word: `${a}: reserved`, swatch: "line first" }, { word: "allocated", swatch: "first" },
-      { word: `${b}: reserved`, swatch: "line second" }, { word: "allocated", swatch: "second" },
+      { word: `${a}: reserved`, swatch: "stroke first" }, { word: "allocated", swatch: "first" },
+      { word: `${b}: reserved`, swatch: "stroke second" }, { word: "allocated", swatch: "second" },
     ));
     this.#axis.textContent = `Along: ${WORDS[clock]}.`;
     const peaks = `${a} peaks at ${bytes(largest(one.reserved))} reserved, ${b} at ${bytes(largest(two.reserved))}`;

@@ -47,7 +47,7 @@ class Compare {
       h("div", { class: "head" }, h("h2", { text: "Side by side" }), h("label", { for: "compare-clock", text: "Along " }, this.#clocks)),
       this.#status,
       this.#table,
-      legend({ word: "reserved", swatch: "line reserved" }, { word: "allocated", swatch: "area" }),
+      legend({ word: "reserved", swatch: "stroke reserved" }, { word: "allocated", swatch: "area" }),
       this.#drawings,
       this.#two,
     );

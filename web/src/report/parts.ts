@@ -57,7 +57,7 @@ export function waste(report: Report): HTMLElement {
   const said = shown.map(([kind, , size]) => `${spaced(kind)} ${percent(size, whole)}`).join(", ");
   const rows = shown.map(([kind, meaning, size]) =>
     h("tr", {},
-      h("th", { scope: "row" }, h("i", { class: `swatch fill-${kind}`, "aria-hidden": "true" }), spaced(kind), " ", h("span", { class: "muted", text: meaning })),
+      h("th", { scope: "row" }, h("i", { class: `sample fill-${kind}`, "aria-hidden": "true" }), spaced(kind), " ", h("span", { class: "muted", text: meaning })),
       h("td", { class: "number", text: bytes(size) }),
       h("td", { class: "number", text: percent(size, whole) })));
   const total = h("tr", {}, h("th", { scope: "row", text: "reserved" }), h("td", { class: "number", text: bytes(whole) }), h("td"));

@@ -25,7 +25,7 @@ export class Controls {
   #recipe = h("select", { id: "recipe" });
   #about = h("p", { class: "about muted" });
   #sizes = h("div", { class: "sizes" });
-  #choices = h("div", { class: "choices" });
+  #choices = h("div", { class: "techniques" });
   #request: PredictRequest;
 
   constructor(recipes: RecipeInfo[], onChange: () => void) {

@@ -62,7 +62,7 @@ class Training {
       this.#element,
       h("h2", { text: "A training step, before it runs" }),
       h("p", { class: "muted", text: "Each move is a dry run of the real engine: to the byte what a run allocates and reserves." }),
-      h("div", { class: "figure" },
+      h("div", { class: "bench" },
         this.#controls.element,
         h("div", { class: "shown" }, this.#meaning, this.#wrong, h("div", { class: "drawings" }, this.#main, this.#beside), this.#key, this.#took)),
       h("h3", { text: "Exact figures at the peak" }),
@@ -90,7 +90,7 @@ class Training {
         h("p", { class: "muted small", text: beside(it, none) }));
     fill(this.#beside, panel("No checkpoints", none), panel("√n checkpoints", sqrt));
     const held = step.purposes.filter((_, row) => step.held[row]?.some((it) => it > 0));
-    fill(this.#key, legend({ word: "reserved", swatch: "line reserved" }, ...held.map((word) => ({ word, swatch: `fill-${word}` }))));
+    fill(this.#key, legend({ word: "reserved", swatch: "stroke reserved" }, ...held.map((word) => ({ word, swatch: `fill-${word}` }))));
     fill(this.#figures, table(answer));
     fill(this.#command, copyLine(answer.command));
     // The charts draw in a microtask, which runs before this one.
@@ -130,7 +130,7 @@ function table({ step, none, sqrt }: PredictAnswer): HTMLElement {
   const columns = shown.length === 0 ? [step] : shown;
   const number = (value: number) => h("td", { class: "number" }, bytes(value), h("small", { class: "exact muted", text: count(value) }));
   const row = (word: string, cell: (it: StepTimeline) => HTMLElement, swatch: string | null = null) =>
-    h("tr", {}, h("th", { scope: "row" }, swatch === null ? null : h("i", { class: `swatch ${swatch}`, "aria-hidden": "true" }), word), ...columns.map(cell));
+    h("tr", {}, h("th", { scope: "row" }, swatch === null ? null : h("i", { class: `sample ${swatch}`, "aria-hidden": "true" }), word), ...columns.map(cell));
   const purposes = step.purposes.filter((_, place) => columns.some((it) => (it.held[place]?.[it.peak.point] ?? 0) > 0));
   const heads = columns.map((it) =>
     h("th", { scope: "col", class: "number", text: columns.length === 1 && none === null ? "as asked" : `checkpoints: ${choiceWord("checkpoint", it.checkpoint)}` }));

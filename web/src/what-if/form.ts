@@ -56,7 +56,7 @@ export class Form {
   #policy = h("select", { id: "what-if-policy" }, h("option", { value: "pytorch", text: "pytorch" }));
   #limit = h("input", { type: "text", id: "what-if-limit", spellcheck: "false", autocomplete: "off", placeholder: "none, or 24GiB" });
   #button = h("button", { type: "submit", class: "main", text: "What if?" });
-  #line = h("div", { class: "line" });
+  #line = h("div", { class: "paste" });
 
   constructor(onRun: (request: WhatIfRequest) => void, onError: (text: string) => void) {
     this.#controls = KNOBS.map((knob) => ({ knob, control: control(knob) }));

@@ -140,7 +140,7 @@ class WhatIf {
       this.#result,
       h("div", { class: "head" }, heading, open),
       h("p", { class: "lead", text: meaning(found.info.conf, { was, now, failed, oom }) }),
-      h("dl", { class: "figures" },
+      h("dl", { class: "numbers" },
         figure("Reserved at the peak", bytes(now), `was ${bytes(was)}`),
         figure("Difference", change(now - was), was === now ? "none" : `${percent(now - was, was)} ${now < was ? "less" : "more"}`, now < was ? "less" : now > was ? "more" : ""),
         figure("Allocated at the peak", bytes(found.head.peak.allocated), `was ${bytes(source.head.peak.allocated)}`),
