@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { columns, difference, largest, length, ticks } from "../src/chart/columns.ts";
+import { type Clock, columns as cut, difference, largest, length, ticks, ticksOf } from "../src/chart/columns.ts";
 import type { Recording } from "../src/recording.ts";
 
 /** Levels and beginnings are all that columns look at. */
@@ -14,6 +14,8 @@ function recording(reserved: number[], begin: number[], allocated = reserved): R
     allocations: { length: begin.length, begin: Uint32Array.from(begin) },
   } as unknown as Recording;
 }
+
+const columns = (it: Recording, clock: Clock, until: number, most: number) => cut(it, ticks(it, clock), until, most);
 
 test("the clock counts allocations, without those from before the history", () => {
   const it = recording([5, 5, 9, 9, 12], [0, 2, 4]);
@@ -54,6 +56,17 @@ test("recordings with other segments meet at the same allocation", () => {
   const second = recording([0, 6, 6, 6, 6], [2, 3, 4]);
   const apart = [first, second].map((it) => columns(it, "allocations", 3, 100).reserved);
   assert.deepEqual(difference(apart[0], apart[1]), [4, 2, 0, 0]);
+});
+
+test("a what-if stands where the entries stand that its own stand for", () => {
+  const source = recording([0, 2, 2, 4, 4], []);
+  source.time.set([0, 1, 5, 5]);
+  const whatIf = recording([0, 8, 8, 8, 8, 8], []);
+  // Two entries at the first, one at the second, two at those that share a time.
+  whatIf.time.set([0, 0, 1, 5, 5]);
+  assert.deepEqual([...ticksOf(whatIf, source)], [0, 1, 1, 2, 3, 3]);
+  whatIf.time.set([0, 0, 1, 5, 99]);
+  assert.deepEqual([...ticksOf(whatIf, source)], [0, 1, 1, 2, 3, 4]);
 });
 
 test("the peak is never lost, however few columns there are", () => {

@@ -1,8 +1,9 @@
 // Two recordings on one clock. In: recordings. Out: at most so many columns of each, and their difference.
 //
-// Entries of a what-if, or of another run, are not those of the recording: other segments come and go. What they
-// share are the program's own requests, so "allocations made so far" is the clock on which they can be laid over
-// each other. Allocations from before the history are not counted.
+// Entries of another run are not those of the recording: other segments come and go. What runs share are the
+// program's own requests, so "allocations made so far" is a clock on which they can be laid over each other.
+// Allocations from before the history are not counted. A what-if's entries carry the times of those that they stand
+// for, so it can go by the entries of the recording that it was made from.
 import type { Recording } from "../recording.ts";
 
 export type Clock = "allocations" | "entries" | "time";
@@ -38,6 +39,19 @@ export function ticks(recording: Recording, clock: Clock): Float64Array | Uint32
   return at;
 }
 
+/** Where each moment of a what-if stands among the entries of the recording that it was made from. */
+export function ticksOf(whatIf: Recording, source: Recording): Uint32Array {
+  const at = new Uint32Array(whatIf.entries + 1);
+  let entry = 0;
+  for (let moment = 1; moment <= whatIf.entries; moment += 1) {
+    while (entry < source.entries && source.time[entry] < whatIf.time[moment - 1]) {
+      entry += 1;
+    }
+    at[moment] = Math.min(source.entries, entry + 1);
+  }
+  return at;
+}
+
 /** Where a recording ends on the clock. */
 export function length(recording: Recording, clock: Clock): number {
   if (clock === "entries") {
@@ -53,15 +67,14 @@ export function length(recording: Recording, clock: Clock): number {
   return made;
 }
 
-/** Cuts [0, until] of the clock into at most `most` spans, and takes the most bytes of each. */
-export function columns(recording: Recording, clock: Clock, until: number, most: number): Columns {
-  const wanted = clock === "time" ? most : Math.min(most, Math.floor(until) + 1);
+/** Cuts [0, until] of a clock into at most `most` spans, and takes the most bytes of each. */
+export function columns(recording: Recording, when: Float64Array | Uint32Array, until: number, most: number): Columns {
+  const wanted = when instanceof Uint32Array ? Math.min(most, Math.floor(until) + 1) : most;
   const count = Math.max(1, wanted);
   const wide = until > 0 ? until / Math.max(1, count - 1) : 1;
   const at = Array.from({ length: count }, (_, column) => column * wide);
   const reserved = new Array<number | null>(count).fill(null);
   const allocated = new Array<number | null>(count).fill(null);
-  const when = ticks(recording, clock);
   let column = 0;
   for (let moment = 0; moment <= recording.entries; moment += 1) {
     const place = Math.min(count - 1, Math.floor(when[moment] / wide));

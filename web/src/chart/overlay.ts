@@ -3,7 +3,7 @@ import { fill, h } from "../dom.ts";
 import { bytes, count, duration } from "../format.ts";
 import type { Recording } from "../recording.ts";
 import { Chart, colour, legend, steps } from "./chart.ts";
-import { type Clock, columns, difference, largest, length } from "./columns.ts";
+import { type Clock, columns, difference, largest, length, ticks, ticksOf } from "./columns.ts";
 import { around, upTo } from "./scale.ts";
 
 /** More columns than a wide window has points. */
@@ -69,13 +69,29 @@ export class Overlay {
     );
   }
 
-  /** Lays `second` over `first`. */
+  /** Lays a what-if over what it was made from. */
+  setWhatIf(source: Recording, whatIf: Recording): void {
+    const names: [string, string] = ["as recorded", "what if"];
+    if (source.head.timed) {
+      this.#set(source, whatIf, "entries", names, ticksOf(whatIf, source), source.entries);
+    } else {
+      this.set(source, whatIf, "allocations", names);
+    }
+  }
+
+  /** Lays `second` over `first`, each by its own clock. */
   set(first: Recording, second: Recording, clock: Clock, names: [string, string]): void {
+    const until = Math.max(length(first, clock), length(second, clock));
+    this.#set(first, second, clock, names, ticks(second, clock), until);
+  }
+
+  #set(
+    first: Recording, second: Recording, clock: Clock, names: [string, string], when: Float64Array | Uint32Array, until: number,
+  ): void {
     this.#clock = clock;
     this.#names = names;
-    const until = Math.max(length(first, clock), length(second, clock));
-    const one = columns(first, clock, until, COLUMNS);
-    const two = columns(second, clock, until, COLUMNS);
+    const one = columns(first, ticks(first, clock), until, COLUMNS);
+    const two = columns(second, when, until, COLUMNS);
     this.#at = one.at;
     this.#levels = [one.allocated, two.allocated, one.reserved, two.reserved];
     this.#apart = difference(one.reserved, two.reserved);

@@ -23,6 +23,8 @@ class Compare {
   #app: App;
   #element: HTMLElement;
   #known = new Map<string, Summary>();
+  /** Those that the server has let go: it keeps few what-ifs. */
+  #gone = new Set<string>();
   #loading = false;
   #clock: Clock = "entries";
   #clocks = h("select", { id: "compare-clock" },
@@ -80,7 +82,14 @@ class Compare {
       for (let next = this.#missing()[0]; next !== undefined; next = this.#missing()[0]) {
         const left = this.#missing().length;
         this.#status.textContent = `Reading ${next.name}; ${count(left)} to go…`;
-        this.#known.set(key(next), summary(decode(next, await api.timeline(next.id))));
+        try {
+          this.#known.set(key(next), summary(decode(next, await api.timeline(next.id))));
+        } catch (error) {
+          this.#gone.add(key(next));
+          if (next.kind !== "what-if") {
+            this.#app.attempt(Promise.reject(error));
+          }
+        }
       }
     } finally {
       this.#loading = false;
@@ -95,7 +104,7 @@ class Compare {
   }
 
   #missing(): RecordingInfo[] {
-    return this.#app.recordings.filter((it) => !this.#known.has(key(it)));
+    return this.#app.recordings.filter((it) => !this.#known.has(key(it)) && !this.#gone.has(key(it)));
   }
 
   #all(): Summary[] {

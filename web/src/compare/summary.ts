@@ -2,7 +2,7 @@
 //
 // Ranks come by the dozen: whole recordings are let go once they are summed up.
 import type { RecordingInfo } from "../api.ts";
-import { type Clock, type Columns, columns, length } from "../chart/columns.ts";
+import { type Clock, type Columns, columns, length, ticks } from "../chart/columns.ts";
 import type { Recording } from "../recording.ts";
 
 export const CLOCKS: Clock[] = ["entries", "time", "allocations"];
@@ -26,7 +26,7 @@ export interface Summary {
 export function summary(recording: Recording): Summary {
   const { info, head } = recording;
   const lengths = CLOCKS.map((clock) => [clock, length(recording, clock)] as const);
-  const drawn = lengths.map(([clock, until]) => [clock, columns(recording, clock, until, COLUMNS)] as const);
+  const drawn = lengths.map(([clock, until]) => [clock, columns(recording, ticks(recording, clock), until, COLUMNS)] as const);
   const at = head.peak.reservedAt;
   return {
     info,

@@ -148,7 +148,7 @@ class WhatIf {
       this.#overlay.element,
     );
     this.#result.hidden = false;
-    this.#overlay.set(source, found, "allocations", ["as recorded", "what if"]);
+    this.#overlay.setWhatIf(source, found);
     heading.focus({ preventScroll: true });
     const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
     this.#result.scrollIntoView({ block: "start", behavior: still ? "auto" : "smooth" });
