@@ -26,6 +26,12 @@ export function mountTraining(element: HTMLElement, app: App): void {
   });
 }
 
+/** What was asked, and when a hand moved. */
+interface Move {
+  request: PredictRequest;
+  since: number;
+}
+
 class Training {
   #app: App;
   #element: HTMLElement;
@@ -39,10 +45,9 @@ class Training {
   #figures = h("div", { class: "scrolls" });
   #command = h("div");
   #drawings = new Map<string, Drawing>();
-  #moved = 0;
-  #latest = new Latest<PredictRequest, PredictAnswer>(
-    (request, signal) => api.predict(request, signal),
-    (answer) => this.#show(answer),
+  #latest = new Latest<Move, PredictAnswer>(
+    ({ request }, signal) => api.predict(request, signal),
+    (answer, { since }) => this.#show(answer, since),
     (error) => this.#refuse(error),
   );
 
@@ -54,9 +59,9 @@ class Training {
   async open(): Promise<void> {
     const recipes = await api.recipes();
     this.#controls = new Controls(recipes, () => {
-      this.#moved = performance.now();
+      const since = performance.now();
       // The first change comes from the constructor itself.
-      queueMicrotask(() => this.#controls && this.#latest.put(this.#controls.request()));
+      queueMicrotask(() => this.#controls && this.#latest.put({ request: this.#controls.request(), since }));
     });
     fill(
       this.#element,
@@ -77,7 +82,7 @@ class Training {
     this.#app.say("");
   }
 
-  #show(answer: PredictAnswer): void {
+  #show(answer: PredictAnswer, since: number): void {
     const { step, none, sqrt } = answer;
     const top = most(answer);
     this.#wrong.textContent = "";
@@ -95,7 +100,7 @@ class Training {
     fill(this.#command, copyLine(answer.command));
     // The charts draw in a microtask, which runs before this one.
     queueMicrotask(() => {
-      const took = Math.round(performance.now() - this.#moved);
+      const took = Math.round(performance.now() - since);
       this.#took.textContent = `Predicted and drawn in ${count(took)} ms.`;
       this.#element.dataset["took"] = String(took);
     });
