@@ -115,7 +115,7 @@ export class Chart {
   }
 
   #layout(): uPlot.Options {
-    const { height, series, range, until, says, hooks, together, small } = this.#options;
+    const { height, series, range, until, along, says, hooks, together, small } = this.#options;
     const cursor: uPlot.Cursor = {
       show: small !== true,
       y: false,
@@ -145,7 +145,7 @@ export class Chart {
       },
       axes: this.#axes(),
       legend: { show: false },
-      padding: small === true ? [2, 2, 2, 2] : [8, 8, 0, 0],
+      padding: small === true ? [2, 2, 2, 2] : [8, 8, along ? 0 : 8, 0],
       cursor,
       hooks: listeners,
     };

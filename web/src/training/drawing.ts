@@ -76,6 +76,7 @@ export class Drawing {
       ctx.font = font(u, 600);
       if (!this.#small && ctx.measureText(word).width + 8 * ratio(u) < wide) {
         ctx.fillStyle = colour("--muted");
+        ctx.textAlign = "left";
         ctx.textBaseline = "top";
         ctx.fillText(word, left + 6 * ratio(u), bbox.top + 2 * ratio(u));
       }
@@ -123,6 +124,7 @@ export class Drawing {
     ctx.fillRect(left + 3 * scale, top, wide - 6 * scale, 17 * scale);
     ctx.globalAlpha = 1;
     ctx.fillStyle = colour("--text");
+    ctx.textAlign = "left";
     ctx.textBaseline = "top";
     ctx.fillText(word, left + 6 * scale, top + 2 * scale);
   }
