@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import type { RecordingInfo } from "../src/api.ts";
-import { follow, grown, pause, progress } from "../src/live/follow.ts";
+import { follow, grown, pause, progress, range } from "../src/live/follow.ts";
 import type { Recording } from "../src/recording.ts";
 
 function info(id: number, version: number): RecordingInfo {
@@ -44,4 +44,11 @@ test("progress stays between nothing and all", () => {
 
 test("a server that does not answer is asked less and less often", () => {
   assert.deepEqual([0, 1, 2, 10].map(pause), [1000, 2000, 4000, 16000]);
+});
+
+test("the range of a long loss curve begins at 0 and passes over what is no number", () => {
+  assert.deepEqual(range([]), [0, 1]);
+  assert.deepEqual(range([2, null, NaN, 4]), [0, 4.2]);
+  assert.deepEqual(range([-1, 2]), [-1.05, 2.1]);
+  assert.deepEqual(range(new Array<number>(1_000_000).fill(2)), [0, 2.1]);
 });

@@ -64,7 +64,7 @@ export class Chart {
 
   /** Shows other data; `label` says it to those who do not see it. */
   set(data: Data, label: string): void {
-    this.#drawn.setAttribute("aria-label", label);
+    this.#drawn.setAttribute("aria-label", this.#options.says ? `${label} Arrow keys read values.` : label);
     this.#plot.setData(data as uPlot.AlignedData);
     this.#said.textContent = "";
   }

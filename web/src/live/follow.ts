@@ -40,3 +40,15 @@ export function progress(done: number, of: number): number {
 export function pause(failures: number): number {
   return 1000 * Math.min(16, 2 ** failures);
 }
+
+/** The range of the loss, 0 included; a loss that is no number is passed over. */
+export function range(losses: readonly (number | null)[]): [number, number] {
+  let [least, most] = [0, 0];
+  for (const loss of losses) {
+    if (loss !== null && Number.isFinite(loss)) {
+      least = Math.min(least, loss);
+      most = Math.max(most, loss);
+    }
+  }
+  return least === most ? [0, 1] : [least * 1.05, most * 1.05];
+}

@@ -4,7 +4,7 @@ import type { App } from "../app.ts";
 import { Chart, colour } from "../chart/chart.ts";
 import { fill, h } from "../dom.ts";
 import { bytes, count } from "../format.ts";
-import { follow, grown, pause, progress } from "./follow.ts";
+import { follow, grown, pause, progress, range } from "./follow.ts";
 
 export function mountRun(element: HTMLElement, app: App): void {
   if (app.start.run) {
@@ -75,7 +75,7 @@ class Run {
   }
 
   #range(): [number, number] {
-    return [Math.min(0, ...this.#losses), Math.max(Number.MIN_VALUE, ...this.#losses) * 1.05];
+    return range(this.#losses);
   }
 
   async #reload(): Promise<void> {

@@ -10,6 +10,9 @@ import * as parts from "./parts.ts";
 import { queryFor } from "./query.ts";
 import { readable } from "./readable.ts";
 
+/** Milliseconds for which a run's report stays. */
+const STAYS = 5000;
+
 export function mountReport(element: HTMLElement, app: App): void {
   new ReportPanel(element, app);
 }
@@ -21,13 +24,14 @@ class ReportPanel {
   /** The cause whose blocks are lit up. */
   #cause: Verdict | null = null;
   #asking: Recording | null = null;
+  #later: ReturnType<typeof setTimeout> | undefined;
 
   constructor(element: HTMLElement, app: App) {
     this.#element = element;
     this.#app = app;
     app.store.subscribe((state, before) => {
       if (state.recording !== before.recording && state.recording !== null) {
-        app.attempt(this.#load(state.recording, state.recording.info.id !== before.recording?.info.id));
+        this.#front(state.recording, state.recording.info.id !== before.recording?.info.id);
       }
       if (state.blamed === null && before.blamed !== null) {
         this.#press(null);
@@ -35,13 +39,22 @@ class ReportPanel {
     });
   }
 
-  /** A run's recording grows every second: the report that is there stays until the next one has come. */
-  async #load(recording: Recording, other: boolean): Promise<void> {
+  /** A run's recording grows every second; its report stays for a while, so that one can read and click. */
+  #front(recording: Recording, other: boolean): void {
     if (other) {
+      clearTimeout(this.#later);
+      this.#later = undefined;
       fill(this.#element, h("p", { class: "muted", role: "status", text: "The report is being made…" }));
-    } else if (this.#asking !== null) {
-      return;
+      void this.#load(recording);
+    } else {
+      this.#later ??= setTimeout(() => {
+        this.#later = undefined;
+        void this.#load(this.#app.store.state.recording ?? recording);
+      }, STAYS);
     }
+  }
+
+  async #load(recording: Recording): Promise<void> {
     this.#asking = recording;
     try {
       const report = readable(await api.report(recording.info.id));
@@ -52,10 +65,6 @@ class ReportPanel {
       if (this.#asking === recording) {
         const why = error instanceof Error ? error.message : String(error);
         fill(this.#element, h("p", { class: "muted name", text: `There is no report: ${why}` }));
-      }
-    } finally {
-      if (this.#asking === recording) {
-        this.#asking = null;
       }
     }
   }

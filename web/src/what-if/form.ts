@@ -2,6 +2,7 @@
 import type { WhatIfRequest } from "../api.ts";
 import { copyLine, exportLine } from "../copy.ts";
 import { fill, h } from "../dom.ts";
+import { plain } from "../format.ts";
 import { valueOf, withValue } from "./conf.ts";
 import { parseSize } from "./size.ts";
 
@@ -117,9 +118,11 @@ export class Form {
   #turnKnobs(): void {
     for (const { knob, control } of this.#controls) {
       const value = valueOf(this.#conf.value, knob.key);
-      const known = control instanceof HTMLInputElement || [...control.options].some((it) => it.value === value);
-      if (!known) {
-        control.append(h("option", { value, text: value }));
+      if (control instanceof HTMLSelectElement) {
+        control.querySelector("[data-typed]")?.remove();
+        if (![...control.options].some((it) => it.value === value)) {
+          control.append(h("option", { value, text: plain(value), "data-typed": true }));
+        }
       }
       control.value = value;
     }

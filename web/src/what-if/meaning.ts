@@ -3,6 +3,8 @@ import type { RecordingInfo, WhatIfAnswer } from "../api.ts";
 import { bytes, count, plain } from "../format.ts";
 
 export interface Outcome {
+  /** The limit that was asked about. */
+  limit: number | null;
   was: number;
   now: number;
   /** Requests that failed when it was recorded. */
@@ -21,8 +23,8 @@ export function named(info: Pick<RecordingInfo, "conf">): string {
   return info.conf === "" ? "PyTorch’s defaults" : plain(info.conf);
 }
 
-export function meaning(conf: string, { was, now, failed, oom }: Outcome): string {
-  const under = `Under ${named({ conf })}`;
+export function meaning(conf: string, { limit, was, now, failed, oom }: Outcome): string {
+  const under = `Under ${named({ conf })}${limit === null ? "" : ` and a limit of ${bytes(limit)}`}`;
   if (oom !== null) {
     const again = failed > 0 ? "still fails" : "fails";
     return `${under} the job ${again}: at entry ${count(oom.entry)} a request of ${bytes(oom.bytes)} finds no room. What the program would have done then is not known, so the figures end there.`;

@@ -3,7 +3,7 @@ import { type Tuning, type WhatIfAnswer, type WhatIfRequest, api } from "../api.
 import type { App } from "../app.ts";
 import { Overlay } from "../chart/overlay.ts";
 import { fill, h } from "../dom.ts";
-import { bytes, count } from "../format.ts";
+import { bytes, count, plain } from "../format.ts";
 import type { Recording } from "../recording.ts";
 import { whenShown } from "../shown.ts";
 import { onWhatIf } from "./ask.ts";
@@ -120,14 +120,14 @@ class WhatIf {
     try {
       const answer = await api.whatIf(source.info.id, request);
       this.#app.put(answer.recording);
-      this.#show(source, await this.#app.load(answer.recording.id), answer);
+      this.#show(source, await this.#app.load(answer.recording.id), answer, request.limit);
       this.#app.say("");
     } finally {
       this.#form.busy(false);
     }
   }
 
-  #show(source: Recording, found: Recording, answer: WhatIfAnswer): void {
+  #show(source: Recording, found: Recording, answer: WhatIfAnswer, limit: number | null): void {
     const { recordedPeak: was, reservedPeak: now, oom } = answer;
     const failed = source.head.ooms.length;
     const open = h("button", { type: "button", text: "Open its timeline" });
@@ -135,16 +135,16 @@ class WhatIf {
       location.hash = "memory";
       this.#app.attempt(this.#app.show(found.info.id));
     });
-    const heading = h("h2", { tabindex: -1, text: named(found.info) });
+    const heading = h("h2", { tabindex: -1, class: "name", text: plain(found.info.name).replace(/^what if: /, "") });
     fill(
       this.#result,
       h("div", { class: "head" }, heading, open),
-      h("p", { class: "lead", text: meaning(found.info.conf, { was, now, failed, oom }) }),
+      h("p", { class: "lead", text: meaning(found.info.conf, { limit, was, now, failed, oom }) }),
       h("dl", { class: "numbers" },
         figure("Reserved at the peak", bytes(now), `was ${bytes(was)}`),
         figure("Difference", change(now - was), was === now ? "none" : `${percent(now - was, was)} ${now < was ? "less" : "more"}`, now < was ? "less" : now > was ? "more" : ""),
         figure("Allocated at the peak", bytes(found.head.peak.allocated), `was ${bytes(source.head.peak.allocated)}`),
-        figure("Failed requests", oom === null ? "none" : "ends by one", failed === 0 ? "none before" : `${count(failed)} before`, oom === null ? "" : "more")),
+        figure("Failed requests", oom === null ? "none" : "ends the job", failed === 0 ? "none before" : `${count(failed)} before`, oom === null ? "" : "more")),
       this.#overlay.element,
     );
     this.#result.hidden = false;
