@@ -204,7 +204,8 @@ pub(crate) fn describe(text: &mut String, outcome: &Outcome) {
     let waste = outcome.waste();
     let _ = writeln!(text, "waste      {waste:>12.2}  (peak reserved ÷ peak requested)");
     if let (Some(phase), Some(line)) = (outcome.peak_phase, &outcome.peak_line) {
-        let _ = writeln!(text, "\nallocated at the peak, in {}, by {line}", phase.name().bold());
+        let _ = writeln!(text, "\nallocated at the peak, in {},", phase.name().bold());
+        let _ = writeln!(text, "by {line}:");
     }
     for (role, bytes) in outcome.breakdown.iter().filter(|it| it.1 > 0) {
         let share = *bytes as f64 / outcome.allocated_peak.max(1) as f64 * 100.0;
@@ -215,6 +216,22 @@ pub(crate) fn describe(text: &mut String, outcome: &Outcome) {
         let [peak, end] =
             [phase.allocated_peak, phase.allocated_end].map(|it| Bytes(it).to_string());
         let _ = writeln!(text, "{:<11}{peak:>12}{end:>14}", phase.phase.name());
+    }
+}
+
+/// Commands longer than this have what they are for below them: chosen, both fit into 120 columns.
+const WIDE: usize = 80;
+
+/// The last lines: commands, and what each is for.
+pub(crate) fn try_next(text: &mut String, lines: &[(String, &str)]) {
+    let _ = writeln!(text, "\n{}", "try next:".bold());
+    let width = lines.iter().map(|it| it.0.len()).max().unwrap_or(0);
+    for (command, why) in lines {
+        let _ = if width <= WIDE {
+            writeln!(text, "  {command:<width$}  {why}")
+        } else {
+            writeln!(text, "  {command}\n      {why}")
+        };
     }
 }
 
@@ -253,9 +270,10 @@ pub(crate) fn does_not_fit(
             let _ = writeln!(text, "  {command}");
         }
         _ => {
+            let what = if options.recipe().trains() { "model" } else { "simulation" };
             let _ = writeln!(
                 text,
-                "no technique and no smaller batch fits: the model itself is too large"
+                "no technique and no smaller batch fits: the {what} itself is too large"
             );
         }
     }

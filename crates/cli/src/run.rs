@@ -4,7 +4,6 @@ use std::fmt::Write;
 use std::time::Instant;
 
 use clap::Args;
-use owo_colors::OwoColorize;
 use tonnage::Bytes;
 use tonnage::plan::{Checkpoint, DeviceKind, Error, Options, Outcome, Symbols, predict, train};
 use tonnage::tensor::Device;
@@ -13,7 +12,7 @@ use crate::Answer;
 use crate::live::{Live, Shown};
 use crate::output::{print, print_json};
 use crate::progress::Progress;
-use crate::recipe::{Flags, command, describe, does_not_fit, parameters, title};
+use crate::recipe::{Flags, command, describe, does_not_fit, parameters, title, try_next};
 
 /// Train a recipe, and show where the memory went
 ///
@@ -88,7 +87,7 @@ fn train_and_tell(
     describe_losses(&mut text, &outcome);
     text.push('\n');
     describe(&mut text, &outcome);
-    what_next(&mut text, options);
+    what_next(&mut text, options, kind);
     print(&text)?;
     Ok(Answer::Yes)
 }
@@ -138,10 +137,11 @@ fn describe_losses(text: &mut String, outcome: &Outcome) {
     }
 }
 
-fn what_next(text: &mut String, options: &Options) {
-    let _ = writeln!(text, "\n{}", "try next:".bold());
+fn what_next(text: &mut String, options: &Options, kind: DeviceKind) {
     let mut lines = Vec::new();
-    let with = |flags: &str| format!("{} {flags}", command("run", options));
+    // What was not computed may be too large for this machine.
+    let device = if kind == DeviceKind::Dry { " --device dry" } else { "" };
+    let with = |flags: &str| format!("{} {flags}{device}", command("run", options));
     lines.push((command("predict", options), "the same bytes, without running"));
     if options.recipe().trains() && options.checkpoint == Checkpoint::None {
         lines.push((with("--checkpoint sqrt"), "recompute instead of keeping"));
@@ -157,8 +157,5 @@ fn what_next(text: &mut String, options: &Options) {
     }
     let xl = "tonnage predict gpt2 --layers 48 --width 1600 --seq 1024 --batch 8 --fit 80GiB";
     lines.push((xl.to_owned(), "what of GPT-2 XL fits"));
-    let width = lines.iter().map(|it| it.0.len()).max().unwrap_or(0);
-    for (command, why) in lines {
-        let _ = writeln!(text, "  {command:<width$}  {why}");
-    }
+    try_next(text, &lines);
 }
