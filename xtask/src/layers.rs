@@ -5,17 +5,17 @@ use std::collections::BTreeSet;
 use crate::shell::root;
 
 /// The crates, lowest first. A crate may use those before it, never those after.
-const LAYERS: [&str; 15] = [
+const LAYERS: [&str; 16] = [
     "fake-cuda",
     "events",
     "snapshot",
     "device",
     "engine",
     "monitor",
-    "memory",
-    "tensor",
     "replay",
     "analysis",
+    "memory",
+    "tensor",
     "page",
     "export",
     "plan",

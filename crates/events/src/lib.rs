@@ -28,12 +28,20 @@ pub mod trace;
 
 pub mod stacks;
 
+// Of these, the line of the user's program.
+mod call_site;
+
 // The state of a moment.
 pub mod snapshot;
 
+// Text from strangers.
+pub mod text;
+
 pub use bytes::{Bytes, ParseBytesError};
+pub use call_site::call_site;
 pub use event::{BlockEvent, Event, SegmentEvent, SplitChange};
 pub use ids::{Address, DeviceId, PoolId, PoolKind, StreamId};
 pub use snapshot::{BlockState, SnapshotBlock, SnapshotSegment};
 pub use stacks::{Frame, StackId, Stacks};
+pub use text::{is_hidden, plain};
 pub use trace::{Action, TraceEntry};
