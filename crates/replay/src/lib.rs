@@ -14,4 +14,8 @@ pub mod tune;
 
 mod outcome;
 
+// The engine's own history, as a recording.
+mod own_snapshot;
+
 pub use outcome::{Difference, HistoryKind, Outcome};
+pub use own_snapshot::snapshot_file;

@@ -6,12 +6,12 @@
 
 use tonnage_engine::{Context, RecordOptions};
 use tonnage_events::{Action, DeviceId, StackId};
-use tonnage_memory::snapshot_file;
 use tonnage_snapshot::SnapshotFile;
 
 use super::run::Run;
 use super::{Prediction, WhatIf};
 use crate::job::{Call, Job, Step};
+use crate::snapshot_file;
 
 impl WhatIf {
     /// Serves the job, and says how that goes and what a snapshot at its end would hold. `file` and `ordinal` are
