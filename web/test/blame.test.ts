@@ -15,7 +15,7 @@ function recording(rows: Row[], segments: number[] = []): Recording {
   const column = (of: (row: Row) => number) => Float64Array.from(rows, of);
   return {
     entries: ENTRIES,
-    head: { sites: [null, { file: "a.py", line: 1, function: "f" }, { file: "b.py", line: 2, function: "g" }] },
+    head: { iterations: [], sites: [null, { file: "a.py", line: 1, function: "f" }, { file: "b.py", line: 2, function: "g" }] },
     allocations: {
       length: rows.length,
       address: column((it) => it.address), size: column((it) => it.size),
@@ -56,6 +56,17 @@ test("a leak is what its lines ask for and nothing frees", () => {
   assert.deepEqual(rowsOf("longer_inputs", it, from), [3]);
   const found = blamed(from, { cause: "leak" } as Verdict, it);
   assert.deepEqual([found.from, found.to], [0, ENTRIES + 1]);
+});
+
+test("a leak that the end of the program frees is one all the same", () => {
+  const it = recording([
+    { address: 0, size: 8, begin: 5, end: 95, site: 1 }, { address: 8, size: 8, begin: 15, end: 95, site: 1 },
+    { address: 16, size: 8, begin: 15, end: 25, site: 1 }, { address: 24, size: 8, begin: 15, end: 38, site: 1 },
+    { address: 32, size: 8, begin: 85, end: 95, site: 1 }, { address: 40, size: 8, begin: 85, end: NEVER, site: 1 },
+  ]);
+  it.head.iterations = [10, 20, 40, 80];
+  const from = report({ growth: { lines: [{ line: "a.py:1", kind: "leak" }] } } as unknown as Report);
+  assert.deepEqual(rowsOf("leak", it, from), [1, 5]);
 });
 
 test("a leak without stacks is found by what has no line", () => {

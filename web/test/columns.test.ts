@@ -59,14 +59,30 @@ test("recordings with other segments meet at the same allocation", () => {
 });
 
 test("a what-if stands where the entries stand that its own stand for", () => {
-  const source = recording([0, 2, 2, 4, 4], []);
+  const source = recording([0, 2, 2, 4, 4], [1]);
   source.time.set([0, 1, 5, 5]);
-  const whatIf = recording([0, 8, 8, 8, 8, 8], []);
+  const whatIf = recording([0, 8, 8, 8, 8, 8], [1]);
   // Two entries at the first, one at the second, two at those that share a time.
   whatIf.time.set([0, 0, 1, 5, 5]);
-  assert.deepEqual([...ticksOf(whatIf, source)], [0, 1, 1, 2, 3, 3]);
+  assert.deepEqual([...ticksOf(whatIf, source, false)], [0, 1, 1, 2, 3, 3]);
+  assert.deepEqual([...ticksOf(whatIf, source, true)], [0, 1, 1, 2, 3, 4]);
   whatIf.time.set([0, 0, 1, 5, 99]);
-  assert.deepEqual([...ticksOf(whatIf, source)], [0, 1, 1, 2, 3, 4]);
+  assert.deepEqual([...ticksOf(whatIf, source, false)], [0, 1, 1, 2, 3, 4]);
+});
+
+test("times of a what-if that begins at a later entry count from there", () => {
+  // The recording obtains a segment first, 7 before its first request; the what-if's begins with the request.
+  const source = recording([0, 2, 2, 2], [2]);
+  source.time.set([0, 7, 9]);
+  const whatIf = recording([0, 2, 2], [1]);
+  whatIf.time.set([0, 2]);
+  assert.deepEqual([...ticksOf(whatIf, source, false)], [0, 2, 3]);
+  // What was there before comes at the first entry of both.
+  const cut = recording([2, 2, 2, 4], [0, 3]);
+  cut.time.set([0, 7, 9]);
+  const again = recording([0, 2, 4], [1, 2]);
+  again.time.set([0, 9]);
+  assert.deepEqual([...ticksOf(again, cut, false)], [0, 1, 3]);
 });
 
 test("the peak is never lost, however few columns there are", () => {

@@ -39,17 +39,36 @@ export function ticks(recording: Recording, clock: Clock): Float64Array | Uint32
   return at;
 }
 
-/** Where each moment of a what-if stands among the entries of the recording that it was made from. */
-export function ticksOf(whatIf: Recording, source: Recording): Uint32Array {
+/**
+ * Where each moment of a what-if stands among the entries of the recording that it was made from. One that went
+ * through to the end lasts as long as the recording does.
+ */
+export function ticksOf(whatIf: Recording, source: Recording, whole: boolean): Uint32Array {
   const at = new Uint32Array(whatIf.entries + 1);
+  const apart = (beginning(source) ?? 0) - (beginning(whatIf) ?? 0);
   let entry = 0;
   for (let moment = 1; moment <= whatIf.entries; moment += 1) {
-    while (entry < source.entries && source.time[entry] < whatIf.time[moment - 1]) {
+    while (entry < source.entries && source.time[entry] < whatIf.time[moment - 1] + apart) {
       entry += 1;
     }
     at[moment] = Math.min(source.entries, entry + 1);
   }
+  if (whole) {
+    at[whatIf.entries] = source.entries;
+  }
   return at;
+}
+
+/**
+ * When the program first asked for something. Times count from the first entry, which may be a segment's that the
+ * other has not; what was there before the history comes at its very beginning.
+ */
+function beginning({ time, allocations }: Recording): number | null {
+  let first = Infinity;
+  for (let row = 0; row < allocations.length; row += 1) {
+    first = Math.min(first, allocations.begin[row]);
+  }
+  return first > 0 && first <= time.length ? time[first - 1] : null;
 }
 
 /** Where a recording ends on the clock. */

@@ -69,11 +69,11 @@ export class Overlay {
     );
   }
 
-  /** Lays a what-if over what it was made from. */
-  setWhatIf(source: Recording, whatIf: Recording): void {
+  /** Lays a what-if over what it was made from. `whole` if it went through to the end. */
+  setWhatIf(source: Recording, whatIf: Recording, whole: boolean): void {
     const names: [string, string] = ["as recorded", "what if"];
     if (source.head.timed) {
-      this.#set(source, whatIf, "entries", names, ticksOf(whatIf, source), source.entries);
+      this.#set(source, whatIf, "entries", names, ticksOf(whatIf, source, whole), source.entries);
     } else {
       this.set(source, whatIf, "allocations", names);
     }

@@ -34,8 +34,9 @@ export function blamed(report: Report, cause: Verdict, recording: Recording): Bl
     }
     case "leak": {
       const sites = lines("leak");
-      const rows = select(recording, (row, { begin, end, site }) => begin[row] > 0 && end[row] > entries && sites.has(site[row]));
-      return { rows, moment: entries, from: 0, to: entries + 1, words: "what these lines ask for and nothing frees" };
+      const stays = outliving(recording);
+      const rows = select(recording, (row, { site }) => sites.has(site[row]) && stays(row));
+      return { rows, moment: reserved, from: 0, to: entries + 1, words: "what these lines ask for and the next iterations do not free" };
     }
     case "longer_inputs": {
       const sites = lines("longer_inputs");
@@ -83,6 +84,31 @@ function select({ allocations }: Recording, takes: (row: number, rows: Rows) => 
 
 export function liveAt(recording: Recording, moment: number): Set<number> {
   return select(recording, (row, { begin, end }) => begin[row] <= moment && moment < end[row]);
+}
+
+/**
+ * Tells rows that outlive the iteration after their own. A program that ends frees what it leaked, so that nothing
+ * frees a block before the end is not asked for, unless there are no iterations to tell it by.
+ */
+function outliving({ head, entries, allocations: { begin, end } }: Recording): (row: number) => boolean {
+  const { iterations } = head;
+  if (iterations.length === 0) {
+    return (row) => begin[row] > 0 && end[row] > entries;
+  }
+  return (row) => {
+    // The first iteration that begins after the row.
+    let [low, high] = [0, iterations.length];
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (iterations[middle] < begin[row]) {
+        low = middle + 1;
+      } else {
+        high = middle;
+      }
+    }
+    const until = iterations[low + 1] ?? entries;
+    return begin[row] > iterations[0] && end[row] > until;
+  };
 }
 
 /** Rows whose segment has no other block in use. */

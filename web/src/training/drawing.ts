@@ -37,7 +37,7 @@ export class Drawing {
       range: () => upTo(this.#most * (small ? 1 : 1.06)),
       ...(small ? {} : { says: (index: number) => this.#say(index) }),
       series: [...areas, { stroke: () => colour("--reserved"), width: 1.5, paths: steps(), points: { show: false } }],
-      hooks: { drawClear: [(u) => this.#shade(u)], draw: [(u) => this.#mark(u)] },
+      hooks: { drawClear: [(u) => this.#shade(u)], draw: [(u) => this.#mark(u), ...(small ? [] : [(u: uPlot) => this.#names(u)])] },
     });
     this.element = this.#chart.element;
     this.set(step, most);
@@ -61,27 +61,54 @@ export class Drawing {
     return `${phaseAt(this.#step, point)}: ${whole}: ${held}`;
   }
 
-  /** Every other phase on another ground, its name on top. */
+  /** Every other phase on another ground. */
   #shade(u: uPlot): void {
     const { ctx, bbox } = u;
     ctx.save();
-    this.#step.phases.forEach(({ name, begin, end }, number) => {
-      const left = Math.max(bbox.left, u.valToPos(begin, "x", true));
-      const wide = Math.min(bbox.left + bbox.width, u.valToPos(end, "x", true)) - left;
-      if (number % 2 === 1) {
-        ctx.fillStyle = colour("--panel");
+    ctx.fillStyle = colour("--panel");
+    for (const { left, wide, dark } of this.#phases(u)) {
+      if (dark) {
         ctx.fillRect(left, bbox.top, wide, bbox.height);
       }
-      const word = phaseName(name);
-      ctx.font = font(u, 600);
-      if (!this.#small && ctx.measureText(word).width + 8 * ratio(u) < wide) {
-        ctx.fillStyle = colour("--muted");
-        ctx.textAlign = "left";
-        ctx.textBaseline = "top";
-        ctx.fillText(word, left + 6 * ratio(u), bbox.top + 2 * ratio(u));
-      }
-    });
+    }
     ctx.restore();
+  }
+
+  /** The name of each phase on top of it; of one that asks for no memory, along the line where it is. */
+  #names(u: uPlot): void {
+    const { ctx, bbox } = u;
+    const scale = ratio(u);
+    ctx.save();
+    ctx.font = font(u, 600);
+    ctx.textAlign = "left";
+    ctx.textBaseline = "top";
+    for (const { word, left, wide, dark } of this.#phases(u)) {
+      const room = ctx.measureText(word).width + 8 * scale;
+      if (wide <= scale) {
+        ctx.fillStyle = colour("--muted");
+        ctx.fillRect(left, bbox.top, scale, bbox.height);
+        ctx.save();
+        ctx.translate(left - 15 * scale, bbox.top + room);
+        ctx.rotate(-Math.PI / 2);
+        ctx.fillText(word, 0, 0);
+        ctx.restore();
+      } else if (room < wide) {
+        ctx.fillStyle = colour(dark ? "--panel" : "--back");
+        ctx.fillRect(left + 3 * scale, bbox.top + scale, room, 15 * scale);
+        ctx.fillStyle = colour("--muted");
+        ctx.fillText(word, left + 6 * scale, bbox.top + 2 * scale);
+      }
+    }
+    ctx.restore();
+  }
+
+  #phases(u: uPlot): { word: string; left: number; wide: number; dark: boolean }[] {
+    const { left: first, width } = u.bbox;
+    return this.#step.phases.map(({ name, begin, end }, number) => {
+      const left = Math.max(first, u.valToPos(begin, "x", true));
+      const wide = Math.max(0, Math.min(first + width, u.valToPos(end, "x", true)) - left);
+      return { word: phaseName(name), left, wide, dark: number % 2 === 1 };
+    });
   }
 
   #mark(u: uPlot): void {

@@ -148,7 +148,7 @@ class WhatIf {
       this.#overlay.element,
     );
     this.#result.hidden = false;
-    this.#overlay.setWhatIf(source, found);
+    this.#overlay.setWhatIf(source, found, oom === null);
     heading.focus({ preventScroll: true });
     const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
     this.#result.scrollIntoView({ block: "start", behavior: still ? "auto" : "smooth" });
