@@ -74,5 +74,7 @@ planted! {
     sizes_over_a_power_of_two_are_rounded: rounded_sizes;
     a_model_that_is_large_is_need: true_need;
     a_way_back_through_equal_layers_is_need: one_way_back;
+    one_step_through_equal_layers_is_need: one_step;
+    one_pass_through_equal_layers_is_need: one_forward;
     what_others_hold_is_outside: outside;
 }

@@ -1,7 +1,6 @@
 //! What every verb writes with: standard output that may be closed early, errors, files that are
 //! written whole or not at all, and text from strangers made harmless.
 
-use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{BufWriter, ErrorKind, Write};
@@ -11,6 +10,8 @@ use std::sync::{Mutex, Once, PoisonError};
 use anyhow::Context;
 use owo_colors::OwoColorize;
 use tempfile::NamedTempFile;
+use tonnage::events::is_hidden;
+pub(crate) use tonnage::events::plain;
 
 /// Writes to standard output, with colours only where they can be seen. A reader that has gone away,
 /// as `head` does, is no error.
@@ -27,8 +28,10 @@ pub(crate) fn print_json(json: &str) -> anyhow::Result<()> {
     let mut text = String::with_capacity(json.len() + 1);
     for c in json.chars() {
         // Only strings can hold these, and there the escape means the same.
-        if c != '\n' && is_unsafe(c) {
-            let _ = write!(text, "\\u{:04x}", u32::from(c));
+        if c != '\n' && is_hidden(c) {
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                let _ = write!(text, "\\u{unit:04x}");
+            }
         } else {
             text.push(c);
         }
@@ -49,28 +52,6 @@ pub(crate) fn error(error: &anyhow::Error) {
 pub(crate) fn warning(text: &str) {
     // Whoever cannot be told is not listening.
     let _ = writeln!(anstream::stderr(), "{} {}", "warning:".yellow().bold(), plain(text));
-}
-
-/// Text from a file, safe to show: what could command a terminal or reorder a line is spelled out.
-pub(crate) fn plain(text: &str) -> Cow<'_, str> {
-    if !text.contains(is_unsafe) {
-        return Cow::Borrowed(text);
-    }
-    let mut safe = String::with_capacity(text.len());
-    for c in text.chars() {
-        if is_unsafe(c) {
-            safe.extend(c.escape_unicode());
-        } else {
-            safe.push(c);
-        }
-    }
-    Cow::Owned(safe)
-}
-
-/// Control characters of both sets, separators of lines, and marks that change the direction of text.
-fn is_unsafe(c: char) -> bool {
-    c.is_control()
-        || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// A number with its thousands apart: 52,669.

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 use tonnage_device::DeviceError;
-use tonnage_events::{Address, Bytes, DeviceId, PoolId, PoolKind, StreamId};
+use tonnage_events::{Address, Bytes, DeviceId, PoolId, PoolKind, StreamId, plain};
 
-use crate::oom_verdict::OomVerdict;
+use crate::oom_verdict::{Diagnosis, OomVerdict};
 
 /// An allocation that could not be served. The allocator is as usable as before.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -111,8 +111,10 @@ pub struct OutOfMemory {
     pub largest_cached: Option<CachedBlock>,
     /// The largest block that waits for events.
     pub largest_pending: Option<PendingBlock>,
-    /// Need or waste, and whose.
+    /// Need or waste, and whose, as far as the moment tells.
     pub verdict: OomVerdict,
+    /// The same as the history tells it; none if no one looked at that, as an engine by itself does not.
+    pub diagnosis: Option<Diagnosis>,
     /// The file that a snapshot of this moment was written to, or why that failed; none if no one asked
     /// for one.
     pub snapshot: Option<Result<PathBuf, String>>,
@@ -236,6 +238,7 @@ impl OutOfMemory {
 
 impl std::error::Error for OutOfMemory {}
 
+/// At most twelve lines.
 impl fmt::Display for OutOfMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
@@ -268,15 +271,30 @@ impl fmt::Display for OutOfMemory {
                 " Try `expandable_segments:True`: enough is cached in all, only not in one piece."
             )?;
         }
-        write!(f, "\n{}", self.verdict)?;
+        match &self.diagnosis {
+            Some(diagnosis) => {
+                write!(f, "\n{diagnosis}")?;
+                self.verdict.holders(f)?;
+            }
+            None => write!(f, "\n{}", self.verdict)?,
+        }
         match &self.snapshot {
             None => Ok(()),
-            Some(Ok(path)) => write!(
-                f,
-                "\nA snapshot of this moment is in {0}: `tonnage report {0}` says more.",
-                path.display()
-            ),
-            Some(Err(why)) => write!(f, "\nA snapshot of this moment could not be written: {why}"),
+            Some(Ok(path)) => {
+                let path = path.display().to_string();
+                // The one thing of the moment that the file does not say.
+                let outside = self.diagnosis.as_ref().is_some_and(|it| it.cause == "outside");
+                let total = self.device_total;
+                let total = if outside { format!(" --total {total}") } else { String::new() };
+                write!(
+                    f,
+                    "\nA snapshot of this moment is in {0}: `tonnage report {0}{total}` says more.",
+                    plain(&path)
+                )
+            }
+            Some(Err(why)) => {
+                write!(f, "\nA snapshot of this moment could not be written: {}", plain(why))
+            }
         }
     }
 }

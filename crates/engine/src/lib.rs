@@ -81,7 +81,7 @@ pub use error::{
     RecordStreamError,
 };
 pub use history::{Context, History, RecordOptions, StackDepth, system_time_us};
-pub use oom_verdict::OomVerdict;
+pub use oom_verdict::{Diagnosis, OomVerdict};
 pub use policy::Policy;
 pub use pool::{PoolError, StreamFilter};
 pub use restore::{RestoreError, Start};

@@ -2,12 +2,13 @@
 //!
 //! In:  the segments, the stream of the request, the settings, the stacks.
 //! Out: an [`OomVerdict`] of a few lines. No replay, one pass over the blocks. The kinds are those of
-//!      `tonnage report`, which also knows what came before.
+//!      `tonnage report`, which also knows what came before: a [`Diagnosis`] is its verdict, made by whoever has
+//!      the history and time to look at it.
 
 use std::fmt;
 
 use rustc_hash::FxHashMap;
-use tonnage_events::{BlockState, Bytes, SnapshotSegment, StackId, Stacks, StreamId};
+use tonnage_events::{BlockState, Bytes, SnapshotSegment, StackId, Stacks, StreamId, plain};
 
 use crate::config::Config;
 
@@ -93,7 +94,33 @@ impl OomVerdict {
     }
 }
 
-/// At most eight lines.
+/// The verdict that `tonnage report` reaches on the snapshot of the moment, from the history up to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Diagnosis {
+    /// The cause, by the name that the report's JSON has for it.
+    pub cause: &'static str,
+    /// Its bytes.
+    pub bytes: u64,
+    /// The line to blame, as `file:line`; none unless stacks are recorded.
+    pub line: Option<String>,
+    /// What it means: one sentence.
+    pub text: String,
+    /// The change that helps most, if there is one, and what it saves.
+    pub advice: Option<String>,
+}
+
+/// Two lines at most.
+impl fmt::Display for Diagnosis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Verdict: {}: {}", self.cause, plain(&self.text))?;
+        match &self.advice {
+            Some(advice) => write!(f, "\n  what helps most: {}", plain(advice)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// At most five lines.
 impl fmt::Display for OomVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.cause() {
@@ -115,8 +142,15 @@ impl fmt::Display for OomVerdict {
                 Bytes(self.requested)
             )?,
         }
+        self.holders(f)
+    }
+}
+
+impl OomVerdict {
+    /// Who holds the live bytes, and of what kinds the rest is: at most four lines, each after a line feed.
+    pub(crate) fn holders(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (line, bytes) in &self.lines {
-            write!(f, "\n  {:>11} live from {line}", Bytes(*bytes).to_string())?;
+            write!(f, "\n  {:>11} live from {}", Bytes(*bytes).to_string(), plain(line))?;
         }
         if !self.waste.is_empty() {
             let kinds = self.waste.iter().map(|&(kind, bytes)| format!("{kind} {}", Bytes(bytes)));

@@ -223,6 +223,7 @@ impl<D: Device> Engine<D> {
             largest_cached: None,
             largest_pending: None,
             verdict: OomVerdict::default(),
+            diagnosis: None,
             snapshot: None,
         };
         if self.explains {

@@ -23,16 +23,22 @@ pub struct Snapshot {
 impl<D: Device> Engine<D> {
     /// The state and the history now. The history notes it, so it shows in the next snapshot.
     pub fn snapshot(&mut self) -> Snapshot {
+        let snapshot = self.look();
+        let active = self.stats().active_bytes.all.current.cast_unsigned();
+        self.emit(&Event::Snapshot { active }, None);
+        snapshot
+    }
+
+    /// The same without a note in the history.
+    #[must_use]
+    pub fn look(&self) -> Snapshot {
         let history = self.history();
-        let snapshot = Snapshot {
+        Snapshot {
             segments: self.segments(),
             entries: history.map_or_else(Vec::new, |history| history.entries().copied().collect()),
             stacks: history.map(|history| history.stacks().clone()).unwrap_or_default(),
             config: self.config.clone(),
-        };
-        let active = self.stats().active_bytes.all.current.cast_unsigned();
-        self.emit(&Event::Snapshot { active }, None);
-        snapshot
+        }
     }
 
     /// The segments and their blocks now, by ascending address.

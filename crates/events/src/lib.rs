@@ -31,9 +31,13 @@ pub mod stacks;
 // The state of a moment.
 pub mod snapshot;
 
+// Text from strangers.
+pub mod text;
+
 pub use bytes::{Bytes, ParseBytesError};
 pub use event::{BlockEvent, Event, SegmentEvent, SplitChange};
 pub use ids::{Address, DeviceId, PoolId, PoolKind, StreamId};
 pub use snapshot::{BlockState, SnapshotBlock, SnapshotSegment};
 pub use stacks::{Frame, StackId, Stacks};
+pub use text::{is_hidden, plain};
 pub use trace::{Action, TraceEntry};

@@ -13,7 +13,7 @@ use tonnage_events::{Bytes, DeviceId, ParseBytesError, StreamId};
 use crate::any_device::AnyDevice;
 use crate::block::Block;
 use crate::current::current_stream_of;
-use crate::oom::snapshot_from_env;
+use crate::oom::{Allowance, snapshot_from_env};
 use crate::pinned::PinnedPool;
 use crate::stream::Stream;
 use crate::sync::{Arc, Mutex, lock};
@@ -90,6 +90,8 @@ pub(crate) struct Shared {
     pub(crate) pinned: PinnedPool,
     /// Where to save a snapshot when a request fails.
     pub(crate) snapshot_on_oom: Option<PathBuf>,
+    /// Time left to explain failures.
+    pub(crate) explaining: Mutex<Allowance>,
 }
 
 impl Drop for Shared {
@@ -173,6 +175,7 @@ impl Device {
             parked: Mutex::new(None),
             pinned: PinnedPool::default(),
             snapshot_on_oom: options.snapshot_on_oom.or_else(snapshot_from_env),
+            explaining: Mutex::new(Allowance::new()),
         };
         Self { shared: Arc::new(shared), id, kind }
     }

@@ -43,11 +43,17 @@ fn failed(it: &OomReport) -> Markup {
                 (part("reserved", it.reserved)) (part("live", it.requested)) (part("pending", it.pending))
                 (part("cached", it.cached)) (part("largest free block", it.largest_free))
                 (part("free on the device", it.device_free))
-                @if let Some(outside) = it.outside { (part("outside this allocator", outside)) }
+                @if let Some(outside) = it.outside {
+                    (part(if it.outside_at_least { "outside this allocator, at least" } else { "outside this allocator" }, outside))
+                }
             }
             @if !it.would_have.is_empty() {
                 p { "What would have helped:" }
                 ul { @for would in &it.would_have { li { (sentence(would)) } } }
+            }
+            @if !it.would_not_have.is_empty() {
+                p { "What would not:" }
+                ul { @for would_not in &it.would_not_have { li { (sentence(would_not)) } } }
             }
         }
     }

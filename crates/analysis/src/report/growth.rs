@@ -13,9 +13,10 @@ use rustc_hash::FxHashMap;
 use serde::Serialize;
 use tonnage_events::StackId;
 
-use super::fate::{Fate, fates, in_loop, iteration_of};
+use super::fate::{Fate, fates, iteration_of};
 use super::iterations::{IterationSource, Iterations, before};
 use super::lines::Lines;
+use super::one_pass::is_one_pass;
 use crate::device_view::DeviceView;
 use crate::levels::Levels;
 use crate::lifetimes::{Lifetime, Lifetimes, Moment};
@@ -78,11 +79,14 @@ pub struct Growth {
     pub leak_at_peak: u64,
     /// The most that an iteration asks for beyond the first steady one.
     pub longer_inputs: u64,
+    /// Whether that iteration is also the one where most is live, or nearly: else longer inputs limit nothing.
+    #[serde(skip)]
+    pub(super) longest_is_largest: bool,
     /// The first steady iteration, from 0.
     pub steady: usize,
     /// The iteration that asks for most, from 0.
     pub longest: usize,
-    /// Reserved memory gained since the first iteration that neither explains.
+    /// Reserved memory gained since the first iteration that more live bytes do not explain.
     pub fragmentation: u64,
     /// The lines that leak or grow, largest first.
     pub lines: Vec<GrowingLine>,
@@ -137,27 +141,32 @@ impl Grown {
         lines: &mut Lines<'_>,
     ) -> Self {
         let iterations = Iterations::find(device, lifetimes, live);
-        let Some(loops) = &iterations else {
-            let growth = Growth {
-                kind: GrowthKind::Unknown,
-                told_by: None,
-                iterations: 0,
-                leak_per_iteration: 0,
-                leak: 0,
-                leak_at_peak: 0,
-                longer_inputs: 0,
-                steady: 0,
-                longest: 0,
-                fragmentation: 0,
-                lines: Vec::new(),
-                each: Vec::new(),
-            };
-            let fates = vec![Fate::Passes; lifetimes.len()];
-            return Self { growth, iterations, fates };
-        };
+        let Some(loops) = &iterations else { return Self::without_iterations(lifetimes) };
         let fates = fates(lifetimes, loops);
         let growth = grow(device, lifetimes, levels, live, peak, loops, &fates, lines);
+        if growth.leak > 0 && is_one_pass(lifetimes, loops, &fates) {
+            return Self::without_iterations(lifetimes);
+        }
         Self { growth, iterations, fates }
+    }
+
+    fn without_iterations(lifetimes: &Lifetimes) -> Self {
+        let growth = Growth {
+            kind: GrowthKind::Unknown,
+            told_by: None,
+            iterations: 0,
+            leak_per_iteration: 0,
+            leak: 0,
+            leak_at_peak: 0,
+            longer_inputs: 0,
+            longest_is_largest: false,
+            steady: 0,
+            longest: 0,
+            fragmentation: 0,
+            lines: Vec::new(),
+            each: Vec::new(),
+        };
+        Self { growth, iterations: None, fates: vec![Fate::Passes; lifetimes.len()] }
     }
 }
 
@@ -235,17 +244,13 @@ fn grow(
     let longest = (first..each.len()).max_by_key(|&i| (each[i].passing, usize::MAX - i));
     let longest = longest.unwrap_or(first);
     let longer_inputs = each[longest].passing.saturating_sub(each[first].passing);
+    let largest = each.iter().map(|it| it.requested).max().unwrap_or(0);
+    let longest_is_largest = each[longest].requested >= largest - largest / 20;
     let reserved_peak = levels.peak(|level| level.reserved).map_or(0, |peak| peak.bytes);
-    let gained = each.iter().map(|it| it.reserved).max().unwrap_or(0);
-    let stays_later = |(row, it): &(usize, Lifetime)| {
-        let later = in_loop(it, loops) && iteration_of(it, loops).is_some_and(|at| at > first);
-        fates[*row] == Fate::Stays && later
+    let gained = |of: fn(&Iteration) -> u64| {
+        each.iter().map(of).max().unwrap_or(0).saturating_sub(of(&each[0]))
     };
-    let stayed = lifetimes.iter().enumerate().filter(stays_later);
-    let stayed = stayed.fold(0_u64, |sum, (_, it)| sum.saturating_add(it.requested));
-    let fragmentation = gained
-        .saturating_sub(each[first].reserved)
-        .saturating_sub(leak.saturating_add(longer_inputs).saturating_add(stayed));
+    let fragmentation = gained(|it| it.reserved).saturating_sub(gained(|it| it.requested));
     let small = (reserved_peak as f64 * STEADY) as u64;
     let kinds = [
         (leak, GrowthKind::Leak),
@@ -282,6 +287,7 @@ fn grow(
         leak,
         leak_at_peak,
         longer_inputs,
+        longest_is_largest,
         steady: first,
         longest,
         fragmentation,

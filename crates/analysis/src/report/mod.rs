@@ -7,7 +7,7 @@
 //! | --- | --- |
 //! | where iterations begin | `iterations.rs`; by the optimizer's marks: `marks.rs` |
 //! | what stays, leaks and passes | `fate.rs` |
-//! | what grows | `growth.rs` |
+//! | what grows | `growth.rs`; what only looks like a loop: `one_pass.rs` |
 //! | the state at a moment | `state.rs` |
 //! | reserved memory of no use, and whose | `waste.rs` |
 //! | what bytes are for | `purpose.rs` |
@@ -28,6 +28,8 @@ mod iterations;
 mod marks;
 
 mod fate;
+
+mod one_pass;
 
 mod growth;
 
@@ -225,14 +227,17 @@ impl Report {
         let mut replayed = None;
         let mut reading = Reading::default();
         let mut job = None;
-        // The replay and the look at the entries need nothing of each other.
-        let (lifetimes, levels) = std::thread::scope(|scope| {
-            let look = scope.spawn(|| {
-                let lifetimes = Lifetimes::of(device);
-                let levels = Levels::of(device, &lifetimes);
-                (lifetimes, levels)
-            });
-            if !options.without_replay && !device.entries.is_empty() {
+        let look = || {
+            let lifetimes = Lifetimes::of(device);
+            let levels = Levels::of(device, &lifetimes);
+            (lifetimes, levels)
+        };
+        let (lifetimes, levels) = if options.without_replay || device.entries.is_empty() {
+            look()
+        } else {
+            // The replay and the look at the entries need nothing of each other.
+            std::thread::scope(|scope| {
+                let look = scope.spawn(look);
                 let recording = RecordingOptions {
                     limit: options.limit,
                     total: options.total,
@@ -244,9 +249,9 @@ impl Report {
                     replayed = Some(outcome);
                     reading = read;
                 }
-            }
-            look.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        });
+                look.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            })
+        };
         let tried = job.as_ref().zip(replayed.as_ref()).and_then(|(job, outcome)| {
             let (limit, total) = (options.limit, options.total);
             settings::try_settings(job, outcome.release, &outcome.conf, limit, total)
@@ -319,14 +324,14 @@ impl Report {
             ));
         }
         let total = options.total.or(told);
-        let (failed_requests, ooms) = oom::ooms(device, &states, total, &mut lines);
+        let (failed_requests, ooms) = oom::ooms(device, &states, levels, total, &mut lines);
         if total.is_none() && ooms.iter().any(|it| !it.by_limit) {
             notes.push(
-                "the device was full: with --total SIZE, its bytes, the report says how much others held"
+                "the device was full: how much of it others held shows with --total SIZE, the bytes that nvidia-smi lists for it"
                     .to_owned(),
             );
         }
-        let causes = verdict::causes(&waste, &grown.growth, &peak, &ooms);
+        let mut causes = verdict::causes(&waste, &grown.growth, &peak, &ooms);
         let near = near_peak(levels, reserved.bytes).unwrap_or(grew_at);
         let near = states.at(near);
         let near = WasteReport::of(&near, stream, &config, &mut lines);
@@ -335,7 +340,22 @@ impl Report {
         let growth = &grown.growth;
         let around = Around { near: &near, reserved: reserved.bytes, live_later, growth };
         let chosen = verdict::choose(&causes, &around).cloned();
-        let verdict = chosen.unwrap_or_else(|| causes[0].clone());
+        let mut verdict = chosen.unwrap_or_else(|| causes[0].clone());
+        if verdict.cause == Cause::Need
+            && let Some(oom) = ooms.last().filter(|it| it.fatal)
+        {
+            // A limit is at least what was ever reserved.
+            let free = if oom.by_limit { 0 } else { oom.device_free };
+            let capacity = oom.reserved.saturating_add(free).max(reserved.bytes);
+            let then = states.at(Moment::Event(oom.event));
+            let then = WasteReport::of(&then, StreamId(oom.stream), &config, &mut lines);
+            if let Some(at_the_end) = verdict::at_the_end(oom, &then, capacity) {
+                causes.retain(|it| it.cause != at_the_end.cause);
+                causes.push(at_the_end.clone());
+                causes.sort_by_key(|it| (u64::MAX - it.bytes, it.cause));
+                verdict = at_the_end;
+            }
+        }
         let blame = waste
             .kinds
             .iter()
@@ -549,16 +569,7 @@ fn paragraph(report: &Report, tried: Option<&Tried>) -> String {
     }
     match report.advice.first() {
         Some(best) => {
-            let at = best.line.as_ref().map_or(String::new(), |line| format!(" ({line})"));
-            let basis = match best.basis {
-                Basis::Replayed => "by replay",
-                Basis::Estimated => "estimated",
-            };
-            text += &format!(
-                " The one change that helps most: {}{at}; saves {} at the peak, {basis}.",
-                best.change,
-                Bytes(best.bytes)
-            );
+            text += &format!(" The one change that helps most: {}.", best.in_a_line());
         }
         None if tried.is_some() => {
             text += " No setting that was tried reserves noticeably less.";

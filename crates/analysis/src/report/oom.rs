@@ -10,6 +10,7 @@ use tonnage_events::{Action, BlockState, Bytes, SnapshotSegment};
 use super::lines::Lines;
 use super::state::States;
 use crate::device_view::DeviceView;
+use crate::levels::Levels;
 use crate::lifetimes::Moment;
 
 /// How many failures are explained; a program that tries again and again has thousands.
@@ -42,18 +43,23 @@ pub struct OomReport {
     pub largest_free: u64,
     /// Bytes of the device that others held; none if its total is not known.
     pub outside: Option<u64>,
+    /// Whether they may be more: the total is known to be at least what was reserved and free at another moment.
+    pub outside_at_least: bool,
     /// Whether a limit stopped it, and not the device.
     pub by_limit: bool,
     /// Why nothing fitted.
     pub why: String,
     /// What would have.
     pub would_have: Vec<String>,
+    /// What is often tried, and would not have.
+    pub would_not_have: Vec<String>,
 }
 
 /// The failures that are explained, and how many there are in all.
 pub(super) fn ooms(
     device: &DeviceView<'_>,
     states: &States<'_>,
+    levels: &Levels,
     total: Option<u64>,
     lines: &mut Lines<'_>,
 ) -> (usize, Vec<OomReport>) {
@@ -63,6 +69,10 @@ pub(super) fn ooms(
     let mut explained: Vec<_> = events.iter().copied().take(EXPLAINED).collect();
     explained.extend(events.last().copied().filter(|_| events.len() > EXPLAINED));
     let config = device.sizing();
+    let total = match total {
+        Some(total) => Total::Is(total),
+        None => Total::AtLeast(total_at_least(device, levels, &events)),
+    };
     let found = explained.into_iter().map(|event| {
         let segments = states.at(Moment::Event(event));
         explain(device, &segments, event, total, &config, lines)
@@ -70,11 +80,28 @@ pub(super) fn ooms(
     (events.len(), found.collect())
 }
 
+/// The bytes of the device.
+#[derive(Clone, Copy)]
+enum Total {
+    Is(u64),
+    /// No one says, but so many were seen at once.
+    AtLeast(u64),
+}
+
+/// What was reserved and free at once at the failure where that was most; no less than was ever reserved.
+fn total_at_least(device: &DeviceView<'_>, levels: &Levels, ooms: &[usize]) -> u64 {
+    let seen = ooms.iter().map(|&event| {
+        let reserved = levels.after().get(event).map_or(0, |level| level.reserved);
+        device.entries[event].address.0.saturating_add(reserved)
+    });
+    seen.max().unwrap_or(0).max(levels.peak(|level| level.reserved).map_or(0, |peak| peak.bytes))
+}
+
 fn explain(
     device: &DeviceView<'_>,
     segments: &[SnapshotSegment],
     event: usize,
-    total: Option<u64>,
+    total: Total,
     config: &Config,
     lines: &mut Lines<'_>,
 ) -> OomReport {
@@ -101,7 +128,12 @@ fn explain(
         .map(|(_, block)| block.size)
         .sum();
     let by_limit = free >= entry.size;
-    let outside = total.map(|total| total.saturating_sub(free).saturating_sub(reserved));
+    let others_of = |total: u64| total.saturating_sub(free).saturating_sub(reserved);
+    let outside = match total {
+        Total::Is(total) => Some(others_of(total)),
+        // A few bytes are contexts and what the driver keeps.
+        Total::AtLeast(total) => Some(others_of(total)).filter(|&it| it > total / 50),
+    };
     let why = if largest_free >= entry.size {
         "a free block was large enough, but of another pool, or kept for larger requests".to_owned()
     } else if cached >= entry.size {
@@ -145,10 +177,10 @@ fn explain(
             Bytes(largest)
         ));
     }
-    would_have.push(
-        "empty_cache would not: a failing request gives back all that is cached whole by itself"
+    let would_not_have = vec![
+        "torch.cuda.empty_cache(): before a request fails, the allocator gives back all that is cached whole by itself"
             .to_owned(),
-    );
+    ];
     let later = device.entries[event + 1..].iter();
     OomReport {
         event,
@@ -163,8 +195,10 @@ fn explain(
         pending,
         largest_free,
         outside,
+        outside_at_least: outside.is_some() && matches!(total, Total::AtLeast(_)),
         by_limit,
         why,
         would_have,
+        would_not_have,
     }
 }

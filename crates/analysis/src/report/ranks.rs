@@ -6,10 +6,10 @@
 use std::fmt::Write;
 
 use serde::Serialize;
-use tonnage_events::Bytes;
+use tonnage_events::{Bytes, plain};
 
 use super::Report;
-use super::text::{cut, plain, wrapped};
+use super::text::{cut, wrapped};
 use super::verdict::Cause;
 
 /// Reports of several files.

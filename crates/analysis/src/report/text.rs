@@ -5,10 +5,10 @@
 
 use std::fmt::Write;
 
-use tonnage_events::Bytes;
+use tonnage_events::{Bytes, plain};
 
 use super::growth::GrowthKind;
-use super::{Basis, Report};
+use super::Report;
 use crate::inspect::HistoryKind;
 
 const COLUMNS: usize = 100;
@@ -209,10 +209,14 @@ fn ooms(text: &mut String, report: &Report) {
             ),
         );
         if let Some(outside) = it.outside {
-            let _ = writeln!(text, "    outside this allocator: {}", Bytes(outside));
+            let least = if it.outside_at_least { "at least " } else { "" };
+            let _ = writeln!(text, "    outside this allocator: {least}{}", Bytes(outside));
         }
         for would in &it.would_have {
             wrapped(text, "    would have helped: ", would);
+        }
+        for would_not in &it.would_not_have {
+            wrapped(text, "    would not have helped: ", would_not);
         }
     }
 }
@@ -223,10 +227,7 @@ fn advice(text: &mut String, report: &Report) {
     }
     heading(text, "What to change");
     for it in report.advice.iter().take(ROWS) {
-        let basis = match it.basis {
-            Basis::Replayed => "by replay",
-            Basis::Estimated => "estimated",
-        };
+        let basis = it.basis.words();
         let at = it.line.as_deref().map_or(String::new(), |line| format!(" ({})", plain(line)));
         wrapped(
             text,
@@ -239,6 +240,9 @@ fn advice(text: &mut String, report: &Report) {
                 it.cost
             ),
         );
+        for code in &it.code {
+            let _ = writeln!(text, "{}", cut(&format!("        {}", plain(code))));
+        }
     }
 }
 
@@ -290,21 +294,4 @@ fn grouped_u64(number: u64) -> String {
         text.push(digit);
     }
     text
-}
-
-/// Text from a file, safe to show: what could command a terminal or reorder a line is spelled out.
-pub(super) fn plain(text: &str) -> String {
-    let hidden = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
-    let mut safe = String::with_capacity(text.len());
-    for c in text.chars() {
-        if hidden(c) {
-            safe.extend(c.escape_unicode());
-        } else {
-            safe.push(c);
-        }
-    }
-    safe
 }

@@ -10,12 +10,15 @@
 //! 1. a leak of at least 5 % of what is reserved at the peak is the verdict, unless another cause is twice as
 //!    large: it grows with every iteration, the others do not;
 //! 2. else the largest of at least 15 % of what is reserved; memory that others hold counts only where
-//!    the device itself was full. Waste must have been as much when reserved memory first came within 2 % of
+//!    the device itself was full, longer inputs only if most is live in the longest iteration. Waste must have been as much when reserved memory first came within 2 % of
 //!    its peak: a last small segment may be obtained when most is free, and is not why so much is reserved. And it
 //!    must stay of no use: what is live at once later takes most of what was free for a moment. Where it takes
 //!    more than half, what is left must be 25 % of what is reserved. Every caching allocator has some
-//!    fragmentation: where iterations add none, half of what is reserved must be left;
-//! 3. else `need`.
+//!    fragmentation, and a first iteration that tries out algorithms leaves more: where the iterations after it reserve
+//!    no more than they have live, half of what is reserved must be left;
+//! 3. else what kept the request from being served that ended the job, if all that is live and the request would have
+//!    fitted together: the largest waste of that moment, from 15 % on;
+//! 4. else `need`.
 
 use serde::Serialize;
 use tonnage_events::Bytes;
@@ -195,15 +198,17 @@ pub(super) fn causes(
         });
     }
     let full = |it: &&OomReport| !it.by_limit;
-    if let Some(bytes) = ooms.iter().filter(full).filter_map(|it| it.outside).max()
-        && bytes > 0
+    let most = ooms.iter().filter(full).max_by_key(|it| it.outside);
+    if let Some(oom) = most
+        && let Some(bytes) = oom.outside.filter(|&bytes| bytes > 0)
     {
         causes.push(Verdict {
             cause: Cause::Outside,
             bytes,
             line: None,
             text: format!(
-                "{} of the device are held by other processes, or by this one outside the allocator.",
+                "{}{} of the device are held by other processes, or by this one outside the allocator.",
+                if oom.outside_at_least { "At least " } else { "" },
                 Bytes(bytes)
             ),
         });
@@ -243,6 +248,26 @@ fn waste_text(kind: WasteKind, bytes: u64, reserved: u64, at: &str) -> String {
     }
 }
 
+/// The waste of the moment when a request ended the job, if that is why it did: rule 3 of Note \[The rule\]. `capacity` is
+/// what could be reserved.
+pub(super) fn at_the_end(oom: &OomReport, waste: &WasteReport, capacity: u64) -> Option<Verdict> {
+    let fits = oom.requested.saturating_add(oom.bytes) <= capacity;
+    let largest = waste.kinds.iter().max_by_key(|it| it.bytes).filter(|_| fits)?;
+    let share = largest.bytes as f64 / oom.reserved.max(1) as f64;
+    let line = largest.lines.first().and_then(|it| it.line.clone());
+    let at = line.as_ref().map_or(String::new(), |it| format!(" at {it}"));
+    (share >= WASTE_SHARE).then(|| Verdict {
+        cause: largest.kind.into(),
+        bytes: largest.bytes,
+        text: format!(
+            "At the last request, of {}: {}",
+            Bytes(oom.bytes),
+            waste_text(largest.kind, largest.bytes, oom.reserved, &at)
+        ),
+        line,
+    })
+}
+
 /// The cause that limits the job: see Note \[The rule\].
 pub(super) fn choose<'a>(causes: &'a [Verdict], around: &Around<'_>) -> Option<&'a Verdict> {
     let reserved = around.reserved;
@@ -252,6 +277,9 @@ pub(super) fn choose<'a>(causes: &'a [Verdict], around: &Around<'_>) -> Option<&
     let mattered = |it: &&Verdict| {
         if it.cause == Cause::Fragmentation && settled && share(left.min(it.bytes)) < SETTLED_SHARE
         {
+            return false;
+        }
+        if it.cause == Cause::LongerInputs && !around.growth.longest_is_largest {
             return false;
         }
         let then = around.near.kinds.iter().find(|kind| Cause::from(kind.kind) == it.cause);

@@ -6,10 +6,10 @@
 use std::cell::Cell;
 
 use tonnage_analysis::report::Cause;
+use tonnage_analysis::snapshot_file;
 use tonnage_device::Dry;
 use tonnage_engine::{Allocation, Config, Engine, RecordOptions, Release, StreamFilter};
 use tonnage_events::{DeviceId, PoolId, StreamId};
-use tonnage_memory::snapshot_file;
 use tonnage_snapshot::{Annotation, SnapshotFile, Stage};
 
 const MIB: u64 = 1 << 20;
@@ -363,6 +363,47 @@ pub(crate) fn one_way_back(seed: u64) -> Planted {
     }
     program.free([flow]);
     let bytes = layers * 2 * MIB + (layers + 2) * layer + 2 * MIB;
+    program.planted(Cause::Need, bytes, Some(line))
+}
+
+/// A forward pass through equal layers: each frees what is temporary and keeps three blocks for the way back.
+fn forward(program: &mut Program, layers: u64, layer: u64) -> (Vec<[Allocation; 3]>, u32) {
+    let mut kept = Vec::new();
+    let line = line!() + 3;
+    for _ in 0..layers {
+        let normed = program.ask(MIB * 2);
+        let hidden = program.ask(4 * layer);
+        let temporary = program.ask(layer);
+        let output = program.ask(layer);
+        program.free([temporary]);
+        kept.push([normed, hidden, output]);
+    }
+    (kept, line)
+}
+
+/// A pass forward and back, once, through layers that a loop goes over.
+pub(crate) fn one_step(seed: u64) -> Planted {
+    let mut program = Program::new(seed, "");
+    let (layers, layer) = (program.pick(12, 48), program.pick(3, 6) * 2 * MIB);
+    let _weights = program.parameters(2 * layers, 3 * MIB);
+    let (mut kept, line) = forward(&mut program, layers, layer);
+    let mut gradients = Vec::new();
+    while let Some(blocks) = kept.pop() {
+        gradients.push(program.ask(3 * MIB));
+        gradients.push(program.ask(3 * MIB));
+        program.free(blocks);
+    }
+    let bytes = 2 * layers * 3 * MIB + layers * (2 * MIB + 5 * layer) + 6 * MIB;
+    program.planted(Cause::Need, bytes, Some(line))
+}
+
+/// The same forward alone: the snapshot is taken before anything goes back.
+pub(crate) fn one_forward(seed: u64) -> Planted {
+    let mut program = Program::new(seed, "");
+    let (layers, layer) = (program.pick(12, 48), program.pick(3, 6) * 2 * MIB);
+    let _weights = program.parameters(2 * layers, 3 * MIB);
+    let (_kept, line) = forward(&mut program, layers, layer);
+    let bytes = 2 * layers * 3 * MIB + layers * (2 * MIB + 5 * layer) + layer;
     program.planted(Cause::Need, bytes, Some(line))
 }
 

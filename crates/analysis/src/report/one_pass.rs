@@ -1,0 +1,100 @@
+//! Whether what looks like iterations is one pass through equal layers.
+//!
+//! In:  lifetimes, the iterations that repetition found, what became of each allocation.
+//! Out: yes or no.
+//!
+//! A forward pass asks for the same again in each layer, frees what is temporary and keeps the rest for the way back:
+//! that is what a loop with a leak does. Two things tell them apart:
+//!
+//! 1. The way back, where the history has it: it frees the latest first and asks for gradients in between. Whoever gives
+//!    up a list frees in one go.
+//! 2. The layers themselves: there are as many of them, with parameters of the same sizes, as there are iterations, and no
+//!    request comes twice in one. A loop over batches goes through all layers each time.
+
+use std::collections::BTreeMap;
+
+use rustc_hash::FxHashMap;
+use tonnage_events::StackId;
+
+use super::fate::Fate;
+use super::iterations::{IterationSource, Iterations};
+use crate::lifetimes::{Lifetime, Lifetimes};
+
+/// Fewer are a loop by any count: models with three equal parts are everywhere.
+const LAYERS: usize = 6;
+
+pub(super) fn is_one_pass(lifetimes: &Lifetimes, loops: &Iterations, fates: &[Fate]) -> bool {
+    // The optimizer steps once a pass, so its marks cut no layers.
+    loops.source != IterationSource::Annotations
+        && loops.ranges.len() >= LAYERS
+        && (goes_back(lifetimes, loops, fates) || has_as_many_layers(lifetimes, loops))
+}
+
+/// Whether most of what is kept is freed later, latest first and with requests in between.
+fn goes_back(lifetimes: &Lifetimes, loops: &Iterations, fates: &[Fate]) -> bool {
+    let kept = || lifetimes.iter().zip(fates).filter(|&(_, &fate)| fate == Fate::Leaks);
+    let mut freed: Vec<(usize, usize)> = kept()
+        .filter_map(|(it, _)| Some((it.free_requested.event()?, it.allocated.event()?)))
+        .collect();
+    if freed.len() < LAYERS || freed.len() * 10 < kept().count() * 8 {
+        return false;
+    }
+    freed.sort_unstable();
+    let mut asked: Vec<usize> = lifetimes.iter().filter_map(|it| it.allocated.event()).collect();
+    asked.sort_unstable();
+    // Several blocks of one layer may go together, in any order: layers are compared, not blocks.
+    let layer = |event: usize| loops.of(event);
+    let (mut steps, mut back) = (0, 0);
+    for pair in freed.windows(2) {
+        let [(freed_first, first), (freed_next, next)] = [pair[0], pair[1]];
+        let (Some(first), Some(next)) = (layer(first), layer(next)) else { continue };
+        if first != next {
+            let place = asked.partition_point(|&event| event < freed_first);
+            let in_between = asked.get(place).is_some_and(|&event| event < freed_next);
+            steps += 1;
+            back += usize::from(next < first && in_between);
+        }
+    }
+    steps + 1 >= LAYERS && back * 10 >= steps * 8
+}
+
+/// A stack and a size; without stacks, a size and those that are asked for before and after it.
+type Request = (Option<StackId>, u64, [u64; 2]);
+
+fn has_as_many_layers(lifetimes: &Lifetimes, loops: &Iterations) -> bool {
+    let count = loops.ranges.len();
+    let size = |row: Option<usize>| {
+        row.filter(|&row| row < lifetimes.len()).map_or(0, |row| lifetimes.get(row).requested)
+    };
+    let key = |row: usize, it: &Lifetime| -> Request {
+        match it.stack {
+            Some(stack) => (Some(stack), it.requested, [0; 2]),
+            None => (None, it.requested, [size(row.checked_sub(1)), size(row.checked_add(1))]),
+        }
+    };
+    let start = loops.ranges[0].start;
+    let mut parameters = BTreeMap::<u64, usize>::new();
+    // In which iteration a request came last, and in how many it came twice.
+    let mut requests = FxHashMap::<Request, (usize, usize)>::default();
+    for (row, it) in lifetimes.iter().enumerate() {
+        let event = it.allocated.event();
+        if event.is_none_or(|event| event < start) {
+            if it.is_live_at_end() {
+                *parameters.entry(it.requested).or_default() += 1;
+            }
+        } else if let Some(at) = event.and_then(|event| loops.of(event)) {
+            let known = requests.entry(key(row, &it)).or_insert((usize::MAX, 0));
+            known.1 += usize::from(known.0 == at);
+            known.0 = at;
+        }
+    }
+    let comes_twice = requests.values().any(|&(_, twice)| twice * 2 >= count);
+    // The ends of the loop may be one off, or be cut.
+    let is_of_layers = |&&number: &&usize| {
+        let layers = (number + count / 2) / count;
+        layers >= 1 && number.abs_diff(layers * count) <= 2 * layers
+    };
+    let all: usize = parameters.values().sum();
+    let of_layers: usize = parameters.values().filter(is_of_layers).sum();
+    !comes_twice && of_layers >= LAYERS && of_layers * 2 >= all
+}
