@@ -1,52 +1,16 @@
-//! Stage 4: the line of the user's program that asked for memory.
+//! Stage 4: the line of the user's program that asked for memory, as text.
 //!
 //! In:  a call stack, innermost call first.
-//! Out: `file:line function` of the innermost frame outside installed packages, the standard library
-//!      and compiled code; none if there is no such frame.
+//! Out: `file:line function` of its call site; none if it has none.
 
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
-use tonnage_events::{Frame, StackId, Stacks};
+use tonnage_events::{Frame, StackId, Stacks, call_site};
 
 /// Longest part of a file's or function's name that is shown; longer ones are cut. No one's source
 /// has such names, but a file from a stranger can.
 const LONGEST_NAME: usize = 300;
-
-/// Endings of compiled sources and libraries, which C++ stacks name.
-const COMPILED: [&str; 10] =
-    [".c", ".cc", ".cpp", ".cu", ".cuh", ".cxx", ".h", ".hpp", ".pyx", ".so"];
-
-/// The innermost frame of the user's program, if there is one.
-#[must_use]
-pub fn call_site(frames: &[Frame]) -> Option<&Frame> {
-    frames.iter().find(|frame| is_users(&frame.filename))
-}
-
-fn is_users(filename: &str) -> bool {
-    // Programs run from a shell or a notebook have names like `<stdin>`.
-    if filename.is_empty() || filename == "??" || filename.starts_with("<frozen ") {
-        return false;
-    }
-    if COMPILED.iter().any(|ending| filename.ends_with(ending)) || filename.contains(".so.") {
-        return false;
-    }
-    let mut before = "";
-    for part in filename.split(['/', '\\']) {
-        let is_python = |part: &str| {
-            part.get(..6).is_some_and(|start| start.eq_ignore_ascii_case("python"))
-                && part[6..].starts_with(|c: char| c.is_ascii_digit())
-        };
-        // `lib/python3.12/` on Unix, `Python312\Lib\` on Windows.
-        let library =
-            (before.starts_with("lib") && is_python(part)) || (is_python(before) && part == "Lib");
-        if matches!(part, "site-packages" | "dist-packages") || library {
-            return false;
-        }
-        before = part;
-    }
-    true
-}
 
 /// A frame as `file:line function`.
 pub(crate) fn show(frame: &Frame) -> String {
@@ -109,31 +73,6 @@ impl<'a> CallSites<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_the_users_own_files_are_call_sites() {
-        for (filename, users) in [
-            ("/home/me/train.py", true),
-            ("train.py", true),
-            ("<stdin>", true),
-            ("C:\\work\\train.py", true),
-            ("/home/me/lib/model.py", true),
-            ("/home/me/python3/model.py", true),
-            ("src/main.rs", true),
-            ("/usr/lib/python3.12/threading.py", false),
-            ("/opt/conda/lib/python3.11/site-packages/torch/nn/modules/linear.py", false),
-            ("/usr/lib/python3/dist-packages/numpy/core.py", false),
-            ("C:\\Python312\\Lib\\threading.py", false),
-            ("C:\\venv\\Lib\\site-packages\\torch\\_tensor.py", false),
-            ("<frozen importlib._bootstrap>", false),
-            ("??", false),
-            ("", false),
-            ("/pytorch/c10/core/StorageImpl.cpp", false),
-            ("/lib/x86_64-linux-gnu/libc.so.6", false),
-        ] {
-            assert_eq!(is_users(filename), users, "{filename}");
-        }
-    }
 
     #[test]
     fn the_innermost_frame_of_the_program_is_the_call_site() {

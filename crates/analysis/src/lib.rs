@@ -62,7 +62,8 @@ mod diff;
 // 6. The diagnosis.
 pub mod report;
 
-pub use call_site::{CallSites, call_site};
+pub use call_site::CallSites;
+pub use tonnage_events::call_site;
 pub use device_view::{DeviceView, devices};
 pub use diff::{
     Change, Comparison, DeviceComparison, Group, GroupChange, SegmentChange, SettingChange,

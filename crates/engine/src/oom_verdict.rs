@@ -8,7 +8,7 @@
 use std::fmt;
 
 use rustc_hash::FxHashMap;
-use tonnage_events::{BlockState, Bytes, SnapshotSegment, StackId, Stacks, StreamId, plain};
+use tonnage_events::{BlockState, Bytes, SnapshotSegment, StackId, Stacks, StreamId, call_site, plain};
 
 use crate::config::Config;
 
@@ -75,8 +75,8 @@ impl OomVerdict {
         waste.sort_by_key(|&(_, bytes)| u64::MAX - bytes);
         let mut lines = FxHashMap::<String, u64>::default();
         for (stack, bytes) in holders {
-            let frame = stacks.and_then(|stacks| stacks.frames(stack).first());
-            let Some(frame) = frame else { continue };
+            let frames = stacks.map_or(&[][..], |stacks| stacks.frames(stack));
+            let Some(frame) = call_site(frames).or(frames.first()) else { continue };
             *lines.entry(format!("{}:{}", frame.filename, frame.line)).or_default() += bytes;
         }
         let mut lines: Vec<_> = lines.into_iter().collect();

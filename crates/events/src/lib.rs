@@ -28,6 +28,9 @@ pub mod trace;
 
 pub mod stacks;
 
+// Of these, the line of the user's program.
+mod call_site;
+
 // The state of a moment.
 pub mod snapshot;
 
@@ -35,6 +38,7 @@ pub mod snapshot;
 pub mod text;
 
 pub use bytes::{Bytes, ParseBytesError};
+pub use call_site::call_site;
 pub use event::{BlockEvent, Event, SegmentEvent, SplitChange};
 pub use ids::{Address, DeviceId, PoolId, PoolKind, StreamId};
 pub use snapshot::{BlockState, SnapshotBlock, SnapshotSegment};

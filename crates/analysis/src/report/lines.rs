@@ -4,9 +4,9 @@
 //! code, each made once.
 
 use rustc_hash::FxHashMap;
-use tonnage_events::{StackId, Stacks};
+use tonnage_events::{StackId, Stacks, call_site};
 
-use crate::call_site::{call_site, show_line};
+use crate::call_site::show_line;
 
 pub(super) struct Lines<'a> {
     stacks: &'a Stacks,

@@ -4,6 +4,7 @@
 //! Out: a [`Planted`]: the recording, and what the report must say of it.
 
 use std::cell::Cell;
+use std::panic::Location;
 
 use tonnage_analysis::report::Cause;
 use tonnage_analysis::snapshot_file;
@@ -12,18 +13,20 @@ use tonnage_engine::{Allocation, Config, Engine, RecordOptions, Release, StreamF
 use tonnage_events::{DeviceId, PoolId, StreamId};
 use tonnage_snapshot::{Annotation, SnapshotFile, Stage};
 
-const MIB: u64 = 1 << 20;
+pub(crate) const MIB: u64 = 1 << 20;
 const TOTAL: u64 = 80 << 30;
 const MAIN: StreamId = StreamId::DEFAULT;
-const SIDE: StreamId = StreamId(7);
+pub(crate) const SIDE: StreamId = StreamId(7);
 
 /// A recording with a fault.
 pub(crate) struct Planted {
     pub(crate) file: SnapshotFile,
     pub(crate) cause: Cause,
     pub(crate) bytes: u64,
-    /// The line to blame, in this file; none where there is no such line.
-    pub(crate) line: Option<u32>,
+    /// The line to blame, as `file:line`; none where there is no such line.
+    pub(crate) line: Option<String>,
+    /// Whether the history has lost its beginning.
+    pub(crate) ring: bool,
 }
 
 thread_local! {
@@ -36,14 +39,14 @@ fn tick() -> u64 {
 }
 
 /// A program on its way.
-struct Program {
-    engine: Engine<Dry>,
+pub(crate) struct Program {
+    pub(crate) engine: Engine<Dry>,
     state: u64,
     marks: Vec<Annotation>,
 }
 
 impl Program {
-    fn new(seed: u64, conf: &str) -> Self {
+    pub(crate) fn new(seed: u64, conf: &str) -> Self {
         Self::on(Dry::new(TOTAL), seed, conf)
     }
 
@@ -56,7 +59,7 @@ impl Program {
     }
 
     /// A number from `from` up to `to`, by xorshift.
-    fn pick(&mut self, from: u64, to: u64) -> u64 {
+    pub(crate) fn pick(&mut self, from: u64, to: u64) -> u64 {
         self.state ^= self.state << 13;
         self.state ^= self.state >> 7;
         self.state ^= self.state << 17;
@@ -64,28 +67,28 @@ impl Program {
     }
 
     #[track_caller]
-    fn ask(&mut self, bytes: u64) -> Allocation {
+    pub(crate) fn ask(&mut self, bytes: u64) -> Allocation {
         self.engine.allocate(bytes, MAIN).unwrap()
     }
 
     #[track_caller]
-    fn ask_on(&mut self, bytes: u64, stream: StreamId) -> Allocation {
+    pub(crate) fn ask_on(&mut self, bytes: u64, stream: StreamId) -> Allocation {
         self.engine.allocate(bytes, stream).unwrap()
     }
 
-    fn free(&mut self, blocks: impl IntoIterator<Item = Allocation>) {
+    pub(crate) fn free(&mut self, blocks: impl IntoIterator<Item = Allocation>) {
         for block in blocks {
             self.engine.free(&block).unwrap();
         }
     }
 
     /// Parameters of a model: what every job has.
-    fn parameters(&mut self, blocks: u64, bytes: u64) -> Vec<Allocation> {
+    pub(crate) fn parameters(&mut self, blocks: u64, bytes: u64) -> Vec<Allocation> {
         (0..blocks).map(|_| self.ask(bytes)).collect()
     }
 
     /// An iteration of a model: activations that go in the opposite order.
-    fn iterate(&mut self, layers: u64, bytes: u64) {
+    pub(crate) fn iterate(&mut self, layers: u64, bytes: u64) {
         let mut kept: Vec<_> = (0..layers).map(|_| self.ask(bytes)).collect();
         while let Some(block) = kept.pop() {
             let gradient = self.ask(bytes / 2);
@@ -94,7 +97,7 @@ impl Program {
     }
 
     /// A scope of the optimizer, as PyTorch marks it.
-    fn marked(&mut self, name: &str, inside: impl FnOnce(&mut Self)) {
+    pub(crate) fn marked(&mut self, name: &str, inside: impl FnOnce(&mut Self)) {
         let mark =
             |stage| Annotation { name: name.into(), stage, device: DeviceId(0), time_us: tick() };
         self.marks.push(mark(Stage::Start));
@@ -115,10 +118,19 @@ impl Program {
         });
     }
 
-    fn planted(mut self, cause: Cause, bytes: u64, line: Option<u32>) -> Planted {
+    /// Most bytes that were asked for and live at once.
+    pub(crate) fn most_requested(&self) -> u64 {
+        self.engine.stats().requested_bytes.all.peak.cast_unsigned()
+    }
+
+    /// The recording, with the line of the caller's file that is to blame.
+    #[track_caller]
+    pub(crate) fn planted(mut self, cause: Cause, bytes: u64, line: Option<u32>) -> Planted {
         let mut file = snapshot_file(self.engine.snapshot(), DeviceId(0));
         file.annotations = self.marks;
-        Planted { file, cause, bytes, line }
+        let source = Location::caller().file();
+        let line = line.map(|line| format!("{source}:{line}"));
+        Planted { file, cause, bytes, line, ring: false }
     }
 }
 
