@@ -63,7 +63,6 @@ mod diff;
 pub mod report;
 
 pub use call_site::CallSites;
-pub use tonnage_events::call_site;
 pub use device_view::{DeviceView, devices};
 pub use diff::{
     Change, Comparison, DeviceComparison, Group, GroupChange, SegmentChange, SettingChange,
@@ -72,3 +71,4 @@ pub use inspect::{DeviceInspection, HistoryKind, Inspection};
 pub use levels::{Level, Levels, Peak};
 pub use lifetimes::{Lifetime, Lifetimes, Moment};
 pub use own_snapshot::snapshot_file;
+pub use tonnage_events::call_site;

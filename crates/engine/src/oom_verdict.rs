@@ -8,7 +8,9 @@
 use std::fmt;
 
 use rustc_hash::FxHashMap;
-use tonnage_events::{BlockState, Bytes, SnapshotSegment, StackId, Stacks, StreamId, call_site, plain};
+use tonnage_events::{
+    BlockState, Bytes, SnapshotSegment, StackId, Stacks, StreamId, call_site, plain,
+};
 
 use crate::config::Config;
 

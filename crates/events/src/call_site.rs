@@ -41,7 +41,10 @@ fn is_users(frame: &Frame) -> bool {
         // `lib/python3.12/` on Unix, `Python312\Lib\` on Windows.
         let library = (before[1].starts_with("lib") && is_python(part))
             || (is_python(before[1]) && part == "Lib");
-        let crates = matches!([before[0], before[1], part], [".cargo", "registry", "src"] | [".cargo", "git", "checkouts"]);
+        let crates = matches!(
+            [before[0], before[1], part],
+            [".cargo", "registry", "src"] | [".cargo", "git", "checkouts"]
+        );
         if matches!(part, "site-packages" | "dist-packages") || library || crates {
             return false;
         }
@@ -74,7 +77,10 @@ mod tests {
             ("", false),
             ("/pytorch/c10/core/StorageImpl.cpp", false),
             ("/lib/x86_64-linux-gnu/libc.so.6", false),
-            ("/root/.cargo/registry/src/index.crates.io-1949cf8c6b5b557f/rayon-1.11.0/src/lib.rs", false),
+            (
+                "/root/.cargo/registry/src/index.crates.io-1949cf8c6b5b557f/rayon-1.11.0/src/lib.rs",
+                false,
+            ),
             ("/home/me/.cargo/git/checkouts/burn-1f/2a/src/lib.rs", false),
             ("/rustc/59807616e1fa2540/library/core/src/ops/function.rs", false),
             ("/home/me/registry/src/main.rs", true),
@@ -86,8 +92,13 @@ mod tests {
 
     #[test]
     fn the_librarys_own_functions_are_no_call_sites() {
-        let frame = |name: &str| Frame { name: name.into(), filename: "src/lib.rs".into(), line: 1 };
-        let stack = ["<tonnage_tensor::tensor::Tensor>::add", "tonnage_memory::device::Device::allocate", "train::step"];
+        let frame =
+            |name: &str| Frame { name: name.into(), filename: "src/lib.rs".into(), line: 1 };
+        let stack = [
+            "<tonnage_tensor::tensor::Tensor>::add",
+            "tonnage_memory::device::Device::allocate",
+            "train::step",
+        ];
         let stack = stack.map(frame);
         assert_eq!(call_site(&stack).map(|it| &*it.name), Some("train::step"));
     }

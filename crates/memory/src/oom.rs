@@ -144,7 +144,8 @@ mod tests {
         device.memory().record_history(Some(RecordOptions::default()));
         let error = device.allocate(80 << 20).unwrap_err();
         assert!(matches!(error, AllocError::OutOfMemory(report) if report.diagnosis.is_some()));
-        let actions: Vec<_> = device.memory().snapshot().entries.iter().map(|it| it.action).collect();
+        let actions: Vec<_> =
+            device.memory().snapshot().entries.iter().map(|it| it.action).collect();
         assert_eq!(actions, [tonnage_events::Action::Oom]);
     }
 

@@ -88,7 +88,11 @@ fn inputs_that_grow_are_named() {
     let told = error.diagnosis.as_ref().unwrap();
     assert_eq!(told.cause, "longer_inputs", "{error}");
     let whole = (last - 1) * 50 * MIB;
-    assert!((whole..=whole + 50 * MIB).contains(&told.bytes), "{} for {whole}\n{error}", told.bytes);
+    assert!(
+        (whole..=whole + 50 * MIB).contains(&told.bytes),
+        "{} for {whole}\n{error}",
+        told.bytes
+    );
     assert!(told.line.as_ref().unwrap().ends_with(&format!(":{}", line + 1)), "{error}");
 }
 
@@ -125,8 +129,10 @@ fn segments_that_one_block_keeps_are_named() {
 fn what_is_needed_is_called_need() {
     let line = line!() + 3;
     let mut kept = Vec::new();
-    let error = failure(256 * MIB, |device| loop {
-        kept.push(device.allocate(30 * MIB)?);
+    let error = failure(256 * MIB, |device| {
+        loop {
+            kept.push(device.allocate(30 * MIB)?);
+        }
     });
     assert_names(&error, "need", kept.len() as u64 * 30 * MIB, line);
 }

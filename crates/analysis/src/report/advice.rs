@@ -135,7 +135,10 @@ fn is_one_word(setting: &str) -> bool {
 fn untried_setting(report: &Report) -> Option<Advice> {
     let cause = report.verdict.cause;
     let without = |key: &str| {
-        report.conf.contains(key).then(|| (format!("take {key} out of PYTORCH_CUDA_ALLOC_CONF"), Vec::new()))
+        report
+            .conf
+            .contains(key)
+            .then(|| (format!("take {key} out of PYTORCH_CUDA_ALLOC_CONF"), Vec::new()))
     };
     let (change, code) = match cause {
         Cause::Fragmentation | Cause::PinnedSegment | Cause::Unsplit => {
@@ -191,7 +194,10 @@ fn technique(report: &Report, cause: &Verdict) -> Option<Advice> {
             waste(WasteKind::Stream),
             Confidence::Medium,
             "copies overlap less, or segments are obtained again",
-            &["side.synchronize()          # once the side stream is done", "torch.cuda.empty_cache()"],
+            &[
+                "side.synchronize()          # once the side stream is done",
+                "torch.cuda.empty_cache()",
+            ],
         ),
         Cause::Pending => (
             "let the other stream finish before memory is freed: wait for its event, and use fewer blocks ahead",
@@ -205,14 +211,19 @@ fn technique(report: &Report, cause: &Verdict) -> Option<Advice> {
             waste(WasteKind::PrivatePool),
             Confidence::Low,
             "graphs that share a pool cannot run at the same time",
-            &["with torch.cuda.graph(graph, pool=largest_graph.pool()):    # where graphs are captured"],
+            &[
+                "with torch.cuda.graph(graph, pool=largest_graph.pool()):    # where graphs are captured",
+            ],
         ),
         Cause::PinnedSegment => (
             "allocate long-lived blocks before the large ones that come and go",
             waste(WasteKind::PinnedSegment),
             Confidence::Low,
             "none",
-            &["kept = torch.empty(shape, device=\"cuda\")    # before the loop", "kept.copy_(result)    # in it, instead of keeping result"],
+            &[
+                "kept = torch.empty(shape, device=\"cuda\")    # before the loop",
+                "kept.copy_(result)    # in it, instead of keeping result",
+            ],
         ),
         Cause::Outside => (
             "end the other processes, or choose another device: nvidia-smi lists who holds it",
@@ -240,16 +251,17 @@ fn for_purposes(report: &Report) -> Vec<Advice> {
     let of = |purpose: Purpose| {
         report.peak.purposes.iter().find(|it| it.purpose == purpose).map_or(0, |it| it.bytes)
     };
-    let need = |change: String, bytes: u64, cost: &str, line: Option<String>, code: &[&str]| Advice {
-        change,
-        cause: Cause::Need,
-        bytes,
-        basis: Basis::Estimated,
-        confidence: Confidence::Low,
-        cost: cost.to_owned(),
-        line,
-        code: code.iter().map(ToString::to_string).collect(),
-    };
+    let need =
+        |change: String, bytes: u64, cost: &str, line: Option<String>, code: &[&str]| Advice {
+            change,
+            cause: Cause::Need,
+            bytes,
+            basis: Basis::Estimated,
+            confidence: Confidence::Low,
+            cost: cost.to_owned(),
+            line,
+            code: code.iter().map(ToString::to_string).collect(),
+        };
     let activations = of(Purpose::Activations);
     let line = report
         .peak

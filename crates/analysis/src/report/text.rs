@@ -7,8 +7,8 @@ use std::fmt::Write;
 
 use tonnage_events::{Bytes, plain};
 
-use super::growth::GrowthKind;
 use super::Report;
+use super::growth::GrowthKind;
 use crate::inspect::HistoryKind;
 
 const COLUMNS: usize = 100;
