@@ -11,7 +11,6 @@ const LAYERS: [&str; 16] = [
     "snapshot",
     "device",
     "engine",
-    "monitor",
     "replay",
     "analysis",
     "memory",

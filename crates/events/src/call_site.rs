@@ -10,9 +10,8 @@ use crate::stacks::Frame;
 const COMPILED: [&str; 10] =
     [".c", ".cc", ".cpp", ".cu", ".cuh", ".cxx", ".h", ".hpp", ".pyx", ".so"];
 
-/// Functions of these are on the way of every request, wherever their sources lie.
-const OWN: [&str; 5] =
-    ["tonnage_device::", "tonnage_engine::", "tonnage_memory::", "tonnage_tensor::", "backtrace::"];
+/// Crates of this library that are on the way of every request.
+const OWN: [&str; 4] = ["device", "engine", "memory", "tensor"];
 
 /// The innermost frame of the user's program, if there is one.
 #[must_use]
@@ -21,7 +20,7 @@ pub fn call_site(frames: &[Frame]) -> Option<&Frame> {
 }
 
 fn is_users(frame: &Frame) -> bool {
-    let (filename, function) = (&*frame.filename, frame.name.trim_start_matches(['<', '&']));
+    let filename = &*frame.filename;
     // Programs run from a shell or a notebook have names like `<stdin>`.
     if filename.is_empty() || filename == "??" || filename.starts_with("<frozen ") {
         return false;
@@ -29,7 +28,7 @@ fn is_users(frame: &Frame) -> bool {
     if COMPILED.iter().any(|ending| filename.ends_with(ending)) || filename.contains(".so.") {
         return false;
     }
-    if OWN.iter().any(|own| function.starts_with(own)) || filename.starts_with("/rustc/") {
+    if is_own(frame) || filename.starts_with("/rustc/") {
         return false;
     }
     let mut before = ["", ""];
@@ -51,6 +50,19 @@ fn is_users(frame: &Frame) -> bool {
         before = [before[1], part];
     }
     true
+}
+
+/// Whether a frame is of [`OWN`], by its function or, since inlined functions lose their path, by where this library was
+/// built from. A library from a registry lies with other crates anyway.
+fn is_own(frame: &Frame) -> bool {
+    let crates = env!("CARGO_MANIFEST_DIR").strip_suffix("events");
+    let inside = crates.and_then(|crates| frame.filename.strip_prefix(crates));
+    let file = inside.and_then(|inside| inside.split_once(['/', '\\']));
+    let function = frame.name.trim_start_matches(['<', '&']).strip_prefix("tonnage_");
+    let function = function.and_then(|name| name.split_once("::"));
+    let is_source = |rest: &str| rest.starts_with("src");
+    file.is_some_and(|(name, rest)| OWN.contains(&name) && is_source(rest))
+        || function.is_some_and(|(name, _)| OWN.contains(&name))
 }
 
 #[cfg(test)]
@@ -101,5 +113,11 @@ mod tests {
         ];
         let stack = stack.map(frame);
         assert_eq!(call_site(&stack).map(|it| &*it.name), Some("train::step"));
+        let crates = env!("CARGO_MANIFEST_DIR").strip_suffix("events").unwrap();
+        for (file, users) in [("engine/src/native_stacks.rs", false), ("engine/tests/oom.rs", true)]
+        {
+            let filename = format!("{crates}{file}").into();
+            assert_eq!(is_users(&Frame { name: "{closure#0}".into(), filename, line: 1 }), users);
+        }
     }
 }

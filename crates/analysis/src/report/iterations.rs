@@ -8,7 +8,8 @@
 //! 2. Repetition: a request that comes as often as many others, at regular distances over most of the
 //!    history and with something freed in between, comes once an iteration. With stacks a request is known by its stack, else by its size and
 //!    those of its two neighbours. Loops inside an iteration have requests that come more often, so
-//!    the least frequent of the regular ones counts.
+//!    the least frequent of the regular ones counts. Where all layers are alike, even that one may come once a layer:
+//!    then live bytes tell which of them make a round.
 //! 3. Tides: live bytes that rise from nothing, not counting what is never freed, after as many requests each time;
 //!    else live bytes that rise, by at least a twentieth of the largest fall, and fall again by two thirds of that.
 //!
@@ -181,11 +182,41 @@ fn by_repetition(device: &DeviceView<'_>, live: &[u64]) -> Option<Iterations> {
     extend(&mut places, requests.len(), |one, other| size(one) == size(other));
     let starts: Vec<usize> =
         places.into_iter().map(|place| start_of_call(device, requests[place] as usize)).collect();
-    Some(Iterations {
-        ranges: from_starts(&starts, device),
-        source: IterationSource::Repetition,
-        includes_setup: false,
-    })
+    let ranges = from_starts(&starts, device);
+    let ranges = match whole_rounds(live, &ranges) {
+        Some(rounds) => from_starts(&rounds, device),
+        None => ranges,
+    };
+    Some(Iterations { ranges, source: IterationSource::Repetition, includes_setup: false })
+}
+
+/// Where rounds begin, if the ranges are parts of rounds: a model whose layers are all alike has no request that comes once
+/// an iteration. Then live bytes rise from layer to layer, by more than a layer takes by itself, and come down again
+/// after as many layers each time.
+fn whole_rounds(live: &[u64], ranges: &[Range<usize>]) -> Option<Vec<usize>> {
+    let levels: Vec<u64> = ranges.iter().map(|it| before(live, it.start)).collect();
+    let highest = |it: &Range<usize>| live[it.clone()].iter().copied().max().unwrap_or(0);
+    let mut rounds = vec![0];
+    // From how much a round rises, up to how much, and how much one of its ranges takes by itself.
+    let (mut ground, mut top, mut within) = (levels[0], levels[0], 0);
+    for (place, pair) in levels.windows(2).enumerate() {
+        let [level, next] = [pair[0], pair[1]];
+        // The last range of a round comes down: it rises above its beginning no more than the others.
+        within = within.max(highest(&ranges[place]).saturating_sub(level));
+        top = top.max(next);
+        let rose = top - ground;
+        if rose >= within.saturating_mul(2) && next <= ground.saturating_add(rose / 4) {
+            rounds.push(place + 1);
+            (ground, top, within) = (next, next, 0);
+        }
+    }
+    let mut lengths: Vec<usize> = rounds.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    lengths.sort_unstable();
+    let (least, most) = (*lengths.first()?, *lengths.last()?);
+    let median = lengths[lengths.len() / 2];
+    let regular = least * 3 >= median * 2 && most * 2 <= median * 3;
+    (rounds.len() >= FEWEST && median >= 3 && regular)
+        .then(|| rounds.into_iter().map(|place| ranges[place].start).collect())
 }
 
 /// The first iteration of a loop has other neighbours than the rest, and so has the last: adds them where
@@ -217,13 +248,14 @@ fn start_of_call(device: &DeviceView<'_>, event: usize) -> usize {
     event - parts
 }
 
-/// Each from one start to the next. The last is about as long as the one before it, since segments that
-/// are obtained add entries, but ends with its last request: what is freed behind that may be the end
+/// Each from one start to the next. The last is at most about as long as the longest behind the first, since segments that
+/// are obtained add entries and some iterations have an evaluation behind them, but ends with its last request: what is freed behind that may be the end
 /// of the program.
 fn from_starts(starts: &[usize], device: &DeviceView<'_>) -> Vec<Range<usize>> {
     let mut ranges: Vec<_> = starts.windows(2).map(|pair| pair[0]..pair[1]).collect();
-    if let (Some(last), Some(&start)) = (ranges.last().cloned(), starts.last()) {
-        let end = device.entries.len().min(start + last.len() + last.len() / 4 + 4);
+    let inner = if ranges.len() > 1 { &ranges[1..] } else { &ranges[..] };
+    if let (Some(longest), Some(&start)) = (inner.iter().map(Range::len).max(), starts.last()) {
+        let end = device.entries.len().min(start + longest + longest / 4 + 4);
         let is_request = |entry: &TraceEntry| entry.action == Action::Alloc;
         let last = device.entries[start..end].iter().rposition(is_request).unwrap_or(0);
         ranges.push(start..start + last + 1);

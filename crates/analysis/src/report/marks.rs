@@ -60,7 +60,9 @@ pub(super) fn by_marks(device: &DeviceView<'_>, live: &[u64]) -> Option<Iteratio
         device.entries[range.clone()].iter().filter(|it| it.action == Action::Alloc).count()
     };
     let usual = ranges.iter().skip(1).min_by_key(|it| it.len()).cloned()?;
-    let rest = from..device.entries.len().min(from + usual.len() + usual.len() / 4);
+    // Some iterations have more behind them, such as an evaluation.
+    let longest = ranges.iter().skip(1).map(Range::len).max()?;
+    let rest = from..device.entries.len().min(from + longest + longest / 4);
     if requests(&rest) * 4 >= requests(&usual) {
         let is_request = |entry: &TraceEntry| entry.action == Action::Alloc;
         let last = device.entries[rest].iter().rposition(is_request).unwrap_or(0);

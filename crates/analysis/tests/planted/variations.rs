@@ -165,7 +165,7 @@ pub(crate) fn evaluation_between_epochs(seed: u64) -> Planted {
 /// Evaluations keep their predictions; the training between them keeps nothing.
 pub(crate) fn leak_in_evaluation(seed: u64) -> Planted {
     let mut program = Program::new(seed, "");
-    let (epochs, kept) = (program.pick(8, 12), program.pick(4, 8) * 2 * MIB);
+    let (epochs, kept) = (program.pick(8, 12), program.pick(4, 8) * 2 * MIB + MIB);
     let mut network = Network::new(&mut program, 5, 10 * MIB, 16 * MIB);
     let line = line!() + 7;
     for _ in 0..epochs {
