@@ -11,6 +11,7 @@ const LAYERS: [&str; 16] = [
     "snapshot",
     "device",
     "engine",
+    "monitor",
     "replay",
     "analysis",
     "memory",

@@ -6,7 +6,7 @@
 //!
 //! | stage | in → out | lives in |
 //! | --- | --- | --- |
-//! | 1 device | file, or the engine's snapshot → one device's segments and history | `device_view.rs`, `own_snapshot.rs` |
+//! | 1 device | file → one device's segments and history | `device_view.rs` |
 //! | 2 lifetimes | entries → one row for each allocation | `lifetimes.rs`, `block_sizes.rs` |
 //! | 3 levels | lifetimes → bytes after every entry, peaks | `levels.rs` |
 //! | 4 call sites | stack → the line of the user's program | `call_site.rs` |
@@ -38,10 +38,8 @@
 
 #![forbid(unsafe_code)]
 
-// 1. One device of a file; the engine's own snapshot as one.
+// 1. One device of a file.
 mod device_view;
-
-mod own_snapshot;
 
 // 2. Allocations, from their entries.
 mod lifetimes;
@@ -70,5 +68,4 @@ pub use diff::{
 pub use inspect::{DeviceInspection, HistoryKind, Inspection};
 pub use levels::{Level, Levels, Peak};
 pub use lifetimes::{Lifetime, Lifetimes, Moment};
-pub use own_snapshot::snapshot_file;
 pub use tonnage_events::call_site;

@@ -7,7 +7,7 @@ use std::process::Command;
 use support::{command, root, text, tonnage};
 use tonnage::export::Table;
 
-const VERBS: [&str; 12] = [
+const VERBS: [&str; 13] = [
     "run",
     "predict",
     "inspect",

@@ -301,3 +301,17 @@ fn in_a_terminal_signals_and_ctrl_c_leave_it_as_it_was() {
     tmux.keys(&["C-c"]);
     tmux.is_as_before();
 }
+
+#[test]
+fn a_terminal_that_is_closed_takes_the_program_with_it() {
+    let pages = tempfile::tempdir().unwrap();
+    let tmux = Tmux::start(80, 24, pages.path());
+    let number = pages.path().join("number");
+    let top = format!("sh -c 'echo $$ > {}; exec {} top'", number.display(), program());
+    tmux.keys(&[&top, "Enter"]);
+    tmux.wait_for("? help");
+    let pid = std::fs::read_to_string(&number).unwrap();
+    tmux.run(&["kill-server"]);
+    let running = Path::new("/proc").join(pid.trim()).join("exe");
+    wait_until("top has ended", || std::fs::read_link(&running).is_err());
+}

@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-pub use tonnage_analysis::snapshot_file;
+pub use tonnage_replay::snapshot_file;
 pub use tonnage_snapshot::SaveError;
 
 use crate::view::Memory;

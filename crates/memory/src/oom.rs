@@ -13,8 +13,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use tonnage_analysis::report::{Report, ReportOptions};
-use tonnage_analysis::snapshot_file;
 use tonnage_engine::{AllocError, Diagnosis, OutOfMemory};
+use tonnage_replay::snapshot_file;
 use tonnage_snapshot::SnapshotFile;
 
 use crate::device::Device;

@@ -7,10 +7,10 @@ use std::cell::Cell;
 use std::panic::Location;
 
 use tonnage_analysis::report::Cause;
-use tonnage_analysis::snapshot_file;
 use tonnage_device::Dry;
 use tonnage_engine::{Allocation, Config, Engine, RecordOptions, Release, StreamFilter};
 use tonnage_events::{DeviceId, PoolId, StreamId};
+use tonnage_replay::snapshot_file;
 use tonnage_snapshot::{Annotation, SnapshotFile, Stage};
 
 pub(crate) const MIB: u64 = 1 << 20;

@@ -95,10 +95,10 @@ fn watch(places: &Places, interval: Duration) -> anyhow::Result<()> {
                     Next::Nothing => {}
                 },
                 Happening::Resized | Happening::Time => break,
-                // What shells say of a program that Ctrl-C ended; the terminal is as it was.
+                // With the terminal as it was.
                 Happening::Told => {
                     drop(terminal);
-                    std::process::exit(130);
+                    std::process::exit(terminal::INTERRUPTED);
                 }
             }
         }

@@ -12,6 +12,12 @@ use ratatui::{DefaultTerminal, Frame};
 /// A signal is noticed within this time.
 const PATIENCE: Duration = Duration::from_millis(100);
 
+/// So long after a signal the program is over, noticed or not.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// What shells say of a program that a signal ended.
+pub(super) const INTERRUPTED: i32 = 130;
+
 /// What there was to wait for.
 pub(super) enum Happening {
     Key(KeyCode),
@@ -33,7 +39,14 @@ impl Terminal {
         let told = Arc::new(AtomicBool::new(false));
         let handler = {
             let told = Arc::clone(&told);
-            move || told.store(true, Ordering::Relaxed)
+            move || {
+                told.store(true, Ordering::Relaxed);
+                // Reading a terminal that has been closed never comes back, so that no one notices: this
+                // thread then ends the program.
+                std::thread::sleep(GRACE);
+                let _ = ratatui::try_restore();
+                std::process::exit(INTERRUPTED);
+            }
         };
         ctrlc::set_handler(handler).context("cannot listen to signals")?;
         // Sets a hook too that gives the terminal back on a panic, before its message.
