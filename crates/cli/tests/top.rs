@@ -172,8 +172,8 @@ impl Tmux {
         tmux
     }
 
-    fn run(&self, arguments: &[&str]) -> String {
-        let output = Command::new("tmux")
+    fn output(&self, arguments: &[&str]) -> Output {
+        Command::new("tmux")
             .arg("-S")
             .arg(self.folder.path().join("socket"))
             .args(["-f", "/dev/null", "-u"])
@@ -181,7 +181,11 @@ impl Tmux {
             .env("LC_ALL", "C.UTF-8")
             .env("SHELL", "/bin/sh")
             .output()
-            .expect("`cargo xtask test` installs tmux for this test");
+            .expect("`cargo xtask test` installs tmux for this test")
+    }
+
+    fn run(&self, arguments: &[&str]) -> String {
+        let output = self.output(arguments);
         assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
         text(&output.stdout).to_owned()
     }
@@ -226,7 +230,8 @@ impl Tmux {
 
 impl Drop for Tmux {
     fn drop(&mut self) {
-        self.run(&["kill-server"]);
+        // It may be gone already.
+        self.output(&["kill-server"]);
     }
 }
 

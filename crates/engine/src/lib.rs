@@ -83,6 +83,7 @@ pub use error::{
     RecordStreamError,
 };
 pub use history::{Context, History, RecordOptions, StackDepth, system_time_us};
+pub use live_lines::LiveLine;
 pub use oom_verdict::{Diagnosis, OomVerdict};
 pub use policy::Policy;
 pub use pool::{PoolError, StreamFilter};
