@@ -1,17 +1,18 @@
 //! `tonnage predict`: the peak of a recipe before it runs, and what fits.
 
 use std::fmt::Write;
-use std::time::Instant;
 
 use clap::Args;
 use owo_colors::OwoColorize;
 use tonnage::Bytes;
-use tonnage::plan::{DeviceKind, Fit, Outcome, fit, predict};
+use tonnage::plan::{DeviceKind, Fit, Outcome, fit, predict, spelled};
 
 use crate::Answer;
 use crate::output::{grouped, print, print_json};
 use crate::progress::Progress;
-use crate::recipe::{Flags, command, describe, does_not_fit, parameters, title};
+use crate::recipe::{
+    Flags, available_memory, command, describe, does_not_fit, parameters, title, try_next,
+};
 
 /// Predict the memory of a recipe, to the byte, without running it
 ///
@@ -43,7 +44,6 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
     if let Some(Fit { outcome: Some(outcome), .. }) = &fitted {
         options = outcome.options.clone();
     }
-    let started = Instant::now();
     let outcome = match predict(&options) {
         Ok(outcome) => outcome,
         Err(error) => {
@@ -51,7 +51,6 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
             return does_not_fit("predict", &options, DeviceKind::Dry, error, json);
         }
     };
-    let took = started.elapsed();
     let answer = match &fitted {
         Some(fitted) if fitted.batch == 0 => Answer::No,
         _ => Answer::Yes,
@@ -63,21 +62,15 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
     let mut text = format!("{}\n", title(&outcome.options, outcome.device));
     // Writing to a string cannot fail.
     if outcome.options.recipe().trains() {
-        let _ = write!(text, "{} parameters, ", parameters(&outcome));
+        let _ = writeln!(text, "{} parameters", parameters(&outcome));
     }
-    let _ = writeln!(text, "predicted in {:.0} ms\n", took.as_secs_f64() * 1e3);
+    text.push('\n');
     if let Some(fitted) = &fitted {
         describe_fit(&mut text, fitted);
     }
     describe(&mut text, &outcome);
     describe_formulas(&mut text, &outcome);
-    if fitted.is_none() {
-        let _ = writeln!(text, "\n{}", "try next:".bold());
-        let mut unlimited = outcome.options.clone();
-        unlimited.limit = None;
-        let _ = writeln!(text, "  {} --fit 24GiB", command("predict", &unlimited));
-        let _ = writeln!(text, "  {}", command("run", &outcome.options));
-    }
+    what_next(&mut text, &outcome, fitted.as_ref());
     print(&text)?;
     Ok(answer)
 }
@@ -97,26 +90,54 @@ fn describe_fit(text: &mut String, fit: &Fit) {
             );
         }
     }
-    let _ = writeln!(
-        text,
-        "{:>12}{:>12}{:>15}  with (at a batch of {})",
-        "saves",
-        "recomputes",
-        "largest batch",
-        grouped(fit.compared_at)
-    );
+    let at = grouped(fit.compared_at);
+    let _ = writeln!(text, "\nwhat techniques buy, at a batch of {at}:");
+    let _ = writeln!(text, "{:<33}{:>12}{:>12}{:>15}", "", "saves", "recomputes", "largest batch");
     for gain in &fit.gains {
         let sign = if gain.saved < 0 { "-" } else { "" };
         let saved = format!("{sign}{}", Bytes(gain.saved.unsigned_abs()));
-        let recomputed = match gain.recomputed {
+        let recomputed = match gain.recomputed.kernels {
             0 => String::new(),
-            count => format!("{count} ops"),
+            _ => format!("{:.1} %", gain.recomputed_share * 100.0),
         };
-        let batch = grouped(gain.batch);
-        let _ =
-            writeln!(text, "{saved:>12}{recomputed:>12}{batch:>15}  {}", gain.technique.flags());
+        let (flags, batch) = (gain.technique.flags(), grouped(gain.batch));
+        let _ = writeln!(text, "{flags:<33}{saved:>12}{recomputed:>12}{batch:>15}");
+    }
+    if fit.gains.iter().any(|gain| gain.recomputed.kernels > 0) {
+        text.push_str("recomputes: arithmetic that is done once more, for that of a step\n");
     }
     text.push('\n');
+}
+
+/// Commands that go on from here; what is run fits into this machine.
+fn what_next(text: &mut String, outcome: &Outcome, fitted: Option<&Fit>) {
+    let options = &outcome.options;
+    let mut unlimited = options.clone();
+    unlimited.limit = None;
+    let mut lines = Vec::new();
+    match fitted {
+        Some(fitted) => {
+            let most = fitted.gains.iter().max_by_key(|gain| gain.batch);
+            if let Some(gain) = most.filter(|gain| gain.batch > fitted.batch) {
+                if let Some(with) = gain.technique.apply(&unlimited) {
+                    let fit = spelled(fitted.limit);
+                    let line = format!("{} --fit {fit}", command("predict", &with));
+                    lines.push((line, "with what lets most fit"));
+                }
+            }
+        }
+        None => {
+            let line = format!("{} --fit 24GiB", command("predict", &unlimited));
+            lines.push((line, "the largest batch, and what each technique buys"));
+        }
+    }
+    if available_memory().is_none_or(|available| outcome.reserved_peak <= available) {
+        lines.push((command("run", options), "the same bytes, with numbers in them"));
+    } else {
+        let line = format!("{} --device dry --save run.pickle", command("run", options));
+        lines.push((line, "its history, for `tonnage report`"));
+    }
+    try_next(text, &lines);
 }
 
 fn describe_formulas(text: &mut String, outcome: &Outcome) {

@@ -204,7 +204,8 @@ pub(crate) fn describe(text: &mut String, outcome: &Outcome) {
     let waste = outcome.waste();
     let _ = writeln!(text, "waste      {waste:>12.2}  (peak reserved ÷ peak requested)");
     if let (Some(phase), Some(line)) = (outcome.peak_phase, &outcome.peak_line) {
-        let _ = writeln!(text, "\nallocated at the peak, in {}, by {line}", phase.name().bold());
+        let _ = writeln!(text, "\nallocated at the peak, in {},", phase.name().bold());
+        let _ = writeln!(text, "by {line}:");
     }
     for (role, bytes) in outcome.breakdown.iter().filter(|it| it.1 > 0) {
         let share = *bytes as f64 / outcome.allocated_peak.max(1) as f64 * 100.0;
@@ -216,6 +217,23 @@ pub(crate) fn describe(text: &mut String, outcome: &Outcome) {
             [phase.allocated_peak, phase.allocated_end].map(|it| Bytes(it).to_string());
         let _ = writeln!(text, "{:<11}{peak:>12}{end:>14}", phase.phase.name());
     }
+}
+
+/// The last lines: commands, and what each is for.
+pub(crate) fn try_next(text: &mut String, lines: &[(String, &str)]) {
+    let _ = writeln!(text, "\n{}", "try next:".bold());
+    let width = lines.iter().map(|it| it.0.len()).max().unwrap_or(0);
+    for (command, why) in lines {
+        let _ = writeln!(text, "  {command:<width$}  {why}");
+    }
+}
+
+/// Bytes that programs can still have, where the system says so.
+pub(crate) fn available_memory() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
+    kib.checked_mul(1024)
 }
 
 /// Says that memory does not suffice, and what to do instead. Other errors go on.
@@ -253,9 +271,10 @@ pub(crate) fn does_not_fit(
             let _ = writeln!(text, "  {command}");
         }
         _ => {
+            let what = if options.recipe().trains() { "model" } else { "simulation" };
             let _ = writeln!(
                 text,
-                "no technique and no smaller batch fits: the model itself is too large"
+                "no technique and no smaller batch fits: the {what} itself is too large"
             );
         }
     }

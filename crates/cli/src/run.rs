@@ -4,14 +4,15 @@ use std::fmt::Write;
 use std::time::Instant;
 
 use clap::Args;
-use owo_colors::OwoColorize;
 use tonnage::Bytes;
 use tonnage::plan::{Checkpoint, DeviceKind, Error, Options, Outcome, Symbols, predict, train};
 
 use crate::Answer;
 use crate::output::{print, print_json};
 use crate::progress::Progress;
-use crate::recipe::{Flags, command, describe, does_not_fit, parameters, title};
+use crate::recipe::{
+    Flags, available_memory, command, describe, does_not_fit, parameters, title, try_next,
+};
 
 /// Train a recipe, and show where the memory went
 ///
@@ -90,14 +91,6 @@ fn refuse_more_than_the_machine_has(options: &Options) -> anyhow::Result<()> {
     }
 }
 
-/// Bytes that programs can still have, where the system says so.
-fn available_memory() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
-    kib.checked_mul(1024)
-}
-
 fn describe_losses(text: &mut String, outcome: &Outcome) {
     if let Some(Symbols { sent, rate: Some(rate), interval: Some((low, high)), theory, .. }) =
         outcome.symbols
@@ -117,7 +110,6 @@ fn describe_losses(text: &mut String, outcome: &Outcome) {
 }
 
 fn what_next(text: &mut String, options: &Options) {
-    let _ = writeln!(text, "\n{}", "try next:".bold());
     let mut lines = Vec::new();
     let with = |flags: &str| format!("{} {flags}", command("run", options));
     lines.push((command("predict", options), "the same bytes, without running"));
@@ -135,8 +127,5 @@ fn what_next(text: &mut String, options: &Options) {
     }
     let xl = "tonnage predict gpt2 --layers 48 --width 1600 --seq 1024 --batch 8 --fit 80GiB";
     lines.push((xl.to_owned(), "what of GPT-2 XL fits"));
-    let width = lines.iter().map(|it| it.0.len()).max().unwrap_or(0);
-    for (command, why) in lines {
-        let _ = writeln!(text, "  {command:<width$}  {why}");
-    }
+    try_next(text, &lines);
 }

@@ -32,8 +32,10 @@ impl DeviceKind {
     /// If the settings are wrong.
     pub fn open(self, options: &Options) -> Result<Device> {
         let capacity = options.limit.unwrap_or(Self::UNLIMITED);
+        let config = options.config()?;
+        let collects = config.garbage_collection_threshold() > 0.0;
         let setup = DeviceOptions {
-            config: options.config()?,
+            config,
             snapshot_on_oom: options.save.clone(),
             ..DeviceOptions::default()
         };
@@ -41,6 +43,10 @@ impl DeviceKind {
             Self::Host => Device::host_with(capacity, setup)?,
             Self::Dry => Device::dry_with(capacity, setup)?,
         };
+        if collects {
+            // The threshold is a share of what the process may have, not of what the device has.
+            device.memory().set_limit(options.limit);
+        }
         if options.save.is_some() {
             device.memory().record_history(Some(RecordOptions::default()));
         }

@@ -1,6 +1,8 @@
 //! Fitting: the largest batch for a number of bytes, what each technique buys, and what to do when
 //! memory does not suffice. Every answer is a dry run.
 
+use tonnage_tensor::Work;
+
 use crate::error::{Error, Result};
 use crate::options::Options;
 use crate::outcome::Outcome;
@@ -36,8 +38,10 @@ pub struct Gain {
     pub technique: Technique,
     /// Bytes that it saves of what is reserved at the peak; below 0 if it costs some.
     pub saved: i64,
-    /// Operations that each step computes once more, counted by their results.
-    pub recomputed: u64,
+    /// What each step computes once more: kernels and their arithmetic.
+    pub recomputed: Work,
+    /// The same as a share of the arithmetic that a step does without it.
+    pub recomputed_share: f64,
     /// The largest batch that fits with it.
     pub batch: usize,
 }
@@ -48,7 +52,7 @@ pub struct Gain {
 ///
 /// If options do not fit together.
 pub fn fit(options: &Options, limit: u64) -> Result<Fit> {
-    let (batch, outcome) = largest_batch(options, limit)?;
+    let (batch, outcome) = largest(Size::Batch, options, limit)?;
     // What a technique saves is compared where nothing is scarce.
     let compared_at = aligned(batch, options);
     let mut reference = options.clone().with(Size::Batch, compared_at)?;
@@ -60,11 +64,12 @@ pub fn fit(options: &Options, limit: u64) -> Result<Fit> {
         let outcome = predict(&with)?;
         let saved = without.reserved_peak.cast_signed() - outcome.reserved_peak.cast_signed();
         let recomputed = match technique.recomputes() {
-            true => outcome.requests.saturating_sub(without.requests),
-            false => 0,
+            true => outcome.work.since(without.work),
+            false => Work::default(),
         };
-        let (batch, _) = largest_batch(&with, limit)?;
-        gains.push(Gain { technique, saved, recomputed, batch });
+        let recomputed_share = recomputed.operations / without.work.operations.max(1.0);
+        let (batch, _) = largest(Size::Batch, &with, limit)?;
+        gains.push(Gain { technique, saved, recomputed, recomputed_share, batch });
     }
     Ok(Fit { limit, batch, outcome, compared_at, gains })
 }
@@ -75,13 +80,13 @@ fn aligned(batch: usize, options: &Options) -> usize {
     if batch < parts { parts } else { batch - batch % parts }
 }
 
-/// The largest batch with which the options fit into `limit` bytes, and what that takes.
-fn largest_batch(options: &Options, limit: u64) -> Result<(usize, Option<Outcome>)> {
-    let part = options.accumulate;
-    let most = options.recipe().most_of(Size::Batch).unwrap_or(1) / part;
+/// The largest batch, or another size, with which the options fit into `limit` bytes, and what that takes.
+fn largest(size: Size, options: &Options, limit: u64) -> Result<(usize, Option<Outcome>)> {
+    let part = if size == Size::Batch { options.accumulate } else { 1 };
+    let most = options.recipe().most_of(size).unwrap_or(1) / part;
     let mut best = (0, None);
     let mut fits = |parts: usize| -> Result<bool> {
-        let mut options = options.clone().with(Size::Batch, parts * part)?;
+        let mut options = options.clone().with(size, parts * part)?;
         options.limit = Some(limit);
         match predict(&options) {
             Ok(outcome) => {
@@ -142,8 +147,12 @@ const TOGETHER: [&[Technique]; 5] = [
     ],
 ];
 
-/// What to change so that options fit into their limit: a technique, several, or a smaller batch;
-/// none if nothing helps. Each suggestion was run on `dry`.
+/// Techniques for a smaller batch, where without them not even one example fits.
+const SMALLEST: [Technique; 3] =
+    [Technique::ExpandableSegments, Technique::CheckpointEach, Technique::Offload];
+
+/// What to change so that options fit into their limit: a technique, several, a smaller batch, both; of
+/// `mimo`, fewer subcarriers. None if nothing helps. Each suggestion was run on `dry`.
 ///
 /// # Errors
 ///
@@ -151,10 +160,7 @@ const TOGETHER: [&[Technique]; 5] = [
 pub fn suggest(options: &Options) -> Result<Option<Suggestion>> {
     let alone = Technique::ALL.iter().map(std::slice::from_ref);
     for techniques in alone.chain(TOGETHER) {
-        // What is in force already, or does not fit, is left out.
-        let with = techniques.iter().fold(options.clone(), |options, technique| {
-            technique.apply(&options).unwrap_or(options)
-        });
+        let with = applied(techniques, options);
         if with == *options {
             continue;
         }
@@ -165,6 +171,23 @@ pub fn suggest(options: &Options) -> Result<Option<Suggestion>> {
         }
     }
     let Some(limit) = options.limit else { return Ok(None) };
-    let (_, outcome) = largest_batch(options, limit)?;
-    Ok(outcome.map(|outcome| Suggestion { options: outcome.options.clone(), outcome }))
+    let smaller = [
+        (Size::Batch, options.clone()),
+        (Size::Batch, applied(&SMALLEST, options)),
+        (Size::Subcarriers, options.clone()),
+    ];
+    let has = |size| options.recipe().default_of(size).is_some();
+    for (size, options) in smaller.into_iter().filter(|it| has(it.0)) {
+        if let (_, Some(outcome)) = largest(size, &options, limit)? {
+            return Ok(Some(Suggestion { options: outcome.options.clone(), outcome }));
+        }
+    }
+    Ok(None)
+}
+
+/// The options with all techniques that are not in force already and fit them.
+fn applied(techniques: &[Technique], options: &Options) -> Options {
+    techniques
+        .iter()
+        .fold(options.clone(), |options, technique| technique.apply(&options).unwrap_or(options))
 }

@@ -79,7 +79,7 @@ pub use error::{Error, Result};
 pub use fit::{Fit, Gain, Suggestion, fit, suggest};
 pub use formula::Formula;
 pub use meter::{Phase, PhaseMemory};
-pub use options::{Amp, Checkpoint, OptimizerKind, Options};
+pub use options::{Amp, Checkpoint, OptimizerKind, Options, spelled};
 pub use outcome::{Outcome, Symbols};
 pub use predict::predict;
 pub use recipe::{Recipe, Size};

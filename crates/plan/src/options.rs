@@ -246,7 +246,7 @@ impl Options {
             flags.push("--offload".to_owned());
         }
         if let Some(limit) = self.limit {
-            flags.push(format!("--limit {limit}"));
+            flags.push(format!("--limit {}", spelled(limit)));
         }
         if !self.conf.is_empty() {
             flags.push(format!("--conf {}", quoted(&self.conf)));
@@ -258,6 +258,16 @@ impl Options {
             flags.push(format!("--seed {}", self.seed));
         }
         flags.join(" ")
+    }
+}
+
+/// A number of bytes as one would type it: in the largest unit that leaves no rest.
+#[must_use]
+pub fn spelled(bytes: u64) -> String {
+    let units = [(1u64 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+    match units.iter().find(|(size, _)| bytes > 0 && bytes.is_multiple_of(*size)) {
+        Some((size, unit)) => format!("{}{unit}", bytes / size),
+        None => bytes.to_string(),
     }
 }
 

@@ -3,8 +3,10 @@
 //! In:  what the meter counted.
 //! Out: [`Outcome`], and the JSON object that both verbs print.
 
+use std::panic::Location;
+
 use serde_json::{Map, Value, json};
-use tonnage_tensor::{Device, Role};
+use tonnage_tensor::{Device, Peak, Role, Work};
 
 use crate::fit::{Fit, Gain};
 use crate::formula::Formula;
@@ -39,10 +41,12 @@ pub struct Outcome {
     pub phases: Vec<PhaseMemory>,
     /// The phase of the allocated peak.
     pub peak_phase: Option<Phase>,
-    /// The operation that reached it, and the line that called it.
+    /// The operation that reached it, the model's line that called it, and the program's, if that is another.
     pub peak_line: Option<String>,
     /// How often the last step asked for memory.
     pub requests: u64,
+    /// How much the last step computed; on a device that does, the copies of its batch included.
+    pub work: Work,
     /// The loss of each step; none on a device that does not compute.
     pub losses: Vec<f32>,
     /// Steps that changed nothing, since a gradient of `f16` was not finite.
@@ -86,8 +90,9 @@ impl Outcome {
             most: most.to_vec(),
             phases: meter.phases.clone(),
             peak_phase,
-            peak_line: peak.map(|peak| format!("{} at {}", peak.operation, peak.site)),
+            peak_line: peak.as_ref().map(line),
             requests: 0,
+            work: Work::default(),
             losses: Vec::new(),
             skipped_steps: 0,
             symbols: None,
@@ -187,6 +192,14 @@ impl Outcome {
     }
 }
 
+/// Such as `linear at models/gpt2.rs:106, called from main.rs:12`.
+fn line(peak: &Peak) -> String {
+    let place = |it: &Location<'_>| format!("{}:{}", it.file(), it.line());
+    let (line, site) = (place(peak.line), place(peak.site));
+    let from = if site == line { String::new() } else { format!(", called from {site}") };
+    format!("{} at {line}{from}", peak.operation)
+}
+
 fn of(bytes: &[(Role, u64)], role: Role) -> u64 {
     bytes.iter().find(|it| it.0 == role).map_or(0, |it| it.1)
 }
@@ -196,7 +209,9 @@ fn json_of_fit(fit: &Fit) -> Value {
         json!({
             "technique": it.technique.flags(),
             "saved": it.saved,
-            "recomputed": it.recomputed,
+            "recomputed_kernels": it.recomputed.kernels,
+            "recomputed_operations": it.recomputed.operations,
+            "recomputed_share": it.recomputed_share,
             "batch": it.batch,
         })
     };

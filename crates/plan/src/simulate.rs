@@ -1,6 +1,6 @@
 //! The run of the recipe that does not train: symbols sent and detected.
 
-use tonnage_tensor::{Device, Levels};
+use tonnage_tensor::{Device, Levels, Work};
 
 use crate::error::Result;
 use crate::meter::{Meter, Phase};
@@ -21,6 +21,7 @@ pub(crate) fn simulate(
     meter.begin(1);
     let (points, mut levels) = (meter.points, Levels::default());
     let before = requests(device);
+    let (mut worked, mut work) = (device.work(), Work::default());
     let result = meter.run(Phase::Simulate, || {
         mimo::run(device, &options.mimo(), &mut |step| {
             let rate = |errors: u64| errors as f64 / step.symbols.max(1) as f64;
@@ -31,6 +32,8 @@ pub(crate) fn simulate(
                 allocated_peak: device.memory().max_allocated(),
                 reserved_peak: device.memory().max_reserved(),
             });
+            work = device.work().since(worked);
+            worked = device.work();
             if let Some(points) = points {
                 levels = device.take_levels();
                 device.record_levels(points);
@@ -50,5 +53,5 @@ pub(crate) fn simulate(
         interval: result.measured.map(|it| it.interval),
         theory: result.theory,
     });
-    Ok(Outcome { requests, symbols, ..Outcome::new(options, device, meter) })
+    Ok(Outcome { requests, work, symbols, ..Outcome::new(options, device, meter) })
 }

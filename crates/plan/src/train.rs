@@ -9,7 +9,7 @@ use tonnage_tensor::amp::{GradScaler, ScalerOptions, autocast};
 use tonnage_tensor::nn::Module;
 use tonnage_tensor::offload::Offload;
 use tonnage_tensor::optim::{Adam, AdamW, Optimizer, Sgd};
-use tonnage_tensor::{Device, Tensor};
+use tonnage_tensor::{Device, Tensor, Work};
 
 use crate::error::Result;
 use crate::meter::{Meter, Phase};
@@ -91,11 +91,11 @@ pub(crate) fn run(
     let mut losses = Vec::new();
     for step in 0..options.steps {
         meter.begin(step + 1);
-        let before = requests(device);
+        let before = (requests(device), device.work());
         let loss = trainer.step(meter, step)?;
         losses.extend(loss);
-        let requests = requests(device) - before;
-        trainer.requests = requests;
+        trainer.requests = requests(device) - before.0;
+        trainer.work = device.work().since(before.1);
         each(&Progress {
             done: step + 1,
             of: options.steps,
@@ -112,10 +112,11 @@ pub(crate) fn run(
         device.memory().dump_snapshot(path)?;
     }
     let parameters = program.model().num_parameters() as u64;
-    let Trainer { requests, skipped: skipped_steps, .. } = trainer;
+    let Trainer { requests, work, skipped: skipped_steps, .. } = trainer;
     Ok(Outcome {
         parameters,
         requests,
+        work,
         losses,
         skipped_steps,
         ..Outcome::new(options, device, meter)
@@ -137,6 +138,8 @@ struct Trainer<'a> {
     offload: Option<Offload>,
     /// How often the last step asked for memory.
     requests: u64,
+    /// How much it computed.
+    work: Work,
     /// Steps that were left out, since gradients were not finite.
     skipped: usize,
 }
@@ -147,7 +150,8 @@ impl<'a> Trainer<'a> {
         let scaling = options.amp == Some(Amp::F16);
         let scaler = scaling.then(|| GradScaler::new(ScalerOptions::default().scale(SCALE)));
         let offload = options.offload.then(|| Offload::in_order(device).min_bytes(OFFLOAD_FROM));
-        Ok(Self { device, options, program, optimizer, scaler, offload, requests: 0, skipped: 0 })
+        let (requests, work, skipped) = (0, Work::default(), 0);
+        Ok(Self { device, options, program, optimizer, scaler, offload, requests, work, skipped })
     }
 
     /// One step: its mean loss, if the device computes.

@@ -38,11 +38,12 @@ fn the_largest_batch_fits_and_the_next_does_not() {
     for technique in [Technique::CheckpointEach, Technique::Accumulate(8), Technique::Offload] {
         let gain = gain(technique);
         assert!(gain.saved > 0 && gain.batch > fitted.batch, "{gain:?}");
-        assert_eq!(gain.recomputed > 0, technique == Technique::CheckpointEach, "{gain:?}");
+        assert_eq!(gain.recomputed.kernels > 0, technique == Technique::CheckpointEach, "{gain:?}");
     }
-    assert!(
-        gain(Technique::CheckpointEach).recomputed > gain(Technique::CheckpointSqrt).recomputed
-    );
+    // A step is the forward, and a backward of twice its arithmetic.
+    let [each, sqrt] = [Technique::CheckpointEach, Technique::CheckpointSqrt].map(gain);
+    assert!((0.2..=1.0 / 3.0).contains(&each.recomputed_share), "{each:?}");
+    assert!(each.recomputed_share > sqrt.recomputed_share, "{sqrt:?}");
 }
 
 #[test]

@@ -7,7 +7,7 @@
 use std::cell::RefCell;
 use std::fmt;
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tonnage_device::Dry;
 use tonnage_device::host::Host;
@@ -19,6 +19,7 @@ use crate::levels::Levels;
 use crate::live::{Live, Registry};
 use crate::peak::Peak;
 use crate::random::Generator;
+use crate::work::Work;
 use crate::workspace::Workspaces;
 
 /// A device on which tensors live. Cloning gives another handle to the same.
@@ -44,6 +45,7 @@ struct Shared {
     generator: Generator,
     live: Registry,
     workspaces: Workspaces,
+    work: Mutex<Work>,
 }
 
 impl Device {
@@ -90,8 +92,8 @@ impl Device {
 
     fn of(memory: tonnage_memory::Device, queue: Queue) -> Self {
         let (generator, live) = (Generator::default(), Registry::default());
-        let workspaces = Workspaces::default();
-        Self { shared: Arc::new(Shared { memory, queue, generator, live, workspaces }) }
+        let (workspaces, work) = (Workspaces::default(), Mutex::default());
+        Self { shared: Arc::new(Shared { memory, queue, generator, live, workspaces, work }) }
     }
 
     /// Waits for everything queued on any stream of this device.
@@ -179,6 +181,17 @@ impl Device {
     /// that adds a bias on the way.
     pub fn imitate_workspaces(&self) {
         self.workspaces().imitate();
+    }
+
+    /// How much was computed so far, or would have been on a device that computes.
+    #[must_use]
+    pub fn work(&self) -> Work {
+        *self.shared.work.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One kernel more, of so many operations.
+    pub(crate) fn count_work(&self, operations: f64) {
+        self.shared.work.lock().unwrap_or_else(PoisonError::into_inner).add(operations);
     }
 
     pub(crate) fn workspaces(&self) -> &Workspaces {

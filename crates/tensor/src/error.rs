@@ -18,26 +18,31 @@ use tonnage_device::DeviceError;
 use tonnage_engine::{AllocError, CacheError};
 use tonnage_memory::PinnedError;
 
+use crate::entry::entry;
 use crate::tensor::Tensor;
 
 /// A result of a tensor operation.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// A public call: its name and where it stands in the caller's code.
+/// A public call: its name and where it stands in the caller's code, and in a model's.
 ///
 /// Made at the top of a public method with [`Call::here`], and passed down, so that errors, live
 /// tensors, graph nodes and queued work all name the same line.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Call {
     pub(crate) name: &'static str,
+    /// The program's line.
     pub(crate) site: &'static Location<'static>,
+    /// The line of the model that runs, if it is one of this crate; otherwise the same.
+    pub(crate) line: &'static Location<'static>,
 }
 
 impl Call {
     /// The call of the public method that stands one `#[track_caller]` above.
     #[track_caller]
     pub(crate) fn here(name: &'static str) -> Self {
-        Self { name, site: Location::caller() }
+        let line = Location::caller();
+        Self { name, site: entry().unwrap_or(line), line }
     }
 
     /// An error of this call.

@@ -198,7 +198,7 @@ impl Roots {
             let mut operations = 0;
             while let Some(node) = open.pop() {
                 operations += 1;
-                let Call { name, site } = node.call;
+                let Call { name, site, .. } = node.call;
                 *calls.entry((name, place_of(site))).or_default() += 1;
                 let next = node.edges.iter().flatten().map(|edge| &edge.node);
                 open.extend(next.filter(|next| seen.insert(Arc::as_ptr(next))).cloned());

@@ -88,6 +88,8 @@ mod shape;
 // what can go wrong.
 mod error;
 
+mod entry;
+
 // Memory:
 mod device;
 
@@ -100,6 +102,8 @@ mod levels;
 mod live;
 
 mod peak;
+
+mod work;
 
 // where work goes,
 #[allow(unsafe_code, reason = "kernels reach device memory by address")]
@@ -161,3 +165,4 @@ pub use random::{Generator, GeneratorState};
 pub use shape::Shape;
 pub use tensor::Tensor;
 pub use transfer::Pinned;
+pub use work::Work;

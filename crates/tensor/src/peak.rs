@@ -25,6 +25,8 @@ pub struct Peak {
     pub operation: &'static str,
     /// Where that was called.
     pub site: &'static Location<'static>,
+    /// The line in the model, if it is one of [`models`](crate::models); otherwise the same.
+    pub line: &'static Location<'static>,
 }
 
 impl Peak {
@@ -105,8 +107,8 @@ impl PeakWatch {
     }
 
     fn write_down(&mut self) {
-        if let Some(Call { name: operation, site }) = self.at_peak {
-            self.peak = Some(Peak { sums: self.now, most: self.most, operation, site });
+        if let Some(Call { name: operation, site, line }) = self.at_peak {
+            self.peak = Some(Peak { sums: self.now, most: self.most, operation, site, line });
         }
     }
 }

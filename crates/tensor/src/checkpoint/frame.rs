@@ -13,6 +13,7 @@
 //! Holders keep their frame; the frame knows its holders weakly, by their order. The second run saves
 //! in the same order. A value lives until its operation has run backward, as without checkpointing.
 
+use std::panic::Location;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -21,6 +22,7 @@ use crate::amp::Mode;
 use crate::autograd::{Packed, Saved, SavedTensorHooks, saved_tensors_hooks, set_grad_enabled};
 use crate::device::Device;
 use crate::dtype::DType;
+use crate::entry::{enter, entry};
 use crate::error::{Call, Error, ErrorKind, Result};
 use crate::live::Role;
 use crate::random::GeneratorState;
@@ -38,6 +40,8 @@ struct Frame {
     holders: Mutex<Vec<Weak<Holder>>>,
     random: Vec<(Device, GeneratorState)>,
     autocast: Mode,
+    /// Which line led into the model, if the segment is part of one.
+    entry: Option<&'static Location<'static>>,
 }
 
 /// An input, and whether gradients flow to it: values that went through a hook have lost their place
@@ -90,6 +94,7 @@ pub(super) fn run<T>(
         holders: Mutex::default(),
         random: random_states(inputs),
         autocast: Mode::current(),
+        entry: entry(),
     });
     let (first, later) = (Arc::clone(&frame), frame);
     let hooks = SavedTensorHooks::new(
@@ -148,6 +153,7 @@ impl Frame {
         let result = {
             let _grad = set_grad_enabled(true);
             let _autocast = self.autocast.enter();
+            let _entered = enter(self.entry);
             let _random = self.options.preserve_rng.then(|| Rewound::to(&self.random));
             saved_tensors_hooks(&hooks, || (self.segment)(&inputs))
         };

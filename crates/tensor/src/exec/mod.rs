@@ -45,6 +45,7 @@ use crate::shape::Layout;
 use crate::storage::Uses;
 use crate::tensor::Tensor;
 use crate::transfer::Pinned;
+use crate::work::numbers;
 
 /// Arithmetic as data: which function with which numbers. What it works on comes with the launch.
 pub(crate) trait Kernel: Any + Send {
@@ -55,6 +56,11 @@ pub(crate) trait Kernel: Any + Send {
     /// If values are wrong, such as an index that is too large: what was wrong, for the caller to
     /// read at the next synchronisation.
     fn host(&self, args: &mut Args<'_>) -> Result<(), String>;
+
+    /// How much arithmetic that is: see [`Work`](crate::work::Work).
+    fn operations(&self, outputs: &[&Tensor]) -> f64 {
+        outputs.iter().map(|it| numbers(it.shape())).sum()
+    }
 }
 
 /// Where a device's work goes.
@@ -131,6 +137,7 @@ impl Call {
         let stream = current_stream(device);
         record_streams(stream, outputs);
         record_streams(stream, inputs);
+        device.count_work(kernel.operations(outputs));
         match device.queue() {
             Queue::Dry => Ok(()),
             Queue::Host(queue) => {

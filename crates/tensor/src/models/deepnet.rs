@@ -2,6 +2,7 @@
 
 use crate::checkpoint::Placement;
 use crate::create::TensorOptions;
+use crate::entry::within;
 use crate::error::Result;
 use crate::nn::{Linear, Module, Relu, Sequential, Visitor};
 use crate::tensor::Tensor;
@@ -22,7 +23,7 @@ impl Block {
 impl Module for Block {
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        self.net.forward(x)?.add(x)
+        within(|| self.net.forward(x)?.add(x))
     }
 
     fn visit(&self, visitor: &mut Visitor<'_>) {
@@ -84,7 +85,7 @@ impl DeepNet {
 impl Module for DeepNet {
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        self.blocks.forward(x)
+        within(|| self.blocks.forward(x))
     }
 
     fn visit(&self, visitor: &mut Visitor<'_>) {

@@ -6,6 +6,7 @@
 use crate::checkpoint::Placement;
 use crate::create::TensorOptions;
 use crate::dtype::DType;
+use crate::entry::within;
 use crate::error::{Call, ErrorKind, Result};
 use crate::nn::init::normal_;
 use crate::nn::{
@@ -102,11 +103,13 @@ struct Attention {
 impl Module for Attention {
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let [query, key, value] = split_three(&self.c_attn.forward(x)?, self.heads)?;
-        let options = AttentionOptions::default().causal(true);
-        let attended = query.scaled_dot_product_attention(&key, &value, options)?;
-        drop((query, key, value));
-        self.resid_dropout.forward(&self.c_proj.forward(&join_heads(&attended)?)?)
+        within(|| {
+            let [query, key, value] = split_three(&self.c_attn.forward(x)?, self.heads)?;
+            let options = AttentionOptions::default().causal(true);
+            let attended = query.scaled_dot_product_attention(&key, &value, options)?;
+            drop((query, key, value));
+            self.resid_dropout.forward(&self.c_proj.forward(&join_heads(&attended)?)?)
+        })
     }
 
     fn visit(&self, visitor: &mut Visitor<'_>) {
@@ -126,8 +129,10 @@ struct Feed {
 impl Module for Feed {
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let inner = self.c_fc.forward(x)?.gelu_tanh()?;
-        self.dropout.forward(&self.c_proj.forward(&inner)?)
+        within(|| {
+            let inner = self.c_fc.forward(x)?.gelu_tanh()?;
+            self.dropout.forward(&self.c_proj.forward(&inner)?)
+        })
     }
 
     fn visit(&self, visitor: &mut Visitor<'_>) {
@@ -170,8 +175,10 @@ impl Block {
 impl Module for Block {
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let x = x.add(&self.attn.forward(&self.ln_1.forward(x)?)?)?;
-        x.add(&self.mlp.forward(&self.ln_2.forward(&x)?)?)
+        within(|| {
+            let x = x.add(&self.attn.forward(&self.ln_1.forward(x)?)?)?;
+            x.add(&self.mlp.forward(&self.ln_2.forward(&x)?)?)
+        })
     }
 
     fn visit(&self, visitor: &mut Visitor<'_>) {
@@ -267,9 +274,11 @@ impl Gpt2 {
     /// is none is reported at the next synchronisation.
     #[track_caller]
     pub fn loss(&self, tokens: &Tensor, targets: &Tensor) -> Result<Tensor> {
-        let scores = self.forward(tokens)?;
-        let rows = scores.view([tokens.numel(), self.config.vocabulary])?;
-        rows.cross_entropy(&targets.reshape([targets.numel()])?)
+        within(|| {
+            let scores = self.forward(tokens)?;
+            let rows = scores.view([tokens.numel(), self.config.vocabulary])?;
+            rows.cross_entropy(&targets.reshape([targets.numel()])?)
+        })
     }
 }
 
@@ -286,10 +295,12 @@ impl Module for Gpt2 {
             let error = call.error(ErrorKind::Value, what).with_tensor("tokens", tokens);
             return Err(error.help("cut the text, or make a model with a longer context"));
         }
-        let places = Tensor::arange(0, rows as i64, 1, (tokens.device(), DType::I64))?;
-        let x = self.wte.forward(tokens)?.add(&self.wpe.forward(&places)?)?;
-        let x = self.h.forward(&self.drop.forward(&x)?)?;
-        self.ln_f.forward(&x)?.linear(&self.wte.weight, None)
+        within(|| {
+            let places = Tensor::arange(0, rows as i64, 1, (tokens.device(), DType::I64))?;
+            let x = self.wte.forward(tokens)?.add(&self.wpe.forward(&places)?)?;
+            let x = self.h.forward(&self.drop.forward(&x)?)?;
+            self.ln_f.forward(&x)?.linear(&self.wte.weight, None)
+        })
     }
 
     fn visit(&self, visitor: &mut Visitor<'_>) {

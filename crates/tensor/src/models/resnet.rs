@@ -2,6 +2,7 @@
 
 use crate::checkpoint::Placement;
 use crate::create::TensorOptions;
+use crate::entry::within;
 use crate::error::Result;
 use crate::nn::init::kaiming_normal_;
 use crate::nn::{
@@ -180,19 +181,21 @@ impl Module for Block {
     /// Activations and the sum are computed in place: norms do not need their results again.
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let mut y = x.clone();
-        for (place, conv) in self.convs.iter().enumerate() {
-            if place > 0 {
-                y.relu_()?;
+        within(|| {
+            let mut y = x.clone();
+            for (place, conv) in self.convs.iter().enumerate() {
+                if place > 0 {
+                    y.relu_()?;
+                }
+                y = conv.forward(&y)?;
             }
-            y = conv.forward(&y)?;
-        }
-        match &self.downsample {
-            Some(downsample) => y.add_(&downsample.forward(x)?)?,
-            None => y.add_(x)?,
-        }
-        y.relu_()?;
-        Ok(y)
+            match &self.downsample {
+                Some(downsample) => y.add_(&downsample.forward(x)?)?,
+                None => y.add_(x)?,
+            }
+            y.relu_()?;
+            Ok(y)
+        })
     }
 
     fn visit(&self, visitor: &mut Visitor<'_>) {
@@ -268,16 +271,18 @@ impl ResNet {
 impl Module for ResNet {
     #[track_caller]
     fn forward(&self, images: &Tensor) -> Result<Tensor> {
-        let mut x = self.first.forward(images)?;
-        x.relu_()?;
-        if let Some(pool) = &self.pool {
-            x = pool.forward(&x)?;
-        }
-        for stage in &self.stages {
-            x = stage.forward(&x)?;
-        }
-        let x = AdaptiveAvgPool2d::new(1).forward(&x)?.flatten(1, -1)?;
-        self.fc.forward(&x)
+        within(|| {
+            let mut x = self.first.forward(images)?;
+            x.relu_()?;
+            if let Some(pool) = &self.pool {
+                x = pool.forward(&x)?;
+            }
+            for stage in &self.stages {
+                x = stage.forward(&x)?;
+            }
+            let x = AdaptiveAvgPool2d::new(1).forward(&x)?.flatten(1, -1)?;
+            self.fc.forward(&x)
+        })
     }
 
     fn visit(&self, visitor: &mut Visitor<'_>) {

@@ -18,6 +18,7 @@ use crate::error::{Call, Result};
 use crate::exec::{Args, Input, Kernel, Matrix, Output, Product, for_each_chunk, product};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
+use crate::work::product_operations;
 
 /// How to attend.
 #[derive(Clone, Copy, Debug, Default)]
@@ -69,6 +70,13 @@ struct Span {
 }
 
 impl Sizes {
+    /// Of so many products over the width and over the depth; of causal ones, half is not computed.
+    fn operations(&self, widths: usize, depths: usize) -> f64 {
+        let terms = widths * self.width + depths * self.depth;
+        let all = product_operations([self.batch, self.heads, self.rows, self.keys, terms]);
+        if self.causal { all / 2.0 } else { all }
+    }
+
     fn spans(length: usize) -> impl Iterator<Item = Span> {
         let span = move |start| Span { start, length: TILE.min(length - start) };
         (0..length).step_by(TILE).map(span)
@@ -154,6 +162,10 @@ impl Kernel for Attend {
             }
         }, else return Err(format!("{} is no float", args.output_dtype(0))));
         Ok(())
+    }
+
+    fn operations(&self, _: &[&Tensor]) -> f64 {
+        self.0.operations(1, 1)
     }
 }
 
@@ -314,6 +326,11 @@ impl Kernel for AttendGrad {
             }
         }, else return Err(format!("{} is no float", args.output_dtype(0))));
         Ok(())
+    }
+
+    /// Scores once more; then the gradients of queries, of keys, of values and of weights.
+    fn operations(&self, _: &[&Tensor]) -> f64 {
+        self.0.operations(3, 2)
     }
 }
 

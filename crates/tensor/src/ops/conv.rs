@@ -13,6 +13,7 @@ use crate::error::{Call, ErrorKind, Result};
 use crate::exec::{Args, Input, Kernel, Matrix, Product, product, slices};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
+use crate::work::product_operations;
 
 /// How the window of a convolution moves.
 ///
@@ -100,6 +101,11 @@ impl Geometry {
 
     fn weight(&self) -> usize {
         self.groups * self.outputs * self.seen()
+    }
+
+    /// Of the convolution, and of each of its gradients.
+    fn operations(&self) -> f64 {
+        product_operations([self.images, self.groups, self.outputs, self.places(), self.seen()])
     }
 
     /// Whether each place sees the one element under it: then the image is the matrix of columns.
@@ -244,6 +250,10 @@ impl Kernel for Conv2d {
         dispatch_float!(args.output_dtype(0), T => self.run::<T>(args), else return Err(no_float()));
         Ok(())
     }
+
+    fn operations(&self, _: &[&Tensor]) -> f64 {
+        self.geometry.operations()
+    }
 }
 
 impl Conv2d {
@@ -280,6 +290,10 @@ impl Kernel for Conv2dInputGrad {
         dispatch_float!(args.output_dtype(0), T => self.run::<T>(args), else return Err(no_float()));
         Ok(())
     }
+
+    fn operations(&self, _: &[&Tensor]) -> f64 {
+        self.0.operations()
+    }
 }
 
 impl Conv2dInputGrad {
@@ -313,6 +327,10 @@ impl Kernel for Conv2dWeightGrad {
     fn host(&self, args: &mut Args<'_>) -> Result<(), String> {
         dispatch_float!(args.output_dtype(0), T => self.run::<T>(args), else return Err(no_float()));
         Ok(())
+    }
+
+    fn operations(&self, _: &[&Tensor]) -> f64 {
+        self.0.operations()
     }
 }
 

@@ -13,10 +13,13 @@ use crate::exec::{Args, Input, Kernel, Matrix, Product, product};
 use crate::number::{Bf16, Complex64, F16};
 use crate::shape::{Shape, broadcast};
 use crate::tensor::Tensor;
+use crate::work::numbers;
 
 /// `output = a · b` over a batch: three axes each, the output in order. With a third input, `output = a
 /// · b + bias`, the bias a row.
 pub(crate) struct Gemm {
+    /// Numbers in a row of `a` and in a column of `b`.
+    pub(crate) terms: usize,
     pub(crate) conj: [bool; 2],
     pub(crate) bias: bool,
 }
@@ -32,6 +35,10 @@ impl Kernel for Gemm {
             other => return Err(format!("no products of {other}")),
         }
         Ok(())
+    }
+
+    fn operations(&self, outputs: &[&Tensor]) -> f64 {
+        outputs.iter().map(|it| 2.0 * numbers(it.shape()) * self.terms as f64).sum()
     }
 }
 
@@ -168,7 +175,8 @@ pub(crate) fn product_with_bias(
     };
     let (a, b) = (three(&a), three(&b));
     output.device().workspaces().for_product(call, output.device(), bias.is_some())?;
-    let kernel = Gemm { conj, bias: bias.is_some() };
+    let terms = a.shape()[2];
+    let kernel = Gemm { terms, conj, bias: bias.is_some() };
     match bias {
         Some(bias) => call.launch(kernel, &[&output], &[&a, &b, bias])?,
         None => call.launch(kernel, &[&output], &[&a, &b])?,
