@@ -10,9 +10,10 @@ use tonnage::plan::{DeviceKind, Fit, Outcome, fit, predict, spelled};
 use crate::Answer;
 use crate::output::{grouped, print, print_json};
 use crate::progress::Progress;
-use crate::recipe::{
-    Flags, available_memory, command, describe, does_not_fit, parameters, title, try_next,
-};
+use crate::recipe::{Flags, command, describe, does_not_fit, parameters, title, try_next};
+
+/// What any machine has to spare: chosen. Running more than that is not suggested.
+const MODEST: u64 = 1 << 30;
 
 /// Predict the memory of a recipe, to the byte, without running it
 ///
@@ -104,12 +105,12 @@ fn describe_fit(text: &mut String, fit: &Fit) {
         let _ = writeln!(text, "{flags:<33}{saved:>12}{recomputed:>12}{batch:>15}");
     }
     if fit.gains.iter().any(|gain| gain.recomputed.kernels > 0) {
-        text.push_str("recomputes: arithmetic that is done once more, for that of a step\n");
+        text.push_str("recomputes: arithmetic done once more, as a share of a step's\n");
     }
     text.push('\n');
 }
 
-/// Commands that go on from here; what is run fits into this machine.
+/// Commands that go on from here.
 fn what_next(text: &mut String, outcome: &Outcome, fitted: Option<&Fit>) {
     let options = &outcome.options;
     let mut unlimited = options.clone();
@@ -131,7 +132,7 @@ fn what_next(text: &mut String, outcome: &Outcome, fitted: Option<&Fit>) {
             lines.push((line, "the largest batch, and what each technique buys"));
         }
     }
-    if available_memory().is_none_or(|available| outcome.reserved_peak <= available) {
+    if outcome.reserved_peak <= MODEST {
         lines.push((command("run", options), "the same bytes, with numbers in them"));
     } else {
         let line = format!("{} --device dry --save run.pickle", command("run", options));

@@ -219,21 +219,20 @@ pub(crate) fn describe(text: &mut String, outcome: &Outcome) {
     }
 }
 
+/// Commands longer than this have what they are for below them: chosen, both fit into 120 columns.
+const WIDE: usize = 80;
+
 /// The last lines: commands, and what each is for.
 pub(crate) fn try_next(text: &mut String, lines: &[(String, &str)]) {
     let _ = writeln!(text, "\n{}", "try next:".bold());
     let width = lines.iter().map(|it| it.0.len()).max().unwrap_or(0);
     for (command, why) in lines {
-        let _ = writeln!(text, "  {command:<width$}  {why}");
+        let _ = if width <= WIDE {
+            writeln!(text, "  {command:<width$}  {why}")
+        } else {
+            writeln!(text, "  {command}\n      {why}")
+        };
     }
-}
-
-/// Bytes that programs can still have, where the system says so.
-pub(crate) fn available_memory() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
-    kib.checked_mul(1024)
 }
 
 /// Says that memory does not suffice, and what to do instead. Other errors go on.

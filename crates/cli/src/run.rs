@@ -10,9 +10,7 @@ use tonnage::plan::{Checkpoint, DeviceKind, Error, Options, Outcome, Symbols, pr
 use crate::Answer;
 use crate::output::{print, print_json};
 use crate::progress::Progress;
-use crate::recipe::{
-    Flags, available_memory, command, describe, does_not_fit, parameters, title, try_next,
-};
+use crate::recipe::{Flags, command, describe, does_not_fit, parameters, title, try_next};
 
 /// Train a recipe, and show where the memory went
 ///
@@ -67,7 +65,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
     describe_losses(&mut text, &outcome);
     text.push('\n');
     describe(&mut text, &outcome);
-    what_next(&mut text, &options);
+    what_next(&mut text, &options, kind);
     print(&text)?;
     Ok(Answer::Yes)
 }
@@ -91,6 +89,14 @@ fn refuse_more_than_the_machine_has(options: &Options) -> anyhow::Result<()> {
     }
 }
 
+/// Bytes that programs can still have, where the system says so.
+fn available_memory() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
+    kib.checked_mul(1024)
+}
+
 fn describe_losses(text: &mut String, outcome: &Outcome) {
     if let Some(Symbols { sent, rate: Some(rate), interval: Some((low, high)), theory, .. }) =
         outcome.symbols
@@ -109,9 +115,11 @@ fn describe_losses(text: &mut String, outcome: &Outcome) {
     }
 }
 
-fn what_next(text: &mut String, options: &Options) {
+fn what_next(text: &mut String, options: &Options, kind: DeviceKind) {
     let mut lines = Vec::new();
-    let with = |flags: &str| format!("{} {flags}", command("run", options));
+    // What was not computed may be too large for this machine.
+    let device = if kind == DeviceKind::Dry { " --device dry" } else { "" };
+    let with = |flags: &str| format!("{} {flags}{device}", command("run", options));
     lines.push((command("predict", options), "the same bytes, without running"));
     if options.recipe().trains() && options.checkpoint == Checkpoint::None {
         lines.push((with("--checkpoint sqrt"), "recompute instead of keeping"));

@@ -3,6 +3,7 @@
 
 use tonnage_tensor::Work;
 
+use crate::device_kind::DeviceKind;
 use crate::error::{Error, Result};
 use crate::options::Options;
 use crate::outcome::Outcome;
@@ -170,7 +171,7 @@ pub fn suggest(options: &Options) -> Result<Option<Suggestion>> {
             Err(other) => return Err(other),
         }
     }
-    let Some(limit) = options.limit else { return Ok(None) };
+    let limit = options.limit.unwrap_or(DeviceKind::UNLIMITED);
     let smaller = [
         (Size::Batch, options.clone()),
         (Size::Batch, applied(&SMALLEST, options)),

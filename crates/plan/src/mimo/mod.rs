@@ -144,8 +144,12 @@ pub(crate) fn run<E: From<Error>>(
     let mut tally = Tally::new(options.users);
     let mut symbols = 0u64;
     for step in 1..=options.steps {
-        let wrong = cell.step()?.to_vec::<i64>()?;
-        wrong.iter().for_each(|errors| tally.add(errors.unsigned_abs()));
+        let wrong = cell.step()?;
+        // Without numbers there is nothing to count, and perhaps no memory for so many zeros.
+        if device.computes() {
+            wrong.to_vec::<i64>()?.iter().for_each(|errors| tally.add(errors.unsigned_abs()));
+        }
+        drop(wrong);
         symbols = symbols.saturating_add(options.symbols());
         let errors = device.computes().then(|| tally.errors());
         each(MimoStep { step, symbols, errors })?;
