@@ -159,7 +159,7 @@ fn every_point_has_pytorch_s_figures_or_fewer_bytes_for_a_stated_reason() {
     let is_compared = |it: &&str| reference.iter().any(|known| known.example == **it);
     let mut others: Vec<_> = points.iter().map(|it| it.example.as_str()).collect();
     others.dedup();
-    others.retain(|it| !is_compared(&it));
+    others.retain(|it| !is_compared(it));
     let _ = writeln!(
         table,
         "\nPyTorch's figures were not taken of these programs, so there is nothing to compare: {}.",
