@@ -36,7 +36,9 @@ const GRACE: Duration = Duration::from_millis(500);
 #[non_exhaustive]
 pub enum ServeError {
     /// Another program has the port.
-    #[error("port {0} is taken: name another with --port, or leave --port out to take any that is free")]
+    #[error(
+        "port {0} is taken: name another with --port, or leave --port out to take any that is free"
+    )]
     Taken(u16),
     /// No port can be had.
     #[error("cannot listen on 127.0.0.1: {0}")]

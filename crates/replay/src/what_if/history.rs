@@ -92,9 +92,7 @@ impl Source<'_> {
         };
         // What the history begins with comes at its first entry, which is not its own.
         let own = match step.call {
-            Call::Allocate(request) => {
-                entry.action == Action::Alloc && entry.size == request.bytes
-            }
+            Call::Allocate(request) => entry.action == Action::Alloc && entry.size == request.bytes,
             Call::FailedAllocate { .. } => entry.action == Action::Oom,
             Call::Free { .. } => {
                 matches!(entry.action, Action::FreeRequested | Action::FreeCompleted)

@@ -71,7 +71,10 @@ pub(crate) fn routes(recordings: &Recordings) -> Router {
         .nest("/recordings/{id}", recording);
     Router::new()
         // Addresses in the page are relative to a folder.
-        .route("/{token}", get(async |Path(token): Path<String>| Redirect::permanent(&format!("/{token}/"))))
+        .route(
+            "/{token}",
+            get(async |Path(token): Path<String>| Redirect::permanent(&format!("/{token}/"))),
+        )
         .route("/{token}/", get(async || asset("index.html")))
         .route("/{token}/{file}", get(async |Path((_, file)): Path<(String, String)>| asset(&file)))
         .nest("/{token}/api", questions)

@@ -65,7 +65,8 @@ pub(super) async fn predict(
     let options = asked.options()?;
     // Never closed. A slider that has moved on takes its question back while it waits.
     let _turn = app.predictions.acquire().await;
-    let answer = spawn_blocking(move || answer(&options)).await.unwrap_or_else(|_| Err(broken()))?;
+    let answer =
+        spawn_blocking(move || answer(&options)).await.unwrap_or_else(|_| Err(broken()))?;
     to_json(&answer).map(json)
 }
 
@@ -73,7 +74,9 @@ impl Asked {
     fn options(&self) -> Result<Options, ApiError> {
         let recipe: Recipe = self.recipe.parse().map_err(refused)?;
         if !recipe.trains() {
-            return Err(ApiError::Refused(format!("{recipe} does not train: there is no step to show")));
+            return Err(ApiError::Refused(format!(
+                "{recipe} does not train: there is no step to show"
+            )));
         }
         let mut options = Options::new(recipe);
         for (size, value) in [

@@ -51,7 +51,12 @@ fn info(recipe: Recipe) -> RecipeInfo {
     let mut optimizer = vec![default.optimizer.to_string()];
     optimizer.extend(["sgd", "adam", "adamw"].map(str::to_owned));
     let mut seen = Vec::new();
-    optimizer.retain(|it| !seen.contains(it) && { seen.push(it.clone()); true });
+    optimizer.retain(|it| {
+        !seen.contains(it) && {
+            seen.push(it.clone());
+            true
+        }
+    });
     RecipeInfo {
         name: recipe.name(),
         about: about(recipe),
@@ -65,7 +70,9 @@ fn info(recipe: Recipe) -> RecipeInfo {
 fn about(recipe: Recipe) -> &'static str {
     match recipe {
         Recipe::Mlp => "linear layers with relu between them",
-        Recipe::DeepNet => "residual blocks of two linear layers: the chain on which checkpointing is usually shown",
+        Recipe::DeepNet => {
+            "residual blocks of two linear layers: the chain on which checkpointing is usually shown"
+        }
         Recipe::Gpt2 => "GPT-2 over bytes",
         Recipe::ResNet50 => "ResNet-50 on images of 224 by 224",
         _ => "",

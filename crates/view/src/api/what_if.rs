@@ -70,10 +70,9 @@ impl App {
         let made = Made {
             reserved_peak: prediction.stats.max_memory_reserved(),
             recorded_peak: understood.reserved_peak,
-            oom: prediction.oom.map(|oom| crate::recording::FirstOom {
-                entry: oom.event,
-                bytes: oom.bytes,
-            }),
+            oom: prediction
+                .oom
+                .map(|oom| crate::recording::FirstOom { entry: oom.event, bytes: oom.bytes }),
             of_version: version,
         };
         let conf = file.settings.as_ref().map_or_else(String::new, |it| it.conf.clone());
@@ -114,7 +113,9 @@ impl Asked {
             ));
         }
         if limit == Some(0) {
-            return Err(ApiError::Refused("nothing fits into no memory: raise the limit".to_owned()));
+            return Err(ApiError::Refused(
+                "nothing fits into no memory: raise the limit".to_owned(),
+            ));
         }
         Ok(WhatIf { config, policy, limit, total })
     }
