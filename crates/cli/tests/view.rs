@@ -28,7 +28,7 @@ impl Served {
             .spawn()
             .unwrap();
         let (out, err) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
-        let (told, rest): (Box<dyn Read>, Box<dyn Read>) =
+        let (told, rest): (Box<dyn Read + Send>, Box<dyn Read + Send>) =
             if on_stderr { (Box::new(err), Box::new(out)) } else { (Box::new(out), Box::new(err)) };
         let mut told = BufReader::new(told);
         let mut url = String::new();

@@ -50,8 +50,10 @@ fn every_question_is_answered_for_every_kind_of_recording() {
         "mlp_seed.split128",
         "mlp_seed.gc60",
         "mlp_seed.tight",
+        "mlp_seed.default.stacks",
         "cudagraph.default",
-        "gpt2_varlen.default.stacks",
+        "cudagraph.expandable",
+        "multistream.default",
     ] {
         ask_all(&Page::of([trace(name)]), 0);
     }
@@ -59,9 +61,9 @@ fn every_question_is_answered_for_every_kind_of_recording() {
 
 #[test]
 fn a_partial_history_and_one_without_any_are_shown() {
-    let (name, file) = trace("gpt2_generate.default");
+    let (name, file) = trace("mlp_seed.default");
     let length = file.traces[0].len();
-    let (_, again) = trace("gpt2_generate.default");
+    let (_, again) = trace("mlp_seed.default");
     let page =
         Page::of([(name, late(file, length / 2)), ("state".to_owned(), late(again, length))]);
     ask_all(&page, 0);
@@ -90,15 +92,15 @@ fn what_a_run_of_this_project_saves_is_shown() {
 
 #[test]
 fn a_what_if_has_the_figures_of_replay() {
-    let page = Page::of([trace("gpt2_varlen.default")]);
-    let (_, file) = trace("gpt2_varlen.default");
+    let page = Page::of([trace("deepnet_ckpt.default")]);
+    let (_, file) = trace("deepnet_ckpt.default");
     let (recorded, job) = Job::read(&file, &RecordingOptions::default()).unwrap();
     for (conf, limit) in [
         ("", None),
         ("expandable_segments:True", None),
         ("max_split_size_mb:128", None),
-        ("roundup_power2_divisions:8", Some(6_u64 << 30)),
-        ("", Some(1 << 30)),
+        ("roundup_power2_divisions:8", Some(recorded.stats.max_memory_reserved())),
+        ("", Some(job.floor() / 2)),
     ] {
         let config = Config::parse(conf, Release::default()).unwrap();
         let expected = WhatIf::new(config).with_limit(limit).predict(&job);
@@ -121,7 +123,7 @@ fn a_what_if_has_the_figures_of_replay() {
 
 #[test]
 fn a_what_if_keeps_the_stacks_of_the_requests_it_serves() {
-    let page = Page::of([trace("gpt2_varlen.default.stacks")]);
+    let page = Page::of([trace("mlp_seed.default.stacks")]);
     let asked = r#"{"conf":"expandable_segments:True","policy":"","limit":null}"#;
     let answer = page.post("api/recordings/0/what-if", asked).json();
     let (recorded, made) =
@@ -223,7 +225,7 @@ fn files_from_strangers_are_shown_or_refused() {
 
 #[test]
 fn many_who_ask_for_the_same_get_the_same() {
-    let page = Page::of([trace("gpt2_varlen.default")]);
+    let page = Page::of([trace("mlp_seed.default")]);
     let answers: Vec<_> = std::thread::scope(|scope| {
         let threads: Vec<_> =
             (0..10).map(|_| scope.spawn(|| page.get("api/recordings/0/tune").body)).collect();

@@ -48,15 +48,9 @@ fn info(recipe: Recipe) -> RecipeInfo {
         let range = range(recipe, size)?;
         Some(SizeInfo { name: size.name(), range, value: default.size(size) })
     };
-    let mut optimizer = vec![default.optimizer.to_string()];
-    optimizer.extend(["sgd", "adam", "adamw"].map(str::to_owned));
-    let mut seen = Vec::new();
-    optimizer.retain(|it| {
-        !seen.contains(it) && {
-            seen.push(it.clone());
-            true
-        }
-    });
+    let usual = default.optimizer.to_string();
+    let others = ["sgd", "adam", "adamw"].map(str::to_owned).into_iter().filter(|it| *it != usual);
+    let optimizer = std::iter::once(usual.clone()).chain(others).collect();
     RecipeInfo {
         name: recipe.name(),
         about: about(recipe),

@@ -95,7 +95,7 @@ impl Asked {
             .map_err(|error| ApiError::Refused(error.to_string()))?;
         let policy: Policy = match &*self.policy {
             "" => Policy::default(),
-            name => name.parse().map_err(|error| ApiError::Refused(format!("{error}")))?,
+            name => name.parse().map_err(ApiError::Refused)?,
         };
         if config.backend() != Backend::Native {
             return Err(ApiError::Refused(format!(
