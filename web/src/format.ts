@@ -1,4 +1,5 @@
-// Bytes, counts and times in words; the same units as the command prints.
+// Bytes, counts and times in words, in the units that the command prints; texts from files made harmless to read.
+import type { Site } from "./api.ts";
 
 const UNITS: [string, number][] = [
   ["KiB", 1024],
@@ -36,4 +37,26 @@ export function duration(us: number): string {
 /** An address as PyTorch prints it. */
 export function address(value: number): string {
   return `0x${value.toString(16)}`;
+}
+
+/** The last part of a path. */
+export function base(path: string): string {
+  return path.slice(path.lastIndexOf("/") + 1);
+}
+
+/** A line as people say it: "train.py:12 forward". */
+export function siteText(site: Site | null): string {
+  return site === null ? "line not recorded" : `${base(site.file)}:${site.line} ${site.function}`;
+}
+
+/** What a reader would not see, or would see elsewhere: control characters, marks of direction, spaces without width. */
+const HIDDEN = /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/g;
+
+/** Longer texts are of no use on a screen, and slow. */
+const LONGEST = 400;
+
+/** A text from a file, without what hides in it, and no longer than one can read. */
+export function plain(text: string): string {
+  const short = text.length > LONGEST ? `${text.slice(0, LONGEST)}…` : text;
+  return short.replace(HIDDEN, "\ufffd");
 }

@@ -3,6 +3,7 @@
 // Moments are counted as "entries that have happened": 0 is before the first, `entries` after the last.
 // An allocation is live after moment m if begin <= m < end; its block is active until m < done.
 import type { RecordingInfo, TimelineHead } from "./api.ts";
+import { plain } from "./format.ts";
 
 export interface Allocations {
   length: number;
@@ -61,6 +62,20 @@ function columnsOf(bytes: ArrayBuffer, head: TimelineHead, start: number): Colum
   return found;
 }
 
+/** The head with its texts made harmless to read. */
+function readable(head: TimelineHead): TimelineHead {
+  return {
+    ...head,
+    sites: (head.sites ?? []).map(
+      (site) => site && { file: plain(site.file), line: site.line, function: plain(site.function) },
+    ),
+    streams: (head.streams ?? []).map(plain),
+    pools: (head.pools ?? []).map(plain),
+    purposes: (head.purposes ?? []).map(plain),
+    phases: (head.phases ?? []).map((phase) => ({ ...phase, name: plain(phase.name) })),
+  };
+}
+
 /** Reads what GET timeline answers: magic, length of the head, head as JSON, columns. All little-endian. */
 export function decode(info: RecordingInfo, bytes: ArrayBuffer): Recording {
   const view = new DataView(bytes);
@@ -71,7 +86,7 @@ export function decode(info: RecordingInfo, bytes: ArrayBuffer): Recording {
   if (8 + length > bytes.byteLength) {
     throw new Error("the timeline ends within its head");
   }
-  const head = JSON.parse(new TextDecoder().decode(new Uint8Array(bytes, 8, length))) as TimelineHead;
+  const head = readable(JSON.parse(new TextDecoder().decode(new Uint8Array(bytes, 8, length))) as TimelineHead);
   const columns = columnsOf(bytes, head, 8 + length);
   const column = <T>(name: string): T => {
     const found = columns.get(name);

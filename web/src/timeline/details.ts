@@ -1,3 +1,158 @@
+// The chosen allocation: what it is, how long it lived, who asked for it, who lies beside it.
+//
+// In:  the chosen row, the moment. Out: a panel; a click on a neighbour chooses it.
+import { type Frame, api } from "../api.ts";
 import type { App } from "../app.ts";
+import { fill, h } from "../dom.ts";
+import { quoted } from "../filter/parse.ts";
+import { address, base, bytes, count, plain } from "../format.ts";
+import type { Recording } from "../recording.ts";
+import type { State } from "../store.ts";
+import { sorted } from "./frames.ts";
+import { type Neighbour, lifetime, momentOf, neighbours } from "./live.ts";
+import { lifeOf, lineOf, poolOf, purposeOf, streamOf } from "./words.ts";
 
-export function mountDetails(_element: HTMLElement, _app: App): void {}
+/** More frames than anyone reads. */
+const MOST_FRAMES = 100;
+
+function frameItem({ file, line, function: name }: Frame): HTMLElement {
+  const path = plain(file);
+  return h(
+    "li",
+    {},
+    h("span", { class: "code name", text: plain(name), title: path }),
+    h("span", { class: "muted name", text: ` ${base(path)}:${line}`, title: path }),
+  );
+}
+
+function stackList(frames: Frame[]): Node[] {
+  const { user, library } = sorted(frames.slice(0, MOST_FRAMES));
+  const shown = h("ol", { class: "frames" }, ...user.map(frameItem));
+  const folded = library.length > 0 && h(
+    "details",
+    {},
+    h("summary", { text: `${library.length} ${library.length === 1 ? "frame" : "frames"} of libraries` }),
+    h("ol", { class: "frames" }, ...library.map(frameItem)),
+  );
+  return folded ? [shown, folded] : [shown];
+}
+
+class Details {
+  readonly #element: HTMLElement;
+  readonly #app: App;
+  readonly #stacks = new Map<string, Frame[]>();
+
+  constructor(element: HTMLElement, app: App) {
+    this.#element = element;
+    this.#app = app;
+    element.classList.add("panel");
+    app.store.subscribe((state, before) => {
+      const isOther = state.chosen !== before.chosen || state.recording !== before.recording;
+      if (isOther || (state.moment !== before.moment && state.chosen >= 0)) this.#show(state, isOther);
+    });
+    this.#empty();
+  }
+
+  #empty(): void {
+    fill(
+      this.#element,
+      h("h2", { text: "Allocation" }),
+      h("p", { class: "muted", text: "Click an allocation in the timeline or the segment map: its size, life, stack and neighbours are shown here." }),
+    );
+  }
+
+  #show(state: Readonly<State>, isOther: boolean): void {
+    const { recording, chosen } = state;
+    if (recording === null || chosen < 0) {
+      if (isOther) this.#empty();
+      return;
+    }
+    const clear = h("button", { type: "button", class: "quiet", text: "Clear", title: "Choose nothing (Esc)" });
+    clear.addEventListener("click", () => this.#app.store.set({ chosen: -1 }));
+    const stack = h("div", { class: "stack" });
+    fill(
+      this.#element,
+      h("div", { class: "heading" }, h("h2", { text: bytes(recording.allocations.size[chosen]) }), clear),
+      this.#facts(recording, chosen),
+      this.#lineButton(recording, chosen),
+      h("h3", { text: "Stack" }),
+      stack,
+      h("h3", { text: "Beside it in its segment" }),
+      this.#neighbours(recording, chosen, state.moment),
+    );
+    this.#app.attempt(this.#fillStack(stack, recording, chosen));
+  }
+
+  #facts(recording: Recording, row: number): HTMLElement {
+    const { allocations, head } = recording;
+    const size = allocations.size[row];
+    const requested = allocations.requested[row];
+    const { open } = lifetime(recording, row);
+    const facts: [string, string][] = [
+      ["Requested", bytes(requested)],
+      ["Block", size === requested ? "the same" : `${bytes(size)}, ${bytes(size - requested)} more`],
+      ["Purpose", purposeOf(recording, row)],
+      ["Live for", lifeOf(recording, row)],
+      ["Entries", `${count(allocations.begin[row])} to ${open ? "the end" : count(allocations.end[row])}`],
+    ];
+    const { done, end } = allocations;
+    if (!open && done[row] > end[row]) {
+      const waited = Math.min(done[row], recording.entries) - end[row];
+      facts.push(["Pending", `for ${count(waited)} more entries, until another stream was done`]);
+    }
+    facts.push(["Stream", streamOf(recording, row)]);
+    facts.push(["Pool", poolOf(recording, row) ?? "not known"]);
+    facts.push(["Address", address(allocations.address[row])]);
+    const peak = head.peak.allocatedAt;
+    facts.push(["At the peak", allocations.begin[row] <= peak && peak < allocations.end[row] ? "live" : "not live"]);
+    return h("dl", { class: "facts" }, ...facts.flatMap(([name, value]) => [h("dt", { text: name }), h("dd", { class: "name", text: value })]));
+  }
+
+  #lineButton(recording: Recording, row: number): HTMLElement {
+    const site = recording.head.sites[recording.allocations.site[row]] ?? null;
+    const text = h("p", { class: "code name", text: lineOf(recording, row) });
+    if (site === null) return text;
+    const query = `line:${quoted(`${site.file}:${site.line}`)}`;
+    const button = h("button", { type: "button", text: "Show all of this line" });
+    button.addEventListener("click", () => this.#app.store.set({ query }));
+    return h("div", { class: "line" }, text, button);
+  }
+
+  async #fillStack(element: HTMLElement, recording: Recording, row: number): Promise<void> {
+    const stack = recording.allocations.stack[row];
+    if (stack === 0) {
+      fill(element, h("p", { class: "muted", text: "not recorded" }));
+      return;
+    }
+    const key = `${recording.info.id}/${stack}`;
+    let frames = this.#stacks.get(key);
+    if (frames === undefined) {
+      frames = await api.stack(recording.info.id, stack - 1);
+      this.#stacks.set(key, frames);
+    }
+    fill(element, ...stackList(frames));
+  }
+
+  #neighbours(recording: Recording, row: number, moment: number): HTMLElement {
+    const at = momentOf(recording, row, moment);
+    const { above, below } = neighbours(recording, row, at);
+    const item = (name: string, it: Neighbour | null) => h("li", {}, h("span", { class: "muted", text: name }), this.#neighbour(recording, it, at));
+    if (recording.allocations.segment[row] === 0) {
+      return h("p", { class: "muted", text: "its segment is not known" });
+    }
+    return h("ul", { class: "beside-it" }, item("above", above), item("below", below));
+  }
+
+  #neighbour(recording: Recording, it: Neighbour | null, moment: number): HTMLElement {
+    if (it === null) return h("span", { text: "the segment ends" });
+    if (it.row < 0) return h("span", { text: `${bytes(it.bytes)} free` });
+    const text = `${bytes(it.bytes)} · ${purposeOf(recording, it.row)} · ${lineOf(recording, it.row)}`;
+    const button = h("button", { type: "button", class: "link name", text });
+    button.addEventListener("click", () => this.#app.store.set({ chosen: it.row, moment }));
+    return button;
+  }
+}
+
+export function mountDetails(element: HTMLElement, app: App): void {
+  new Details(element, app);
+}

@@ -1,0 +1,152 @@
+// Which colour an allocation has: by purpose, call site, stream or size.
+//
+// In:  a recording, what to colour by, what the filter shows and a cause blames. Out: classes with their names, and a
+//      pixel for each row.
+import type { Site } from "./api.ts";
+import { quoted } from "./filter/parse.ts";
+import { base, bytes, siteText } from "./format.ts";
+import { css, mix, pixel } from "./palette.ts";
+import type { Recording } from "./recording.ts";
+import type { ColourBy } from "./store.ts";
+
+export interface Class {
+  label: string;
+  /** The custom property with its colour. */
+  colour: string;
+  /** The filter that takes just these, if there is one. */
+  query: string | null;
+}
+
+export interface Classes {
+  list: Class[];
+  /** The class of each row. */
+  of: Uint8Array;
+}
+
+const PURPOSES = ["parameters", "gradients", "optimizer", "activations", "temporary", "workspace", "cache"];
+
+/** Colours for what has no colour of its own; the rest shares one. */
+const KINDS = 10;
+
+/** Upper bounds of sizes that share a colour; the last class has no bound. */
+const SIZES = [4 * 1024, 64 * 1024, 1024 ** 2, 10 * 1024 ** 2, 100 * 1024 ** 2, 1024 ** 3];
+
+function byPurpose({ head, allocations }: Recording): Classes {
+  const list = head.purposes.map((label) => ({
+    label,
+    colour: PURPOSES.includes(label) ? `--${label}` : "--unknown",
+    query: `purpose:${quoted(label)}` as string | null,
+  }));
+  list.push({ label: "unknown", colour: "--unknown", query: null });
+  const of = allocations.purpose.map((purpose) => Math.min(purpose, list.length - 1));
+  return { list, of };
+}
+
+/** The `KINDS` that hold most get a colour each, in order of what they hold. */
+function byKind(
+  recording: Recording,
+  kinds: ArrayLike<number>,
+  named: (kind: number) => { label: string; query: string | null },
+  rest: string,
+): Classes {
+  const { allocations, head } = recording;
+  const peak = head.peak.allocatedAt;
+  const held = new Map<number, number>();
+  for (let row = 0; row < allocations.length; row++) {
+    // What is live at the peak counts; the rest decides between those that hold nothing there.
+    const live = allocations.begin[row] <= peak && peak < allocations.end[row];
+    const weight = allocations.size[row] * (live ? 1 : 1e-9);
+    held.set(kinds[row], (held.get(kinds[row]) ?? 0) + weight);
+  }
+  const most = [...held].sort((a, b) => b[1] - a[1]).slice(0, KINDS);
+  const classes = new Map(most.map(([kind], place) => [kind, place]));
+  const list: Class[] = most.map(([kind], place) => ({ ...named(kind), colour: `--kind-${place}` }));
+  if (held.size > most.length) {
+    list.push({ label: rest, colour: "--unknown", query: null });
+  }
+  const of = new Uint8Array(allocations.length);
+  for (let row = 0; row < of.length; row++) {
+    of[row] = classes.get(kinds[row]) ?? most.length;
+  }
+  return { list, of };
+}
+
+function bySize({ allocations }: Recording): Classes {
+  const name = (place: number) => bytes(SIZES[place]).replace(".00", "");
+  const list = Array.from({ length: SIZES.length + 1 }, (_, place) => ({
+    label: place < SIZES.length ? `up to ${name(place)}` : `above ${name(place - 1)}`,
+    colour: `--size-${place}`,
+    query: [
+      place > 0 ? `size:>${name(place - 1).replace(" ", "")}` : "",
+      place < SIZES.length ? `size:<=${name(place).replace(" ", "")}` : "",
+    ].join(" ").trim(),
+  }));
+  const of = new Uint8Array(allocations.length);
+  for (let row = 0; row < of.length; row++) {
+    const size = allocations.size[row];
+    let place = 0;
+    while (place < SIZES.length && size > SIZES[place]) place++;
+    of[row] = place;
+  }
+  return { list, of };
+}
+
+function siteClass(site: Site | null): { label: string; query: string | null } {
+  return { label: siteText(site), query: site && `line:${quoted(`${base(site.file)}:${site.line}`)}` };
+}
+
+function streamClass(name: string): { label: string; query: string } {
+  return { label: `stream ${name}`, query: `stream:${quoted(name)}` };
+}
+
+const made = new WeakMap<Recording, Map<ColourBy, Classes>>();
+
+/** The classes of a recording's allocations; worked out once. */
+export function classesOf(recording: Recording, by: ColourBy): Classes {
+  const known = made.get(recording) ?? new Map<ColourBy, Classes>();
+  made.set(recording, known);
+  let classes = known.get(by);
+  if (classes === undefined) {
+    const { allocations, head } = recording;
+    classes = {
+      purpose: () => byPurpose(recording),
+      site: () => byKind(recording, allocations.site, (site) => siteClass(head.sites[site] ?? null), "other lines"),
+      stream: () => byKind(recording, allocations.stream, (stream) => streamClass(head.streams[stream] ?? String(stream)), "other streams"),
+      size: () => bySize(recording),
+    }[by]();
+    known.set(by, classes);
+  }
+  return classes;
+}
+
+/** Shades of one colour, so that neighbours differ. */
+const SHADES = [0, 0.07, 0.14, 0.21];
+
+/** How much of its colour an allocation keeps that the filter leaves out. */
+const DIM = 0.12;
+
+/** A pixel for each row plus one; the first is "nothing". What a cause blames is in its colour, all else is dim. */
+export function rowPixels(
+  recording: Recording,
+  by: ColourBy,
+  shown: Uint8Array | null,
+  blamed: ReadonlySet<number> | null,
+): Uint32Array {
+  const classes = classesOf(recording, by);
+  const back = pixel(css("--back"));
+  const ground = pixel(css("--free"));
+  const bright = classes.list.flatMap(({ colour }) => SHADES.map((part) => mix(back, pixel(css(colour)), part)));
+  const dim = bright.map((colour) => mix(colour, ground, DIM));
+  const failed = pixel(css("--failed"));
+  const { length } = recording.allocations;
+  const pixels = new Uint32Array(length + 1);
+  for (let row = 0; row < length; row++) {
+    const shade = classes.of[row] * SHADES.length + (Math.imul(row, 0x9e3779b1) >>> 30);
+    const isDim = blamed !== null || (shown !== null && shown[row] === 0);
+    pixels[row + 1] = isDim ? dim[shade] : bright[shade];
+  }
+  for (const row of blamed ?? []) {
+    if (row >= 0 && row < length) pixels[row + 1] = failed;
+  }
+  return pixels;
+}
