@@ -10,7 +10,7 @@ import type { Recording } from "../recording.ts";
 import type { Axis } from "../store.ts";
 import type { Drawn } from "./pictures.ts";
 import type { Scale } from "./scale.ts";
-import { ticks } from "./ticks.ts";
+import { byteTick, ticks } from "./ticks.ts";
 
 /** The inner part of the canvas, in CSS pixels. */
 export interface Box {
@@ -78,7 +78,7 @@ export class Chart {
     this.#grid(context, scene);
     context.save();
     context.beginPath();
-    context.rect(left, 0, width, top + height);
+    context.rect(left, 0, width + 6, top + height);
     context.clip();
     this.#picture(context, scene);
     this.#iterations(context, scene);
@@ -104,7 +104,7 @@ export class Chart {
       context.moveTo(left, y);
       context.lineTo(left + width, y);
       context.stroke();
-      context.fillText(value === 0 ? "0" : bytes(value).replace(/\.00 /, " "), left - 6, Math.max(y, top + 6));
+      context.fillText(byteTick(value), left - 6, Math.max(y, top + 6));
     }
     context.textAlign = "center";
     context.textBaseline = "top";

@@ -23,3 +23,10 @@ export function ticks(low: number, high: number, most: number, binary = false): 
   }
   return marks;
 }
+
+/** Bytes beside a mark: "1 GiB", "1.5 GiB", without zeros that say nothing. */
+export function byteTick(value: number): string {
+  const power = value < 1024 ? 0 : Math.min(Math.floor(Math.log2(value) / 10), 4);
+  const number = value / 1024 ** power;
+  return value === 0 ? "0" : `${Number(number.toPrecision(4))} ${["bytes", "KiB", "MiB", "GiB", "TiB"][power]}`;
+}
