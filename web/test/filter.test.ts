@@ -91,7 +91,7 @@ test("of many, the ten largest are listed in order", () => {
 
 test("what is wrong is said in words, at its place", () => {
   const cases: [string, number, number, RegExp][] = [
-    ["size:>1XiB", 0, 10, /“xib” is no unit of bytes/],
+    ["size:>1XiB", 0, 10, /“XiB” is no unit of bytes/],
     ["forward size:>", 8, 14, /a number is missing/],
     ["size:abc", 0, 8, /“abc” is no number/],
     ["size:2m..1m", 0, 11, /2m is more than 1m/],

@@ -21,10 +21,6 @@ export interface Matched {
 /** So many of the largest are listed. */
 const LARGEST = 10;
 
-function within({ least, most, aboveLeast, belowMost }: Range, value: number): boolean {
-  return (aboveLeast ? value > least : value >= least) && (belowMost ? value < most : value <= most);
-}
-
 /** A file by its name, or by the end of its path. */
 function isFile(path: string, wanted: string): boolean {
   return path.endsWith(wanted) && (path.length === wanted.length || wanted.startsWith("/") || path[path.length - wanted.length - 1] === "/");
@@ -51,20 +47,21 @@ function flags<T>(list: T[], take: (item: T) => boolean): Uint8Array {
   return Uint8Array.from(list, (item) => (take(item) ? 1 : 0));
 }
 
-function keepSizes(shown: Uint8Array, size: Float64Array, range: Range, negated: boolean): void {
+function keepSizes(shown: Uint8Array, size: Float64Array, { least, most }: Range, negated: boolean): void {
   for (let row = 0; row < shown.length; row++) {
-    if (within(range, size[row]) === negated) shown[row] = 0;
+    if ((size[row] >= least && size[row] <= most) === negated) shown[row] = 0;
   }
 }
 
-function keepLives(shown: Uint8Array, recording: Recording, range: Range, timed: boolean, negated: boolean): void {
+function keepLives(shown: Uint8Array, recording: Recording, { least, most }: Range, timed: boolean, negated: boolean): void {
   const { begin, end } = recording.allocations;
   const { time, entries } = recording;
   for (let row = 0; row < shown.length; row++) {
     const last = Math.min(end[row], entries);
     const first = Math.min(begin[row], entries);
-    const life = timed ? (time[Math.max(last - 1, 0)] ?? 0) - (time[Math.max(first - 1, 0)] ?? 0) : last - first;
-    if (within(range, Math.max(life, 0)) === negated) shown[row] = 0;
+    const span = timed ? time[Math.max(last - 1, 0)] - time[Math.max(first - 1, 0)] : last - first;
+    const life = Math.max(span, 0);
+    if ((life >= least && life <= most) === negated) shown[row] = 0;
   }
 }
 

@@ -5,13 +5,10 @@
 // Terms are separated by spaces and all must hold; "-" before one turns it around; quotes keep spaces together. A word
 // without a key is looked for in file, line and function.
 
-/** A comparison, as bounds: least <= value <= most, or beyond them where they are open. */
+/** A comparison, as bounds: least <= value <= most. */
 export interface Range {
   least: number;
   most: number;
-  /** Whether the bound itself is left out. */
-  aboveLeast: boolean;
-  belowMost: boolean;
 }
 
 export type Test =
@@ -96,7 +93,7 @@ function quantity(text: string, example: string): { value: number; unit: string 
   if (parts === null) {
     throw new Wrong(text === "" ? `a number is missing, as in ${example}` : `“${text}” is no number, as in ${example}`);
   }
-  return { value: Number(parts[1]), unit: parts[2].toLowerCase() };
+  return { value: Number(parts[1]), unit: parts[2] };
 }
 
 /** ">5", "<=5", "5..7", "5" with a reader for what stands beside the sign. */
@@ -105,24 +102,33 @@ function range(text: string, read: (text: string) => number): Range {
   if (between.length === 2) {
     const [least, most] = between.map(read);
     if (least > most) throw new Wrong(`${between[0]} is more than ${between[1]}`);
-    return { least, most, aboveLeast: false, belowMost: false };
+    return { least, most };
   }
   const [, sign, rest] = /^(>=|<=|>|<|=|)(.*)$/.exec(text) ?? ["", "", text];
   const value = read(rest);
-  const up = sign.startsWith(">");
-  const down = sign.startsWith("<");
-  return {
-    least: down ? -Infinity : value,
-    most: up ? Infinity : value,
-    aboveLeast: sign === ">",
-    belowMost: sign === "<",
-  };
+  switch (sign) {
+    case ">":
+      return { least: value + beside(value), most: Infinity };
+    case ">=":
+      return { least: value, most: Infinity };
+    case "<":
+      return { least: -Infinity, most: value - beside(value) };
+    case "<=":
+      return { least: -Infinity, most: value };
+    default:
+      return { least: value, most: value };
+  }
+}
+
+/** Less than any difference between two values that are compared: bytes are whole, times have three digits at most. */
+function beside(value: number): number {
+  return Math.max(1e-6, value * 2 ** -52);
 }
 
 function size(text: string): Test {
   const read = (part: string) => {
     const { value, unit } = quantity(part, "size:>1MiB");
-    const scale = SIZES[unit];
+    const scale = SIZES[unit.toLowerCase()];
     if (scale === undefined) throw new Wrong(`“${unit}” is no unit of bytes; there are B, KiB, MiB and GiB`);
     return value * scale;
   };
@@ -133,7 +139,7 @@ function life(text: string): Test {
   let unit: "entries" | "us" | null = null;
   const read = (part: string) => {
     const found = quantity(part, "life:<100 or life:>5ms");
-    const scale = found.unit === "" ? 1 : TIMES[found.unit];
+    const scale = found.unit === "" ? 1 : TIMES[found.unit.toLowerCase()];
     if (scale === undefined) {
       throw new Wrong(`“${found.unit}” is no unit of time; there are us, ms and s, and entries without a unit`);
     }

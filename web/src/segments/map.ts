@@ -59,7 +59,7 @@ export function paintMap(canvas: HTMLCanvasElement, recording: Recording, moment
   const { pools, streams } = recording.head;
   for (const { group, y } of layout.headings) {
     const name = `${pools[group.pool] ?? "pool not known"} · stream ${streams[group.stream] ?? group.stream}`;
-    const figures = `${group.segments.length} ${group.segments.length === 1 ? "segment" : "segments"}, ${bytes(group.allocated)} of ${bytes(group.reserved)} allocated`;
+    const figures = `${group.segments.length} ${group.segments.length === 1 ? "segment" : "segments"}, ${bytes(group.allocated)} of ${bytes(group.reserved)}`;
     context.fillStyle = css("--text");
     context.fillText(name, 0, y + 12);
     const width = context.measureText(name).width;

@@ -67,7 +67,7 @@ class SegmentMap {
     new ResizeObserver(() => this.#paint()).observe(element);
     onScheme(() => {
       this.#pixels = null;
-      this.#paint();
+      this.#draw();
     });
   }
 
@@ -99,8 +99,7 @@ class SegmentMap {
     return h(
       "div",
       { class: "toolbar", role: "toolbar", "aria-label": "Segment map" },
-      h("span", { class: "scrub" }, this.#play, button("‹", "One entry back", () => this.#step(-1)), this.#slider, button("›", "One entry on", () => this.#step(1))),
-      this.#where,
+      h("span", { class: "scrub" }, this.#play, button("‹", "One entry back", () => this.#step(-1)), this.#slider, button("›", "One entry on", () => this.#step(1)), this.#where),
       h("label", {}, h("span", { class: "muted", text: "Colour by" }), by),
       this.#states,
       h("span", { class: "group" }, button("−", "Shorter strips", () => closer(0.5)), button("+", "Longer strips", () => closer(2))),

@@ -20,7 +20,7 @@ import { type Drawn, Pictures } from "./pictures.ts";
 import { type Scale, columns, scaleOf } from "./scale.ts";
 import { Toolbar } from "./toolbar.ts";
 import { Tooltip } from "./tooltip.ts";
-import { heights, panned, within, zoomed } from "./window.ts";
+import { type Bounds, heights, panned, within, zoomed } from "./window.ts";
 import { lifeOf, lineOf, momentText, purposeOf, sentence } from "./words.ts";
 
 /** A key moves the view by this part of its width. */
@@ -47,6 +47,7 @@ class Timeline {
   #fit = false;
   #scrub = false;
   #marked: [number, number] | null = null;
+  #known: { key: string; bounds: Bounds } | null = null;
   /** The row under the pointer or found with the keys, and the moment there. */
   #pointed: { row: number; moment: number } | null = null;
   /** When the view was last changed, until its picture is there. */
@@ -80,8 +81,15 @@ class Timeline {
       if (this.#key(event)) event.preventDefault();
     });
     app.store.subscribe((state, before) => this.#changed(state, before));
-    new ResizeObserver(() => this.#view()).observe(this.#canvas);
-    onScheme(() => this.#colours());
+    new ResizeObserver(() => {
+      this.#tooltip.hide();
+      this.#view();
+    }).observe(this.#canvas);
+    onScheme(() => {
+      this.#colours();
+      // A printer takes what is there now.
+      this.#frame();
+    });
   }
 
   get #state(): Readonly<State> {
@@ -131,8 +139,7 @@ class Timeline {
     const ratio = window.devicePixelRatio || 1;
     const width = Math.max(Math.round(this.#chart.box.width * ratio), 1);
     const height = Math.max(Math.round(this.#chart.box.height * ratio), 1);
-    const bounds = heights(recording, { from, to }, this.#fit);
-    const frame = { width, height, ...columns(this.#scale, from, to, width, recording.entries), ...bounds };
+    const frame = { width, height, ...columns(this.#scale, from, to, width, recording.entries), ...this.#bounds(recording) };
     this.#pictures.draw({ recording, from, to, axis, frame, asked: performance.now() });
     this.#paint();
   }
@@ -146,12 +153,22 @@ class Timeline {
     this.#paint();
   }
 
+  /** The bytes that the height covers; worked out once for each view. */
+  #bounds(recording: Recording): Bounds {
+    const { from, to } = this.#state;
+    const key = `${recording.info.id} ${recording.info.version} ${from} ${to} ${this.#fit}`;
+    if (this.#known?.key !== key) {
+      this.#known = { key, bounds: heights(recording, { from, to }, this.#fit) };
+    }
+    return this.#known.bounds;
+  }
+
   #scene(recording: Recording): Scene {
     const { from, to, axis, moment, chosen } = this.#state;
     const isTimed = recording.head.timed && axis === "time";
     return {
       recording, scale: this.#scale, axis: isTimed ? "time" : "entries", from, to, moment, chosen,
-      ...heights(recording, { from, to }, this.#fit), drawn: this.#pictures.last, marked: this.#marked,
+      ...this.#bounds(recording), drawn: this.#pictures.last, marked: this.#marked,
     };
   }
 
@@ -243,6 +260,17 @@ class Timeline {
     return drawn.picture.rows[at.column * drawn.picture.height + line] - 1;
   }
 
+  /** Where a row's upper edge lies in the column at `x`; the middle if it is too thin to be seen. */
+  #topOf(row: number, x: number): number {
+    const { top, height } = this.#chart.box;
+    const at = this.#columnAt(x);
+    const drawn = this.#pictures.last;
+    if (at === null || drawn === null) return top + height / 2;
+    const start = at.column * drawn.picture.height;
+    const line = drawn.picture.rows.subarray(start, start + drawn.picture.height).lastIndexOf(row + 1);
+    return line < 0 ? top + height / 2 : top + height * (1 - (line + 1) / drawn.picture.height);
+  }
+
   #tell(x: number, y: number, row: number, moment: number): void {
     const { recording } = this.#state;
     if (recording === null) return;
@@ -331,8 +359,8 @@ class Timeline {
     }
     this.#pointed = { row, moment };
     this.#said.textContent = sentence(recording, row);
-    const scene = this.#scene(recording);
-    this.#tell(this.#chart.x(scene, moment + 0.5), this.#chart.box.top + 80, row, moment);
+    const x = this.#chart.x(this.#scene(recording), moment + 0.5);
+    this.#tell(x, this.#topOf(row, x), row, moment);
     this.#paint();
   }
 

@@ -8,6 +8,8 @@ export class Tooltip {
   show(x: number, y: number, lines: string[]): void {
     fill(this.element, ...lines.map((text, place) => h("div", { class: place === 0 ? "title name" : "name", text })));
     this.element.hidden = false;
+    // Measured where it has room: at the edge it would be squeezed.
+    this.element.style.left = "0";
     const within = this.element.offsetParent as HTMLElement | null;
     const { offsetWidth, offsetHeight } = this.element;
     const room = within?.clientWidth ?? window.innerWidth;

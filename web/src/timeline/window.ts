@@ -7,6 +7,12 @@ export interface Range {
   to: number;
 }
 
+/** Bytes at the lower and upper edge. */
+export interface Bounds {
+  low: number;
+  high: number;
+}
+
 /** Closer than so many moments there is nothing more to see. */
 const FEWEST = 4;
 
@@ -42,7 +48,7 @@ export function zoomed(range: Range, factor: number, at: number, scale: Scale, e
 }
 
 /** Bytes at the lower and upper edge: everything, or as much as the visible moments need. */
-export function heights({ head, allocated, reserved, entries }: Recording, range: Range, fit: boolean): { low: number; high: number } {
+export function heights({ head, allocated, reserved, entries }: Recording, range: Range, fit: boolean): Bounds {
   if (!fit) {
     const most = Math.max(head.peak.reserved, head.peak.allocated, 1024);
     // A limit that is far away would press everything else to the floor.
@@ -52,12 +58,15 @@ export function heights({ head, allocated, reserved, entries }: Recording, range
   const first = Math.max(Math.floor(range.from), 0);
   const last = Math.min(Math.ceil(range.to) - 1, entries);
   let least = Infinity;
+  let held = 0;
   let most = 0;
   for (let moment = first; moment <= last; moment++) {
     if (allocated[moment] < least) least = allocated[moment];
+    if (allocated[moment] > held) held = allocated[moment];
     if (reserved[moment] > most) most = reserved[moment];
-    if (allocated[moment] > most) most = allocated[moment];
   }
-  const room = Math.max(most - least, most * 0.01, 1024) * 0.05;
-  return { low: Math.max(least - room, 0), high: most + room };
+  // What is reserved is shown as long as it does not press what is allocated to the floor.
+  const top = Math.max(held, most - held <= (held - least) * 0.5 ? most : 0);
+  const room = Math.max(top - least, top * 0.01, 1024) * 0.05;
+  return { low: Math.max(least - room, 0), high: top + room };
 }

@@ -1,0 +1,60 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { isLibrary, sorted } from "../src/timeline/frames.ts";
+import { beside, lifetime, momentOf, neighbours } from "../src/timeline/live.ts";
+import { plain } from "../src/format.ts";
+import { lifeOf } from "../src/timeline/words.ts";
+import { recordingOf } from "./made.ts";
+
+const RECORDING = recordingOf(
+  10,
+  [
+    { begin: 1, end: 5, size: 100, address: 1000, segment: 1 },
+    { begin: 2, end: 9, size: 50, address: 1100, segment: 1 },
+    { begin: 3, end: 9, size: 60, address: 1200, segment: 1 },
+    { begin: 6, size: 40, address: 1040, segment: 1 },
+  ],
+  [{ address: 1000, size: 400 }],
+);
+
+test("neighbours are those of the moment", () => {
+  assert.deepEqual(neighbours(RECORDING, 1, 4), { below: { row: 0, bytes: 100 }, above: { row: -1, bytes: 50 } });
+  assert.deepEqual(neighbours(RECORDING, 1, 5), { below: { row: -1, bytes: 100 }, above: { row: -1, bytes: 50 } });
+  assert.deepEqual(neighbours(RECORDING, 1, 7), { below: { row: -1, bytes: 20 }, above: { row: -1, bytes: 50 } });
+  assert.deepEqual(neighbours(RECORDING, 0, 4), { below: null, above: { row: 1, bytes: 50 } });
+});
+
+test("going through allocations visits those that are live and shown", () => {
+  assert.deepEqual([beside(RECORDING, -1, 4, 1, null), beside(RECORDING, 0, 4, 1, null), beside(RECORDING, 2, 4, 1, null)], [0, 1, -1]);
+  assert.deepEqual([beside(RECORDING, -1, 7, -1, null), beside(RECORDING, 3, 7, -1, null)], [3, 2]);
+  assert.equal(beside(RECORDING, 0, 4, 1, Uint8Array.from([1, 0, 1, 1])), 2);
+});
+
+test("a lifetime is told in entries and time, and whether it ended", () => {
+  assert.deepEqual(lifetime(RECORDING, 0), { entries: 4, us: 40, open: false });
+  assert.equal(lifeOf(RECORDING, 0), "4 entries, 40 µs");
+  assert.equal(lifeOf(RECORDING, 3), "4 entries, 40 µs, not freed");
+});
+
+test("a moment is moved to where the allocation is live", () => {
+  assert.deepEqual([0, 3, 9].map((moment) => momentOf(RECORDING, 0, moment)), [1, 3, 4]);
+  assert.equal(momentOf(RECORDING, 3, 99), 10);
+});
+
+test("frames of libraries are folded, unless there are no others", () => {
+  const frame = (file: string) => ({ file, line: 1, function: "f" });
+  const files = [
+    "/usr/lib/python3.12/site-packages/torch/nn/linear.py", "/home/me/train.py", "/usr/lib/python3.12/threading.py", "??", "CUDACachingAllocator.cpp", "model.py",
+  ];
+  assert.deepEqual(files.map((file) => isLibrary(frame(file))), [true, false, true, true, true, false]);
+  const { user, library } = sorted(files.map(frame));
+  assert.deepEqual(user.map((it) => it.file), ["/home/me/train.py", "model.py"]);
+  assert.equal(library.length, 4);
+  assert.deepEqual(sorted([frame("??")]), { user: [frame("??")], library: [] });
+});
+
+test("texts from files keep nothing that hides or turns around", () => {
+  assert.equal(plain("a\u202egnp\u200b\0\u001b[2J"), "a\ufffdgnp\ufffd\ufffd\ufffd[2J");
+  assert.equal(plain("<b>héllo</b>"), "<b>héllo</b>");
+  assert.ok(plain("x".repeat(1 << 20)).length < 500);
+});
