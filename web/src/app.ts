@@ -1,5 +1,6 @@
 // What the panels share: the state, the recordings, and one place to say what went wrong.
 import { api, type RecordingInfo, type Start } from "./api.ts";
+import { bestColours } from "./colours.ts";
 import { type Recording, decode } from "./recording.ts";
 import { Store } from "./store.ts";
 
@@ -36,6 +37,7 @@ export class App {
     const recording = await this.load(id);
     this.store.set({
       recording,
+      colourBy: bestColours(recording),
       from: 0,
       to: recording.entries + 1,
       moment: recording.head.peak.reservedAt,

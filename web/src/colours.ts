@@ -119,6 +119,22 @@ export function classesOf(recording: Recording, by: ColourBy): Classes {
   return classes;
 }
 
+/** What to colour by at first: purposes, unless next to none is known and call sites are. */
+export function bestColours(recording: Recording): ColourBy {
+  const { allocations, head } = recording;
+  const known = new Set(head.purposes.flatMap((name, purpose) => (PURPOSES.includes(name) ? [purpose] : [])));
+  let all = 0;
+  let purposes = 0;
+  let sites = 0;
+  for (let row = 0; row < allocations.length; row++) {
+    const size = allocations.size[row];
+    all += size;
+    if (known.has(allocations.purpose[row])) purposes += size;
+    if (allocations.site[row] > 0) sites += size;
+  }
+  return purposes < all * 0.1 && sites > purposes ? "site" : "purpose";
+}
+
 /** Shades of one colour, so that neighbours differ. */
 const SHADES = [0, 0.07, 0.14, 0.21];
 

@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { bandOf, lanes } from "../src/timeline/phases.ts";
 import { scaleOf } from "../src/timeline/scale.ts";
 import { byteTick, ticks } from "../src/timeline/ticks.ts";
 import { heights, panned, within, zoomed } from "../src/timeline/window.ts";
@@ -55,4 +56,12 @@ test("marks are round numbers within the range, no more than there is room for",
     assert.ok(marks.every((it) => it >= low && it <= high));
   }
   assert.deepEqual([0, 512, 1024 ** 3, 1.5 * 1024 ** 3].map(byteTick), ["0", "512 bytes", "1 GiB", "1.5 GiB"]);
+});
+
+test("phases inside others get a lane of their own, and what is too deep is left out", () => {
+  const span = (name: string, begin: number, end: number) => ({ name, begin, end });
+  const spans = [span("step", 0, 10), span("forward", 0, 4), span("layer", 1, 2), span("too deep", 1, 2), span("backward", 4, 9), span("step", 10, 20)];
+  const found = lanes(spans).map((lane) => lane.map((it) => it.name));
+  assert.deepEqual(found, [["step", "step"], ["forward", "backward"], ["layer"]]);
+  assert.deepEqual(bandOf({ phases: [], iterations: [2, 5] }, 9), [[span("iteration 1", 2, 5), span("iteration 2", 5, 9)]]);
 });

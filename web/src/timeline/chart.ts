@@ -8,6 +8,7 @@ import { bytes, count, duration } from "../format.ts";
 import { css } from "../palette.ts";
 import type { Recording } from "../recording.ts";
 import type { Axis } from "../store.ts";
+import type { Span } from "./phases.ts";
 import type { Drawn } from "./pictures.ts";
 import type { Scale } from "./scale.ts";
 import { byteTick, ticks } from "./ticks.ts";
@@ -34,14 +35,19 @@ export interface Scene {
   chosen: number;
   /** Places of a range that is being marked. */
   marked: [number, number] | null;
+  /** Phases, by lane. */
+  band: Span[][];
 }
 
-/** The band of phases above the picture. */
-const BAND = 18;
+/** A lane of phases above the picture. */
+const LANE = 17;
 const AXIS = 20;
 
 /** Lines closer than this, in pixels, say nothing. */
 const CLOSEST = 7;
+
+/** A phase is named if it has so many pixels. */
+const NAMED = 32;
 
 export class Chart {
   readonly canvas: HTMLCanvasElement;
@@ -52,12 +58,13 @@ export class Chart {
   }
 
   /** Takes the size that the page gives. */
-  fit(): void {
+  fit(lanes: number): void {
     fitCanvas(this.canvas);
     const { clientWidth, clientHeight } = this.canvas;
     const left = clientWidth < 500 ? 56 : 72;
     const width = Math.max(clientWidth - left - 8, 1);
-    this.box = { left, top: BAND + 2, width, height: Math.max(clientHeight - BAND - 2 - AXIS, 1) };
+    const top = Math.max(lanes, 1) * LANE + 3;
+    this.box = { left, top, width, height: Math.max(clientHeight - top - AXIS, 1) };
   }
 
   /** Where a moment lies. */
@@ -78,17 +85,17 @@ export class Chart {
     this.#grid(context, scene);
     context.save();
     context.beginPath();
-    context.rect(left, 0, width + 6, top + height);
+    context.rect(left, top, width, height);
     context.clip();
     this.#picture(context, scene);
     this.#iterations(context, scene);
-    this.#phases(context, scene);
     this.#limit(context, scene);
-    this.#ooms(context, scene);
     this.#chosen(context, scene);
-    this.#moment(context, scene);
     this.#marked(context, scene);
     context.restore();
+    this.#phases(context, scene);
+    this.#ooms(context, scene);
+    this.#moment(context, scene);
   }
 
   #grid(context: CanvasRenderingContext2D, scene: Scene): void {
@@ -165,34 +172,35 @@ export class Chart {
     context.setLineDash([]);
   }
 
-  /** Phases in the band above; where they are too narrow to be named, iterations by their number. */
   #phases(context: CanvasRenderingContext2D, scene: Scene): void {
-    const { phases, iterations } = scene.recording.head;
     context.textAlign = "left";
     context.textBaseline = "middle";
-    const spans = phases.length > 0 ? phases : iterations.map((begin, number) => ({
-      name: `iteration ${number + 1}`, begin, end: iterations[number + 1] ?? scene.recording.entries,
-    }));
-    let last = -Infinity;
-    for (const { name, begin, end } of spans) {
-      if (end <= scene.from || begin >= scene.to) continue;
-      const left = Math.max(this.x(scene, begin), this.box.left);
-      const right = Math.min(this.x(scene, end), this.box.left + this.box.width);
-      // Whatever would only cover its neighbour's pixel is left out.
-      if (right - last < 1) continue;
-      last = right;
-      context.fillStyle = css("--panel");
-      context.fillRect(left, 2, Math.max(right - left - 1, 1), BAND - 4);
-      if (right - left > 24) {
-        context.save();
-        context.beginPath();
-        context.rect(left, 0, right - left - 5, BAND);
-        context.clip();
-        context.fillStyle = css("--muted");
-        context.fillText(name, left + 5, BAND / 2 + 0.5);
-        context.restore();
+    scene.band.forEach((spans, lane) => {
+      const top = lane * LANE + 1;
+      let last = -Infinity;
+      for (const { name, begin, end } of spans) {
+        if (end <= scene.from || begin >= scene.to) continue;
+        const left = Math.max(this.x(scene, begin), this.box.left);
+        const right = Math.min(this.x(scene, end), this.box.left + this.box.width);
+        // Whatever would only cover its neighbour's pixel is left out.
+        if (right - last < 1) continue;
+        last = right;
+        context.fillStyle = css("--panel");
+        context.fillRect(left, top, Math.max(right - left - 1, 1), LANE - 2);
+        if (right - left > NAMED) this.#name(context, name, left + 5, right - 5, top + LANE / 2);
       }
-    }
+    });
+  }
+
+  /** A name, as much of it as there is room for. */
+  #name(context: CanvasRenderingContext2D, name: string, left: number, right: number, y: number): void {
+    context.save();
+    context.beginPath();
+    context.rect(left, y - LANE / 2, right - left, LANE);
+    context.clip();
+    context.fillStyle = css("--muted");
+    context.fillText(name, left, y);
+    context.restore();
   }
 
   #limit(context: CanvasRenderingContext2D, scene: Scene): void {

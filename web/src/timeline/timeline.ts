@@ -16,6 +16,7 @@ import { Legend } from "./legend.ts";
 import { beside, momentOf } from "./live.ts";
 import { frameTook, pictureTook } from "./measure.ts";
 import { Overview } from "./overview.ts";
+import { type Span, bandOf } from "./phases.ts";
 import { type Drawn, Pictures } from "./pictures.ts";
 import { type Scale, columns, scaleOf } from "./scale.ts";
 import { Toolbar } from "./toolbar.ts";
@@ -44,6 +45,7 @@ class Timeline {
   readonly #pictures: Pictures;
   readonly #paint = onceAFrame(() => this.#frame());
   #scale: Scale = scaleOf(new Float64Array(0), false, "entries");
+  #band: Span[][] = [];
   #fit = false;
   #scrub = false;
   #marked: [number, number] | null = null;
@@ -105,6 +107,7 @@ class Timeline {
       this.#pointed = null;
     }
     if (isNew) {
+      this.#band = bandOf(recording.head, recording.entries);
       this.#pictures.open(recording);
     }
     this.#toolbar.show(state.axis, state.colourBy, recording.head.timed, this.#fit, this.#scrub);
@@ -135,7 +138,7 @@ class Timeline {
     const { recording, from, to, axis } = this.#state;
     if (recording === null || this.#canvas.clientWidth === 0) return;
     this.#asked ??= performance.now();
-    this.#chart.fit();
+    this.#chart.fit(this.#band.length);
     const ratio = window.devicePixelRatio || 1;
     const width = Math.max(Math.round(this.#chart.box.width * ratio), 1);
     const height = Math.max(Math.round(this.#chart.box.height * ratio), 1);
@@ -168,7 +171,7 @@ class Timeline {
     const isTimed = recording.head.timed && axis === "time";
     return {
       recording, scale: this.#scale, axis: isTimed ? "time" : "entries", from, to, moment, chosen,
-      ...this.#bounds(recording), drawn: this.#pictures.last, marked: this.#marked,
+      ...this.#bounds(recording), drawn: this.#pictures.last, marked: this.#marked, band: this.#band,
     };
   }
 
@@ -176,7 +179,7 @@ class Timeline {
     const { recording, colourBy, moment, from, to } = this.#state;
     if (recording === null || this.#canvas.clientWidth === 0) return;
     const started = performance.now();
-    this.#chart.fit();
+    this.#chart.fit(this.#band.length);
     this.#chart.paint(this.#scene(recording));
     this.#overview.paint(recording, this.#scale, from, to, moment);
     this.#legend.show(recording, colourBy, this.#pointed?.moment ?? moment);
@@ -274,7 +277,8 @@ class Timeline {
   #tell(x: number, y: number, row: number, moment: number): void {
     const { recording } = this.#state;
     if (recording === null) return;
-    const failed = recording.head.ooms.find(({ entry }) => Math.abs(this.#chart.x(this.#scene(recording), entry + 0.5) - x) < 4);
+    const scene = this.#scene(recording);
+    const failed = recording.head.ooms.find(({ entry }) => Math.abs(this.#chart.x(scene, entry + 0.5) - x) < 4);
     if (row >= 0) {
       this.#tooltip.show(x, y, [
         bytes(recording.allocations.size[row]), purposeOf(recording, row), lineOf(recording, row), `live for ${lifeOf(recording, row)}`,
