@@ -3,6 +3,7 @@
 // In:  a recording, colours, views. Out: pictures, the newest view first: while one is drawn, only the latest wish is kept.
 import { css, pixel } from "../palette.ts";
 import type { Recording } from "../recording.ts";
+import type { Axis } from "../store.ts";
 import type { FromWorker, ToWorker } from "./messages.ts";
 import type { Frame, Picture } from "./raster.ts";
 
@@ -11,10 +12,8 @@ export interface View {
   recording: Recording;
   from: number;
   to: number;
-  axis: string;
+  axis: Axis;
   frame: Frame;
-  /** When it was asked for. */
-  asked: number;
 }
 
 export interface Drawn {
@@ -50,19 +49,22 @@ export class Pictures {
     this.#worker.addEventListener("error", (event) => failed(`the timeline cannot be drawn: ${event.message}`));
   }
 
-  /** Whether a picture is on its way. */
-  get isBusy(): boolean {
-    return this.#drawing !== null;
-  }
-
   open(recording: Recording): void {
     this.#recording = recording;
     this.#wanted = null;
     this.last?.bitmap.close();
     this.last = null;
-    const { length, begin, end, size } = recording.allocations;
-    const { allocated, reserved, entries } = recording;
-    this.#post({ kind: "open", spans: { length, begin, end, size }, entries, levels: { allocated, reserved } });
+    const { allocations, entries } = recording;
+    // Copies that the worker then owns: a column as it is would take all others with it, since they share their bytes.
+    const begin = allocations.begin.slice();
+    const end = allocations.end.slice();
+    const size = allocations.size.slice();
+    const allocated = recording.allocated.slice();
+    const reserved = recording.reserved.slice();
+    this.#post(
+      { kind: "open", spans: { length: allocations.length, begin, end, size }, entries, levels: { allocated, reserved } },
+      [begin, end, size, allocated, reserved].map((it) => it.buffer as ArrayBuffer),
+    );
   }
 
   /** Colours from now on; what is on the screen stays until it is drawn again. */

@@ -8,7 +8,7 @@ import { h } from "../dom.ts";
 import { bytes } from "../format.ts";
 import { onScheme } from "../palette.ts";
 import type { Recording } from "../recording.ts";
-import type { State } from "../store.ts";
+import type { Axis, State } from "../store.ts";
 import { Chart, type Scene } from "./chart.ts";
 import { listen } from "./gestures.ts";
 import { help } from "./help.ts";
@@ -17,7 +17,7 @@ import { beside, momentOf } from "./live.ts";
 import { frameTook, pictureTook } from "./measure.ts";
 import { Overview } from "./overview.ts";
 import { type Span, bandOf } from "./phases.ts";
-import { type Drawn, Pictures } from "./pictures.ts";
+import { type Drawn, Pictures, type View } from "./pictures.ts";
 import { type Scale, columns, scaleOf } from "./scale.ts";
 import { Toolbar } from "./toolbar.ts";
 import { Tooltip } from "./tooltip.ts";
@@ -54,6 +54,8 @@ class Timeline {
   #pointed: { row: number; moment: number } | null = null;
   /** When the view was last changed, until its picture is there. */
   #asked: number | null = null;
+  /** The view whose picture is to be shown. */
+  #wanted: View | null = null;
 
   constructor(element: HTMLElement, app: App) {
     this.#app = app;
@@ -135,21 +137,22 @@ class Timeline {
 
   /** Asks for a picture of what is to be seen, and shows the last one there meanwhile. */
   #view(): void {
-    const { recording, from, to, axis } = this.#state;
+    const { recording, from, to } = this.#state;
     if (recording === null || this.#canvas.clientWidth === 0) return;
     this.#asked ??= performance.now();
+    this.#canvas.dataset["drawn"] = "false";
     this.#chart.fit(this.#band.length);
     const ratio = window.devicePixelRatio || 1;
     const width = Math.max(Math.round(this.#chart.box.width * ratio), 1);
     const height = Math.max(Math.round(this.#chart.box.height * ratio), 1);
     const frame = { width, height, ...columns(this.#scale, from, to, width, recording.entries), ...this.#bounds(recording) };
-    this.#pictures.draw({ recording, from, to, axis, frame, asked: performance.now() });
+    this.#wanted = { recording, from, to, axis: this.#axis(recording), frame };
+    this.#pictures.draw(this.#wanted);
     this.#paint();
   }
 
   #drawn({ view }: Drawn): void {
-    const { from, to } = this.#state;
-    if (view.from === from && view.to === to && this.#asked !== null) {
+    if (view === this.#wanted && this.#asked !== null) {
       pictureTook(performance.now() - this.#asked);
       this.#asked = null;
     }
@@ -166,11 +169,15 @@ class Timeline {
     return this.#known.bounds;
   }
 
+  /** The axis that was asked for, if the recording has it. */
+  #axis(recording: Recording): Axis {
+    return recording.head.timed ? this.#state.axis : "entries";
+  }
+
   #scene(recording: Recording): Scene {
-    const { from, to, axis, moment, chosen } = this.#state;
-    const isTimed = recording.head.timed && axis === "time";
+    const { from, to, moment, chosen } = this.#state;
     return {
-      recording, scale: this.#scale, axis: isTimed ? "time" : "entries", from, to, moment, chosen,
+      recording, scale: this.#scale, axis: this.#axis(recording), from, to, moment, chosen,
       ...this.#bounds(recording), drawn: this.#pictures.last, marked: this.#marked, band: this.#band,
     };
   }
@@ -184,6 +191,8 @@ class Timeline {
     this.#overview.paint(recording, this.#scale, from, to, moment);
     this.#legend.show(recording, colourBy, this.#pointed?.moment ?? moment);
     frameTook(performance.now() - started);
+    // Whoever waits for the picture looks here.
+    this.#canvas.dataset["drawn"] = String(this.#pictures.last?.view === this.#wanted);
   }
 
   #look(from: number, to: number): void {
