@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { isLibrary, sorted } from "../src/timeline/frames.ts";
-import { beside, lifetime, momentOf, neighbours } from "../src/timeline/live.ts";
+import { beside, lifetime, momentOf } from "../src/timeline/live.ts";
 import { plain } from "../src/format.ts";
 import { lifeOf } from "../src/timeline/words.ts";
 import { recordingOf } from "./made.ts";
@@ -16,13 +16,6 @@ const RECORDING = recordingOf(
   ],
   [{ address: 1000, size: 400 }],
 );
-
-test("neighbours are those of the moment", () => {
-  assert.deepEqual(neighbours(RECORDING, 1, 4), { below: { row: 0, bytes: 100 }, above: { row: -1, bytes: 50 } });
-  assert.deepEqual(neighbours(RECORDING, 1, 5), { below: { row: -1, bytes: 100 }, above: { row: -1, bytes: 50 } });
-  assert.deepEqual(neighbours(RECORDING, 1, 7), { below: { row: -1, bytes: 20 }, above: { row: -1, bytes: 50 } });
-  assert.deepEqual(neighbours(RECORDING, 0, 4), { below: null, above: { row: 1, bytes: 50 } });
-});
 
 test("going through allocations visits those that are live and shown", () => {
   assert.deepEqual([beside(RECORDING, -1, 4, 1, null), beside(RECORDING, 0, 4, 1, null), beside(RECORDING, 2, 4, 1, null)], [0, 1, -1]);

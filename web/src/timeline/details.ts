@@ -7,9 +7,10 @@ import { fill, h } from "../dom.ts";
 import { quoted } from "../filter/parse.ts";
 import { address, base, bytes, count, plain } from "../format.ts";
 import type { Recording } from "../recording.ts";
+import { type Neighbour, neighbours } from "../segments/moment.ts";
 import type { State } from "../store.ts";
 import { sorted } from "./frames.ts";
-import { type Neighbour, lifetime, momentOf, neighbours } from "./live.ts";
+import { lifetime, momentOf } from "./live.ts";
 import { lifeOf, lineOf, poolOf, purposeOf, streamOf } from "./words.ts";
 
 /** More frames than anyone reads. */
@@ -95,9 +96,9 @@ class Details {
       ["Live for", lifeOf(recording, row)],
       ["Entries", `${count(allocations.begin[row])} to ${open ? "the end" : count(allocations.end[row])}`],
     ];
-    const { done, end } = allocations;
-    if (!open && done[row] > end[row]) {
-      const waited = Math.min(done[row], recording.entries) - end[row];
+    // A free that waits for no one is complete at the next entry.
+    const waited = Math.min(allocations.done[row], recording.entries) - allocations.end[row];
+    if (!open && waited > 1) {
       facts.push(["Pending", `for ${count(waited)} more entries, until another stream was done`]);
     }
     facts.push(["Stream", streamOf(recording, row)]);

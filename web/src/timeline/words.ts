@@ -30,6 +30,7 @@ export function lifeOf(recording: Recording, row: number): string {
 
 /** A moment, as the page names it. */
 export function momentText({ time, entries, head }: Recording, moment: number): string {
+  if (entries === 0) return "when the snapshot was taken";
   const at = moment === 0 || !head.timed ? "" : ` (${duration(time[Math.min(moment, entries) - 1] - time[0])})`;
   return moment === 0 ? "before the first entry" : `after entry ${count(moment)}${at}`;
 }
