@@ -3,7 +3,7 @@ import { test } from "node:test";
 import { isLibrary, sorted } from "../src/timeline/frames.ts";
 import { beside, lifetime, momentOf } from "../src/timeline/live.ts";
 import { plain } from "../src/format.ts";
-import { lifeOf } from "../src/timeline/words.ts";
+import { lifeOf, momentText } from "../src/timeline/words.ts";
 import { recordingOf } from "./made.ts";
 
 const RECORDING = recordingOf(
@@ -32,6 +32,11 @@ test("a lifetime is told in entries and time, and whether it ended", () => {
 test("a moment is moved to where the allocation is live", () => {
   assert.deepEqual([0, 3, 9].map((moment) => momentOf(RECORDING, 0, moment)), [1, 3, 4]);
   assert.equal(momentOf(RECORDING, 3, 99), 10);
+});
+
+test("a moment is named by the entry before it, as the command numbers entries", () => {
+  assert.deepEqual([0, 1, 10].map((moment) => momentText(RECORDING, moment)), ["before the first entry", "after entry 0 (0 µs)", "after entry 9 (90 µs)"]);
+  assert.equal(momentText(recordingOf(0, []), 0), "when the snapshot was taken");
 });
 
 test("frames of libraries are folded, unless there are no others", () => {

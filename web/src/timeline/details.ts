@@ -89,12 +89,13 @@ class Details {
     const size = allocations.size[row];
     const requested = allocations.requested[row];
     const { open } = lifetime(recording, row);
+    const begin = allocations.begin[row];
     const facts: [string, string][] = [
       ["Requested", bytes(requested)],
       ["Block", size === requested ? "the same" : `${bytes(size)}, ${bytes(size - requested)} more`],
       ["Purpose", purposeOf(recording, row)],
       ["Live for", lifeOf(recording, row)],
-      ["Entries", `${count(allocations.begin[row])} to ${open ? "the end" : count(allocations.end[row])}`],
+      ["Entries", `${begin === 0 ? "before the first" : count(begin - 1)} to ${open ? "the end" : count(allocations.end[row] - 1)}`],
     ];
     // A free that waits for no one is complete at the next entry.
     const waited = Math.min(allocations.done[row], recording.entries) - allocations.end[row];
@@ -105,7 +106,7 @@ class Details {
     facts.push(["Pool", poolOf(recording, row) ?? "not known"]);
     facts.push(["Address", address(allocations.address[row])]);
     const peak = head.peak.allocatedAt;
-    facts.push(["At the peak", allocations.begin[row] <= peak && peak < allocations.end[row] ? "live" : "not live"]);
+    facts.push(["At the peak", begin <= peak && peak < allocations.end[row] ? "live" : "not live"]);
     return h("dl", { class: "facts" }, ...facts.flatMap(([name, value]) => [h("dt", { text: name }), h("dd", { class: "name", text: value })]));
   }
 
