@@ -15,14 +15,14 @@ use axum::extract::DefaultBodyLimit;
 use axum::middleware::from_fn_with_state;
 use thiserror::Error;
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::Notify;
+use tokio::sync::watch;
 
 use crate::api;
 use crate::gate::gate;
 use crate::recordings::Recordings;
 use crate::token::Token;
 
-/// The port that is taken if none is asked for and no one has it. Chosen; no common service has it.
+/// The port that is taken if none is asked for and no one has it. Chosen.
 pub const PORT: u16 = 7266;
 
 /// Longest body of a request.
@@ -102,7 +102,7 @@ impl Server {
         let mut threads = Builder::new_multi_thread();
         let runtime = threads.worker_threads(2).thread_name("view").enable_all().build();
         let runtime = runtime.map_err(ServeError::Start)?;
-        let stopper = Stopper(Arc::new(Notify::new()));
+        let stopper = Stopper(Arc::new(watch::Sender::new(false)));
         let stopped = stopper.clone();
         let thread = std::thread::Builder::new().name("view".to_owned());
         let thread = thread.spawn(move || run(runtime, listener, token, &recordings, &stopped));
@@ -123,17 +123,16 @@ fn run(
     runtime.block_on(async {
         // What cannot be taken over by the runtime was not listening to begin with.
         let Ok(listener) = tokio::net::TcpListener::from_std(listener) else { return };
-        let end = Arc::clone(&stopped.0);
+        let (ends, gone) = (stopped.clone(), stopped.clone());
         let serve = axum::serve(listener, app)
-            .with_graceful_shutdown(async move { end.notified().await })
+            .with_graceful_shutdown(async move { ends.stopped().await })
             .into_future();
-        tokio::pin!(serve);
         let grace = async {
-            stopped.0.notified().await;
+            gone.stopped().await;
             tokio::time::sleep(GRACE).await;
         };
         tokio::select! {
-            _ = &mut serve => {}
+            _ = serve => {}
             () = grace => {}
         }
     });
@@ -176,13 +175,16 @@ impl Drop for Running {
 
 /// Stops a server.
 #[derive(Clone)]
-pub struct Stopper(Arc<Notify>);
+pub struct Stopper(Arc<watch::Sender<bool>>);
 
 impl Stopper {
     /// Lets it answer what was asked, for a moment, and end.
     pub fn stop(&self) {
-        // Two wait for it. One that does not yet will find a note.
-        self.0.notify_waiters();
-        self.0.notify_one();
+        self.0.send_replace(true);
+    }
+
+    async fn stopped(&self) {
+        // The sender lives as long as this: an error cannot come.
+        let _ = self.0.subscribe().wait_for(|stopped| *stopped).await;
     }
 }

@@ -12,34 +12,34 @@ use tonnage_snapshot::SnapshotFile;
 use tonnage_view::{Recordings, Running, Server, ViewOptions};
 
 /// A server of its own, on any port.
-pub struct Page {
-    pub port: u16,
-    pub token: String,
-    pub recordings: Recordings,
+pub(crate) struct Page {
+    pub(crate) port: u16,
+    pub(crate) token: String,
+    pub(crate) recordings: Recordings,
     _running: Running,
 }
 
 /// What came back.
 #[derive(Debug)]
-pub struct Answer {
-    pub status: u16,
-    pub headers: BTreeMap<String, String>,
-    pub body: Vec<u8>,
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) headers: BTreeMap<String, String>,
+    pub(crate) body: Vec<u8>,
 }
 
 impl Answer {
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         assert_eq!(self.status, 200, "{}", self.text());
         serde_json::from_slice(&self.body).unwrap()
     }
 }
 
 impl Page {
-    pub fn with(options: ViewOptions) -> Self {
+    pub(crate) fn with(options: ViewOptions) -> Self {
         let recordings = Recordings::new(options);
         let server = Server::bind(recordings.clone(), Some(0)).unwrap();
         let (port, url) = (server.port(), server.url());
@@ -48,7 +48,7 @@ impl Page {
     }
 
     /// A page on these files.
-    pub fn of(files: impl IntoIterator<Item = (String, SnapshotFile)>) -> Self {
+    pub(crate) fn of(files: impl IntoIterator<Item = (String, SnapshotFile)>) -> Self {
         let page = Self::with(ViewOptions::default());
         for (name, file) in files {
             page.recordings.open(&name, file);
@@ -57,7 +57,7 @@ impl Page {
     }
 
     /// Sends a request as it is, to the end of which nothing is added.
-    pub fn send(&self, request: &str) -> Answer {
+    pub(crate) fn send(&self, request: &str) -> Answer {
         let mut socket = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
         socket.write_all(request.as_bytes()).unwrap();
         let mut bytes = Vec::new();
@@ -74,7 +74,7 @@ impl Page {
     }
 
     /// `GET`s a path below the token.
-    pub fn get(&self, path: &str) -> Answer {
+    pub(crate) fn get(&self, path: &str) -> Answer {
         let Self { port, token, .. } = self;
         self.send(&format!(
             "GET /{token}/{path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n\r\n"
@@ -82,12 +82,12 @@ impl Page {
     }
 
     /// `POST`s JSON to a path below the token.
-    pub fn post(&self, path: &str, body: &str) -> Answer {
+    pub(crate) fn post(&self, path: &str, body: &str) -> Answer {
         self.post_with(path, body, "Content-Type: application/json\r\n")
     }
 
     /// The same with these headers.
-    pub fn post_with(&self, path: &str, body: &str, headers: &str) -> Answer {
+    pub(crate) fn post_with(&self, path: &str, body: &str, headers: &str) -> Answer {
         let Self { port, token, .. } = self;
         let length = body.len();
         self.send(&format!(
@@ -96,11 +96,11 @@ impl Page {
         ))
     }
 
-    pub fn start(&self) -> Value {
+    pub(crate) fn start(&self) -> Value {
         self.get("api/start").json()
     }
 
-    pub fn timeline(&self, id: u64) -> Columns {
+    pub(crate) fn timeline(&self, id: u64) -> Columns {
         let answer = self.get(&format!("api/recordings/{id}/timeline"));
         assert_eq!(answer.status, 200, "{}", answer.text());
         Columns::read(&answer.body)
@@ -108,13 +108,13 @@ impl Page {
 }
 
 /// A timeline, read back.
-pub struct Columns {
-    pub head: Value,
+pub(crate) struct Columns {
+    pub(crate) head: Value,
     columns: BTreeMap<String, Vec<f64>>,
 }
 
 impl Columns {
-    pub fn read(bytes: &[u8]) -> Self {
+    pub(crate) fn read(bytes: &[u8]) -> Self {
         assert_eq!(&bytes[..4], b"TNV1");
         let length = u32::from_le_bytes(bytes[4..8].try_into().unwrap()) as usize;
         let head: Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
@@ -142,16 +142,16 @@ impl Columns {
         Self { head, columns }
     }
 
-    pub fn get(&self, name: &str) -> &[f64] {
+    pub(crate) fn get(&self, name: &str) -> &[f64] {
         self.columns.get(name).unwrap_or_else(|| panic!("no column {name}"))
     }
 
-    pub fn moments(&self) -> usize {
+    pub(crate) fn moments(&self) -> usize {
         self.get("allocated").len()
     }
 
     /// At each moment, the sum of the rows that are there then.
-    pub fn sums(&self, of: &str, begin: &str, end: &str) -> Vec<f64> {
+    pub(crate) fn sums(&self, of: &str, begin: &str, end: &str) -> Vec<f64> {
         let mut changes = vec![0.0; self.moments() + 2];
         for ((size, begin), end) in self.get(of).iter().zip(self.get(begin)).zip(self.get(end)) {
             changes[*begin as usize] += size;
@@ -166,17 +166,17 @@ impl Columns {
     }
 }
 
-pub fn testdata() -> PathBuf {
+pub(crate) fn testdata() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata")
 }
 
-pub fn trace(name: &str) -> (String, SnapshotFile) {
+pub(crate) fn trace(name: &str) -> (String, SnapshotFile) {
     let path = testdata().join("traces").join(format!("{name}.pickle.zst"));
     (name.to_owned(), tonnage_snapshot::open(&path).unwrap())
 }
 
 /// The same without the beginning of its history, as a ring that was full leaves it.
-pub fn late(mut file: SnapshotFile, lost: usize) -> SnapshotFile {
+pub(crate) fn late(mut file: SnapshotFile, lost: usize) -> SnapshotFile {
     for entries in &mut file.traces {
         entries.drain(..lost.min(entries.len()));
     }
