@@ -2,10 +2,12 @@
 
 use crate::install;
 use crate::shell::{present, run, run_with};
+use crate::web::web;
 
 /// Installs what the tests need and runs them.
 pub(crate) fn test() -> anyhow::Result<()> {
     install::what_tests_need()?;
+    web(Some("--check"))?;
     run("cargo test --workspace --locked")?;
     // Threads under a scheduler that tries many interleavings; its locks replace the real ones.
     run("cargo test --package tonnage-memory --features shuttle --test shuttle --locked")

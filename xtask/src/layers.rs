@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::shell::root;
 
 /// The crates, lowest first. A crate may use those before it, never those after.
-const LAYERS: [&str; 14] = [
+const LAYERS: [&str; 15] = [
     "fake-cuda",
     "events",
     "snapshot",
@@ -18,6 +18,7 @@ const LAYERS: [&str; 14] = [
     "page",
     "export",
     "plan",
+    "view",
     "tonnage",
     "cli",
 ];

@@ -15,6 +15,8 @@ mod layers;
 
 mod shell;
 
+mod web;
+
 use std::process::ExitCode;
 
 const HELP: &str = "\
@@ -28,6 +30,7 @@ cargo xtask COMMAND
   bench          how fast recordings replay; keep the result under benches/results/
   soak [SECONDS] sixteen threads on one poisoned device for so long (default 600)
   asan           the host device and the threads under AddressSanitizer
+  web [--check]  the page of `tonnage view`, from web/; with --check whether the built one matches its sources
   gpu-bundle     what benches/gpu.sh needs on a machine with a GPU, in one folder
 ";
 
@@ -44,6 +47,7 @@ fn main() -> ExitCode {
         "bench" => checks::bench(),
         "soak" => checks::soak(number.as_deref().unwrap_or("600")),
         "asan" => checks::asan(),
+        "web" => web::web(number.as_deref()),
         "gpu-bundle" => gpu::bundle(),
         _ => {
             print!("{HELP}");

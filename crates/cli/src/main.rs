@@ -7,6 +7,8 @@
 // What verbs share.
 mod input;
 
+mod live;
+
 mod outcome_text;
 
 mod output;
@@ -38,6 +40,8 @@ mod run;
 
 mod tune;
 
+mod view;
+
 mod what_if;
 
 use std::process::ExitCode;
@@ -66,6 +70,7 @@ enum Verb {
     Replay(replay::Arguments),
     Report(report::Arguments),
     Tune(tune::Arguments),
+    View(view::Arguments),
     Diff(diff::Arguments),
     Export(export::Arguments),
     Bench(bench::Arguments),
@@ -88,6 +93,7 @@ fn main() -> ExitCode {
         Verb::Replay(arguments) => replay::run(&arguments),
         Verb::Report(arguments) => report::run(&arguments),
         Verb::Tune(arguments) => tune::run(&arguments),
+        Verb::View(arguments) => view::run(&arguments),
         Verb::Diff(arguments) => diff::run(&arguments),
         Verb::Export(arguments) => export::run(&arguments),
         Verb::Bench(arguments) => bench::run(&arguments),

@@ -1,7 +1,7 @@
 //! The file that a verb is given, and which part of it.
 
 use std::io::{BufRead, BufReader, Read};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::Args;
@@ -52,12 +52,7 @@ pub(crate) enum Recording {
 impl Source {
     /// Reads the file, and says what to call it.
     pub(crate) fn read(&self) -> anyhow::Result<(String, Recording)> {
-        let Some(path) = &self.file else { return Ok((EMBEDDED_NAME.to_owned(), read(EMBEDDED)?)) };
-        let (name, recording) = read_with(path, |input| read(input))?;
-        if let Recording::Snapshot(file) = &recording {
-            warn_of_rest(&name, file);
-        }
-        Ok((name, recording))
+        read_file(self.file.as_deref())
     }
 
     /// How to replay it, if this limit was in force.
@@ -87,6 +82,16 @@ impl Source {
         }
         Ok((outcome, job))
     }
+}
+
+/// Reads a file, or without one the recording inside this program, and says what to call it.
+pub(crate) fn read_file(path: Option<&Path>) -> anyhow::Result<(String, Recording)> {
+    let Some(path) = path else { return Ok((EMBEDDED_NAME.to_owned(), read(EMBEDDED)?)) };
+    let (name, recording) = read_with(path, |input| read(input))?;
+    if let Recording::Snapshot(file) = &recording {
+        warn_of_rest(&name, file);
+    }
+    Ok((name, recording))
 }
 
 /// Tells the two kinds of file apart by their first byte: a stream is JSON, a pickle is not.

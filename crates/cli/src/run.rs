@@ -7,8 +7,10 @@ use clap::Args;
 use owo_colors::OwoColorize;
 use tonnage::Bytes;
 use tonnage::plan::{Checkpoint, DeviceKind, Error, Options, Outcome, Symbols, predict, train};
+use tonnage::tensor::Device;
 
 use crate::Answer;
+use crate::live::{Live, Shown};
 use crate::output::{print, print_json};
 use crate::progress::Progress;
 use crate::recipe::{Flags, command, describe, does_not_fit, parameters, title};
@@ -28,6 +30,9 @@ pub(crate) struct Arguments {
     /// `host`, this machine's memory, or `dry`: nothing is computed, the bytes are the same
     #[arg(long, value_name = "DEVICE", default_value = "host")]
     device: DeviceKind,
+
+    #[command(flatten)]
+    live: Live,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
@@ -37,27 +42,44 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
         refuse_more_than_the_machine_has(&options)?;
     }
     let device = kind.open(&options)?;
+    let mut shown = arguments.live.begin(&options, &device)?;
+    let answer = train_and_tell(&options, kind, json, &device, &mut shown);
+    if answer.is_ok() {
+        shown.wait();
+    }
+    answer
+}
+
+fn train_and_tell(
+    options: &Options,
+    kind: DeviceKind,
+    json: bool,
+    device: &Device,
+    shown: &mut Shown<'_>,
+) -> anyhow::Result<Answer> {
     let started = Instant::now();
     let outcome = {
         let bar = Progress::steps(options.recipe().name());
-        train(&device, &options, &mut |step| {
+        train(device, options, &mut |step| {
             let memory = Bytes(step.allocated_peak);
             let what = if options.recipe().trains() { "loss" } else { "symbol error rate" };
             let measure = step.measure.map_or_else(String::new, |it| format!(" {what} {it:.4},"));
             bar.say(format!("{}{measure} {memory} allocated at most", options.recipe()));
             bar.set(step.done, step.of);
+            shown.step(step);
         })
     };
+    shown.end(outcome.as_ref().err());
     let outcome = match outcome {
         Ok(outcome) => outcome,
-        Err(error) => return does_not_fit("run", &options, kind, error, json),
+        Err(error) => return does_not_fit("run", options, kind, error, json),
     };
     let seconds = started.elapsed().as_secs_f64();
     if json {
         print_json(&outcome.to_json(None))?;
         return Ok(Answer::Yes);
     }
-    let mut text = format!("{}\n", title(&options, kind));
+    let mut text = format!("{}\n", title(options, kind));
     // Writing to a string cannot fail.
     if options.recipe().trains() {
         let _ = write!(text, "{} parameters, ", parameters(&outcome));
@@ -66,7 +88,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
     describe_losses(&mut text, &outcome);
     text.push('\n');
     describe(&mut text, &outcome);
-    what_next(&mut text, &options);
+    what_next(&mut text, options);
     print(&text)?;
     Ok(Answer::Yes)
 }

@@ -7,13 +7,14 @@ use std::process::Command;
 use support::{command, root, text, tonnage};
 use tonnage::export::Table;
 
-const VERBS: [&str; 11] = [
+const VERBS: [&str; 12] = [
     "run",
     "predict",
     "inspect",
     "replay",
     "report",
     "tune",
+    "view",
     "diff",
     "export",
     "bench",

@@ -28,6 +28,7 @@
 //! | `mimo/`, `simulate.rs` | a massive-MIMO uplink, and its run |
 //! | `train.rs`, `predict.rs` | the loop; the loop without numbers |
 //! | `meter.rs`, `outcome.rs` | memory by phase; what came out |
+//! | `timeline.rs` | the memory of one step, event by event |
 //! | `formula.rs` | what the textbook says, and how far it is off |
 //! | `technique.rs`, `fit.rs` | what saves memory; what fits, and what to change where it does not |
 
@@ -64,6 +65,8 @@ mod meter;
 
 mod outcome;
 
+mod timeline;
+
 mod formula;
 
 // What to change.
@@ -81,4 +84,5 @@ pub use outcome::{Outcome, Symbols};
 pub use predict::predict;
 pub use recipe::{Recipe, Size};
 pub use technique::Technique;
+pub use timeline::{Span, Timeline, trace};
 pub use train::{Progress, train};

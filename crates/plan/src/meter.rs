@@ -1,12 +1,12 @@
 //! Memory by phase: what a program does, and the bytes while it does that.
 //!
 //! In:  a device, and pieces of work with their phase.
-//! Out: peaks over the whole run and for each phase. The device's own peaks begin again with each piece.
+//! Out: peaks over the whole run and for each phase; where phases began in what is recorded. The device's own peaks begin again with each piece.
 
 use std::fmt;
 
 use tonnage_engine::Stats;
-use tonnage_tensor::{Device, Peak};
+use tonnage_tensor::{Device, Levels, Peak};
 
 use crate::error::{Error, Result};
 
@@ -85,6 +85,12 @@ pub(crate) struct Meter<'a> {
     pub(crate) phases: Vec<PhaseMemory>,
     /// The phase of the peak, once there is one.
     pub(crate) peak: Option<(Phase, Peak)>,
+    /// How many points of the last step are recorded, if any.
+    pub(crate) points: Option<usize>,
+    /// Where in what is recorded each piece of work began.
+    pub(crate) starts: Vec<(Phase, u64)>,
+    /// What was recorded of the last step.
+    pub(crate) levels: Levels,
 }
 
 impl<'a> Meter<'a> {
@@ -97,7 +103,29 @@ impl<'a> Meter<'a> {
             requested_peak: 0,
             phases: Vec::new(),
             peak: None,
+            points: None,
+            starts: Vec::new(),
+            levels: Levels::default(),
         }
+    }
+
+    /// One that also lets the device record the last step in so many points.
+    pub(crate) fn recording(device: &'a Device, points: usize) -> Self {
+        Self { points: Some(points), ..Self::new(device) }
+    }
+
+    /// A step begins, counted from 1: what was recorded of the one before is forgotten.
+    pub(crate) fn begin(&mut self, step: usize) {
+        self.step = step;
+        if let Some(points) = self.points {
+            self.device.record_levels(points);
+            self.starts.clear();
+        }
+    }
+
+    /// The last step has ended, and nothing of it is dropped yet.
+    pub(crate) fn end(&mut self) {
+        self.levels = self.device.take_levels();
     }
 
     /// Runs a piece of work of this phase.
@@ -107,6 +135,9 @@ impl<'a> Meter<'a> {
         work: impl FnOnce() -> tonnage_tensor::Result<T>,
     ) -> Result<T> {
         self.device.memory().reset_peak_stats();
+        if self.points.is_some() {
+            self.starts.push((phase, self.device.recorded_events()));
+        }
         let done = work().map_err(|error| Error::during(error, self.step, phase))?;
         self.count(phase, &self.device.memory().stats());
         Ok(done)

@@ -70,8 +70,8 @@ pub struct Symbols {
 
 impl Outcome {
     /// What the meter counted; the rest is nothing yet.
-    pub(crate) fn new(options: &Options, device: &Device, meter: Meter<'_>) -> Self {
-        let (peak_phase, peak) = meter.peak.unzip();
+    pub(crate) fn new(options: &Options, device: &Device, meter: &Meter<'_>) -> Self {
+        let (peak_phase, peak) = meter.peak.clone().unzip();
         let breakdown = ORDER.map(|role| (role, peak.as_ref().map_or(0, |peak| peak.of(role))));
         let end = device.peak();
         let most = ORDER.map(|role| (role, end.as_ref().map_or(0, |peak| peak.most_of(role))));
@@ -84,7 +84,7 @@ impl Outcome {
             requested_peak: meter.requested_peak,
             breakdown: breakdown.to_vec(),
             most: most.to_vec(),
-            phases: meter.phases,
+            phases: meter.phases.clone(),
             peak_phase,
             peak_line: peak.map(|peak| format!("{} at {}", peak.operation, peak.site)),
             requests: 0,
@@ -212,7 +212,7 @@ fn json_of_fit(fit: &Fit) -> Value {
 }
 
 /// What bytes are for, in the glossary's order.
-const ORDER: [Role; Role::ALL.len()] = [
+pub(crate) const ORDER: [Role; Role::ALL.len()] = [
     Role::Parameters,
     Role::Gradients,
     Role::Optimizer,

@@ -1,6 +1,6 @@
 //! The run of the recipe that does not train: symbols sent and detected.
 
-use tonnage_tensor::Device;
+use tonnage_tensor::{Device, Levels};
 
 use crate::error::Result;
 use crate::meter::{Meter, Phase};
@@ -13,9 +13,13 @@ use crate::train::{Progress, requests};
 pub(crate) fn simulate(
     device: &Device,
     options: &Options,
+    meter: &mut Meter<'_>,
     each: &mut dyn FnMut(&Progress),
 ) -> Result<Outcome> {
-    let mut meter = Meter::new(device);
+    // There was no model to make.
+    meter.phases.clear();
+    meter.begin(1);
+    let (points, mut levels) = (meter.points, Levels::default());
     let before = requests(device);
     let result = meter.run(Phase::Simulate, || {
         mimo::run(device, &options.mimo(), &mut |step| {
@@ -27,9 +31,14 @@ pub(crate) fn simulate(
                 allocated_peak: device.memory().max_allocated(),
                 reserved_peak: device.memory().max_reserved(),
             });
+            if let Some(points) = points {
+                levels = device.take_levels();
+                device.record_levels(points);
+            }
             Ok(())
         })
     })?;
+    (meter.step, meter.levels) = (options.steps, levels);
     let requests = (requests(device) - before) / options.steps.max(1) as u64;
     if let Some(path) = &options.save {
         device.memory().dump_snapshot(path)?;

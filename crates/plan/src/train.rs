@@ -71,19 +71,28 @@ pub fn train(
     options: &Options,
     each: &mut dyn FnMut(&Progress),
 ) -> Result<Outcome> {
+    run(device, options, &mut Meter::new(device), each)
+}
+
+/// The same, measured by this meter.
+pub(crate) fn run(
+    device: &Device,
+    options: &Options,
+    meter: &mut Meter<'_>,
+    each: &mut dyn FnMut(&Progress),
+) -> Result<Outcome> {
     options.check()?;
     device.manual_seed(options.seed);
-    let mut meter = Meter::new(device);
     let Some(program) = meter.run(Phase::Model, || build(options, device))? else {
-        return simulate(device, options, each);
+        return simulate(device, options, meter, each);
     };
     let mut trainer = Trainer::new(device, options, &*program)?;
     let mut steady = Steady::new(device, options)?;
     let mut losses = Vec::new();
     for step in 0..options.steps {
-        meter.step = step + 1;
+        meter.begin(step + 1);
         let before = requests(device);
-        let loss = trainer.step(&mut meter, step)?;
+        let loss = trainer.step(meter, step)?;
         losses.extend(loss);
         let requests = requests(device) - before;
         trainer.requests = requests;
@@ -98,6 +107,7 @@ pub fn train(
             break;
         }
     }
+    meter.end();
     if let Some(path) = &options.save {
         device.memory().dump_snapshot(path)?;
     }

@@ -15,6 +15,7 @@ use tonnage_memory::{AnyDevice, DeviceOptions, OpenError, ToBytes};
 
 use crate::error::{Call, Result};
 use crate::exec::Queue;
+use crate::levels::Levels;
 use crate::live::{Live, Registry};
 use crate::peak::Peak;
 use crate::random::Generator;
@@ -139,6 +140,38 @@ impl Device {
     #[must_use]
     pub fn peak(&self) -> Option<Peak> {
         self.registry().peak()
+    }
+
+    /// Records what memory is for from now on, after every allocation and free, in at most about so many
+    /// points: see [`take_levels`](Self::take_levels). What was recorded before is forgotten.
+    ///
+    /// ```
+    /// use tonnage_tensor::{Device, Role, Tensor};
+    ///
+    /// let device = Device::dry("80 GiB")?;
+    /// let weight = Tensor::randn([1024, 1024], &device)?.requires_grad_(true)?;
+    /// device.record_levels(100);
+    /// weight.sin()?.sum()?.backward()?;
+    /// let levels = device.take_levels();
+    /// let highest = levels.points.iter().map(|it| it.allocated()).max();
+    /// assert_eq!(highest, Some(device.memory().max_allocated()));
+    /// assert_eq!(levels.points.last().map(|it| it.of(Role::Gradients)), Some(4 << 20));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn record_levels(&self, points: usize) {
+        self.registry().record(points, self.memory().reserved());
+    }
+
+    /// How many allocations and frees were recorded so far.
+    #[must_use]
+    pub fn recorded_events(&self) -> u64 {
+        self.registry().recorded()
+    }
+
+    /// Ends recording, and returns what was recorded.
+    #[must_use]
+    pub fn take_levels(&self) -> Levels {
+        self.registry().take_levels()
     }
 
     /// From now on, products also allocate what PyTorch's matrix libraries keep for themselves on a

@@ -60,7 +60,7 @@
 //! | `dtype.rs`, `number.rs`, `math.rs` | element types, promotion, `dispatch!`, functions |
 //! | `shape.rs` | shapes, strides, views, as arithmetic |
 //! | `error.rs` | errors that read like a compiler's; `Call` |
-//! | `device.rs`, `storage.rs`, `live.rs`, `peak.rs`, `workspace.rs` | memory: where from, whose, since when, what for, at the most; what a library would add |
+//! | `device.rs`, `storage.rs`, `live.rs`, `peak.rs`, `levels.rs`, `workspace.rs` | memory: where from, whose, since when, what for, at the most, over time; what a library would add |
 //! | `exec/` | the queue, order between streams, slices from addresses, loops over cores |
 //! | `random/` | Philox; numbers by seed, draw and index |
 //! | `tensor.rs`, `create.rs`, `transfer.rs`, `print.rs` | the tensor, new ones, numbers in and out, text |
@@ -94,6 +94,8 @@ mod device;
 mod storage;
 
 mod workspace;
+
+mod levels;
 
 mod live;
 
@@ -147,6 +149,7 @@ pub use create::{Scalar, TensorOptions};
 pub use device::{Device, Memory, current_device, set_device};
 pub use dtype::{DType, Element, Stored};
 pub use error::{Error, ErrorKind, Result};
+pub use levels::{Level, Levels};
 pub use live::{Holder, Live, Role};
 pub use number::{Bf16, Complex64, F16};
 pub use ops::{

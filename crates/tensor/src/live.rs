@@ -7,11 +7,12 @@
 
 use std::collections::BTreeMap;
 use std::panic::Location;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use crate::dtype::DType;
 use crate::error::Call;
+use crate::levels::{LevelRecorder, Levels};
 use crate::peak::{Peak, PeakWatch};
 use crate::storage::Storage;
 
@@ -157,6 +158,8 @@ impl Live {
 #[derive(Default)]
 pub(crate) struct Registry {
     books: Mutex<Books>,
+    /// Whether there is a recorder in the books: to know without the lock.
+    records: AtomicBool,
 }
 
 #[derive(Default)]
@@ -164,6 +167,16 @@ struct Books {
     next: u64,
     storages: BTreeMap<u64, Weak<Storage>>,
     peak: PeakWatch,
+    levels: Option<LevelRecorder>,
+}
+
+impl Books {
+    /// A block of so many bytes is about to come or go. Without bytes there is none.
+    fn next_event(&mut self, size: u64, reserved: Option<u64>) {
+        if let (Some(levels), 1..) = (&mut self.levels, size) {
+            levels.next(self.peak.sums(), reserved);
+        }
+    }
 }
 
 impl Registry {
@@ -189,9 +202,42 @@ impl Registry {
         storages.iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// A storage whose block has `size` bytes is there.
-    pub(crate) fn add(&self, id: u64, storage: Weak<Storage>, size: u64, call: Call) {
+    /// Whether levels are recorded.
+    pub(crate) fn records(&self) -> bool {
+        self.records.load(Ordering::Relaxed)
+    }
+
+    /// Begins to record levels, of which the first has so much reserved.
+    pub(crate) fn record(&self, points: usize, reserved: u64) {
+        self.lock().levels = Some(LevelRecorder::new(points, reserved));
+        self.records.store(true, Ordering::Relaxed);
+    }
+
+    /// Events that were recorded so far.
+    pub(crate) fn recorded(&self) -> u64 {
+        self.lock().levels.as_ref().map_or(0, LevelRecorder::events)
+    }
+
+    /// Ends recording.
+    pub(crate) fn take_levels(&self) -> Levels {
+        self.records.store(false, Ordering::Relaxed);
         let mut books = self.lock();
+        let recorder = books.levels.take();
+        recorder.map_or_else(Levels::default, |it| it.finish(books.peak.sums()))
+    }
+
+    /// A storage whose block has `size` bytes is there; so much is reserved since, if levels are
+    /// recorded.
+    pub(crate) fn add(
+        &self,
+        id: u64,
+        storage: Weak<Storage>,
+        size: u64,
+        call: Call,
+        reserved: Option<u64>,
+    ) {
+        let mut books = self.lock();
+        books.next_event(size, reserved);
         books.storages.insert(id, storage);
         books.peak.add(Role::Temporary, size, call);
     }
@@ -204,6 +250,7 @@ impl Registry {
     /// It is about to go.
     pub(crate) fn remove(&self, id: u64, role: Role, size: u64) {
         let mut books = self.lock();
+        books.next_event(size, None);
         books.peak.remove(role, size);
         let gone = books.storages.remove(&id);
         drop(books);

@@ -13,7 +13,7 @@ use crate::error::Call;
 use crate::live::Role;
 
 /// The bytes of each role, in the order of [`Role::ALL`].
-type Sums = [u64; Role::ALL.len()];
+pub(crate) type Sums = [u64; Role::ALL.len()];
 
 /// The moment when the tensors of a device held most memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,6 +91,11 @@ impl PeakWatch {
             self.at_peak = None;
         }
         self.now[role as usize] = self.now[role as usize].wrapping_sub(size);
+    }
+
+    /// What is there now.
+    pub(crate) fn sums(&self) -> &Sums {
+        &self.now
     }
 
     pub(crate) fn peak(&mut self) -> Option<Peak> {

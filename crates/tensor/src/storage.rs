@@ -82,7 +82,9 @@ impl Storage {
             saved_by: Mutex::new(None),
             producer: Mutex::default(),
         });
-        device.registry().add(id, Arc::downgrade(&storage), storage.size(), call);
+        let registry = device.registry();
+        let reserved = registry.records().then(|| device.memory().reserved());
+        registry.add(id, Arc::downgrade(&storage), storage.size(), call, reserved);
         Ok(storage)
     }
 

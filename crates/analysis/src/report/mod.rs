@@ -11,6 +11,7 @@
 //! | the state at a moment | `state.rs` |
 //! | reserved memory of no use, and whose | `waste.rs` |
 //! | what bytes are for | `purpose.rs` |
+//! | what all bytes of a history are for | `told.rs` |
 //! | what held the peak | `peak.rs` |
 //! | failed requests | `oom.rs` |
 //! | the device's bytes | `total.rs` |
@@ -36,6 +37,8 @@ mod state;
 mod waste;
 
 mod purpose;
+
+mod told;
 
 mod peak;
 
@@ -73,6 +76,7 @@ pub use purpose::{Confidence, Purpose};
 pub use ranks::{RankRow, Ranks};
 pub use settings::Tried;
 pub use timeline::{Column, Span, Timeline};
+pub use told::Told;
 pub use verdict::{Cause, Verdict};
 pub use waste::{BlamedBlock, BlamedLine, WasteOfKind, WasteReport};
 

@@ -47,6 +47,18 @@ pub enum Purpose {
 }
 
 impl Purpose {
+    /// Every one.
+    pub const ALL: [Self; 8] = [
+        Self::Parameters,
+        Self::Gradients,
+        Self::Optimizer,
+        Self::Activations,
+        Self::Temporary,
+        Self::Workspace,
+        Self::Cache,
+        Self::Unknown,
+    ];
+
     /// Its name in JSON.
     #[must_use]
     pub fn name(self) -> &'static str {

@@ -12,6 +12,8 @@ mod clock;
 
 mod run;
 
+mod history;
+
 mod report;
 
 mod waste;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
-use tonnage_engine::{Allocation, Engine, PoolId, StreamFilter};
+use tonnage_engine::{Allocation, Engine, PoolId, Snapshot, StreamFilter};
 use tonnage_events::SnapshotSegment;
 
 use super::clock::Clock;
@@ -132,6 +132,15 @@ impl Run {
 
     pub(super) fn segments(&self) -> Vec<SnapshotSegment> {
         self.engine.segments()
+    }
+
+    /// Entries of its history.
+    pub(super) fn recorded(&self) -> usize {
+        self.engine.history().map_or(0, |history| history.entries().len())
+    }
+
+    pub(super) fn snapshot(&mut self) -> Snapshot {
+        self.engine.snapshot()
     }
 
     pub(super) fn prediction(self, job: &Job) -> Prediction {

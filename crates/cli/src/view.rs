@@ -1,0 +1,139 @@
+//! `tonnage view`: recordings as a local web page.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::Context;
+use clap::Args;
+use owo_colors::OwoColorize;
+use tonnage::{Bytes, Release};
+use tonnage_view::{Recordings, Running, Server, ViewOptions};
+
+use crate::Answer;
+use crate::output::warning;
+use crate::recording::{Recording, read_file};
+
+/// Show recordings as a local web page
+///
+/// Memory over time with every allocation in its place, the segments at any moment, the report, what other
+/// settings would change, several files side by side, and a training step to predict with sliders. One
+/// program serves it all, nothing is loaded from elsewhere, and it is reached from this machine only: by the
+/// address that is printed, which has a token that no one can guess.
+///
+/// Ends with Ctrl-C. Exit status: 0, or 2 for bad input.
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// Snapshots (`.pickle`, also compressed); `-` reads standard input. Without one, a recording inside
+    /// this program is shown
+    files: Vec<PathBuf>,
+
+    #[command(flatten)]
+    page: Page,
+
+    /// The limit that was in force, which files do not tell, or one to ask about. Bytes, `24GiB`, `24GB`
+    #[arg(long, value_name = "SIZE")]
+    limit: Option<Bytes>,
+
+    /// The memory of the device
+    #[arg(long, value_name = "SIZE")]
+    total: Option<Bytes>,
+
+    /// The release whose rules to follow: 2.9, 2.10 or 2.11. Else it is told from the file
+    #[arg(long, value_name = "RELEASE")]
+    pytorch: Option<Release>,
+
+    /// The device to show, if a file has several. Else all of them
+    #[arg(long, value_name = "N")]
+    ordinal: Option<usize>,
+}
+
+/// How the page is reached.
+#[derive(Args)]
+pub(crate) struct Page {
+    /// The port of the page. Without it 7266, or any that is free
+    #[arg(long, value_name = "N")]
+    pub(crate) port: Option<u16>,
+
+    /// Do not open a browser
+    #[arg(long)]
+    pub(crate) no_open: bool,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
+    let recordings = Recordings::new(ViewOptions {
+        limit: arguments.limit.map(|limit| limit.0),
+        total: arguments.total.map(|total| total.0),
+        release: arguments.pytorch,
+        ordinal: arguments.ordinal,
+    });
+    if arguments.files.is_empty() {
+        open(&recordings, None)?;
+    }
+    let mut last = None;
+    for path in &arguments.files {
+        if let Err(error) = open(&recordings, Some(path)) {
+            let name = path.display().to_string();
+            warning(&format!("{error:#}"));
+            recordings.refuse(&name, &format!("{error:#}"));
+            last = Some(error);
+        }
+    }
+    if recordings.is_empty() {
+        return Err(last.unwrap_or_else(|| anyhow::anyhow!("no file has anything to show")));
+    }
+    arguments.page.serve(recordings, &mut anstream::stdout())?.wait();
+    Ok(Answer::Yes)
+}
+
+fn open(recordings: &Recordings, path: Option<&Path>) -> anyhow::Result<()> {
+    let (name, recording) = read_file(path)?;
+    match recording {
+        Recording::Snapshot(file) => recordings.open(&name, *file),
+        Recording::Stream(_) => anyhow::bail!(
+            "{name}: a command stream has no history to show: `tonnage replay` runs it, this needs a snapshot"
+        ),
+    }
+    Ok(())
+}
+
+impl Page {
+    /// Serves the page until Ctrl-C, and says where.
+    pub(crate) fn serve(
+        &self,
+        recordings: Recordings,
+        out: &mut dyn std::io::Write,
+    ) -> anyhow::Result<Running> {
+        let server = Server::bind(recordings, self.port)?;
+        let (url, port) = (server.url(), server.port());
+        let running = server.start()?;
+        let stopper = running.stopper();
+        ctrlc::set_handler(move || stopper.stop()).context("cannot be told of Ctrl-C")?;
+        // Whoever reads the address may have gone away since: the page is there all the same.
+        let _ = writeln!(
+            out,
+            "{}\n\nFrom another machine: ssh -L {port}:127.0.0.1:{port} THIS-MACHINE, then open the same address there.\nCtrl-C ends it.",
+            url.bold()
+        );
+        let _ = out.flush();
+        if !self.no_open && has_display() {
+            open_browser(&url);
+        }
+        Ok(running)
+    }
+}
+
+/// Whether there is a screen that a browser could open on.
+fn has_display() -> bool {
+    let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    cfg!(target_os = "macos") || is_set("DISPLAY") || is_set("WAYLAND_DISPLAY")
+}
+
+fn open_browser(url: &str) {
+    let opener = if cfg!(target_os = "macos") { "open" } else { "xdg-open" };
+    let mut command = Command::new(opener);
+    command.arg(url).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    // The address is printed, so one that does not open is opened by hand.
+    if command.spawn().is_err() {
+        warning(&format!("cannot run {opener}: open the address yourself"));
+    }
+}

@@ -1,0 +1,168 @@
+//! `tonnage view` and `tonnage run --view`: what they print, serve and leave behind.
+
+mod support;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use support::{recording, root, text, tonnage};
+
+/// A command that serves, and the address that it printed. Ends with the test.
+struct Served {
+    child: Child,
+    url: String,
+    rest: Box<dyn BufRead>,
+}
+
+impl Served {
+    /// Takes the address from standard output, or from standard error.
+    fn start(arguments: &[&str], on_stderr: bool) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_tonnage"))
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (out, err) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
+        let (told, rest): (Box<dyn Read>, Box<dyn Read>) =
+            if on_stderr { (Box::new(err), Box::new(out)) } else { (Box::new(out), Box::new(err)) };
+        let mut told = BufReader::new(told);
+        let mut url = String::new();
+        while !url.starts_with("http://") {
+            url.clear();
+            assert_ne!(told.read_line(&mut url).unwrap(), 0, "no address was printed");
+        }
+        // A pipe that no one reads would stop the command.
+        std::thread::spawn(move || std::io::copy(&mut told, &mut std::io::sink()));
+        Self { child, url: url.trim().to_owned(), rest: Box::new(BufReader::new(rest)) }
+    }
+
+    fn get(&self, path: &str) -> (u16, Vec<u8>) {
+        let address = self.url.strip_prefix("http://").unwrap();
+        let (host, folder) = address.split_once('/').unwrap();
+        let mut socket = TcpStream::connect(host).unwrap();
+        write!(socket, "GET /{folder}{path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")
+            .unwrap();
+        let mut bytes = Vec::new();
+        socket.read_to_end(&mut bytes).unwrap();
+        let end = bytes.windows(4).position(|it| it == b"\r\n\r\n").unwrap();
+        let status = text(&bytes[9..12]).parse().unwrap();
+        (status, bytes.split_off(end + 4))
+    }
+
+    fn json(&self, path: &str) -> Value {
+        let (status, body) = self.get(path);
+        assert_eq!(status, 200, "{path}: {}", text(&body));
+        serde_json::from_slice(&body).unwrap()
+    }
+
+    /// Presses Ctrl-C; says how it ended and what else it wrote.
+    fn stop(mut self) -> (Option<i32>, String) {
+        let pressed = Command::new("kill").args(["-INT", &self.child.id().to_string()]).status();
+        assert!(pressed.unwrap().success());
+        let mut rest = String::new();
+        self.rest.read_to_string(&mut rest).unwrap();
+        (self.child.wait().unwrap().code(), rest)
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        // Gone already, unless the test failed.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn files_are_served_until_ctrl_c_and_those_that_cannot_be_read_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let broken = folder.path().join("broken.pickle");
+    std::fs::write(&broken, b"\x80\x04cos\nsystem\n.").unwrap();
+    let (one, other) = (recording("mlp_seed.default"), recording("mlp_seed.tight"));
+    let broken = broken.to_str().unwrap();
+    let served = Served::start(&["view", &one, &other, broken, "--no-open", "--port", "0"], false);
+    assert!(served.url.starts_with("http://127.0.0.1:"), "{}", served.url);
+    let start = served.json("api/start");
+    let names: Vec<_> =
+        start["recordings"].as_array().unwrap().iter().map(|it| it["name"].clone()).collect();
+    assert_eq!(names, [one.as_str(), other.as_str()]);
+    assert_eq!(start["refused"][0]["name"], broken);
+    assert!(start["refused"][0]["error"].as_str().unwrap().contains("system"), "{start}");
+    assert_eq!(served.get("").0, 200);
+    assert_eq!(&served.get("api/recordings/0/timeline").1[..4], b"TNV1");
+    let (status, errors) = served.stop();
+    assert_eq!(status, Some(0));
+    assert!(errors.contains("warning:") && errors.contains("broken.pickle"), "{errors}");
+}
+
+#[test]
+fn without_a_file_the_recording_inside_is_shown() {
+    let served = Served::start(&["view", "--no-open", "--port", "0"], false);
+    let start = served.json("api/start");
+    assert_eq!(start["recordings"][0]["name"], "gpt2_varlen (embedded)");
+    assert_eq!(served.stop().0, Some(0));
+}
+
+#[test]
+fn what_cannot_be_shown_is_an_error() {
+    let stream = std::fs::read_dir(root().join("testdata/streams"))
+        .unwrap()
+        .map(|it| it.unwrap().path())
+        .find(|it| it.to_string_lossy().contains(".jsonl"))
+        .unwrap();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    for (arguments, words) in [
+        (vec!["view", stream.to_str().unwrap(), "--no-open"], "a command stream has no history"),
+        (vec!["view", "no such file", "--no-open"], "cannot open no such file"),
+        (vec!["view", "--no-open", "--port", &port], "is taken: name another with --port"),
+    ] {
+        let output = tonnage(&arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(text(&output.stderr).contains(words), "{}", text(&output.stderr));
+    }
+    let output = tonnage(&["run", "mlp", "--device", "dry", "--no-open"]);
+    assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
+fn a_run_that_is_watched_takes_the_same_bytes_and_stays_on_the_page() {
+    let recipe = ["run", "deepnet", "--layers", "4", "--width", "64", "--steps", "6", "--json"];
+    let alone = support::json(&tonnage(&recipe));
+    let watched =
+        Served::start(&[&recipe[..], &["--view", "--no-open", "--port", "0"]].concat(), true);
+    let began = Instant::now();
+    let state = loop {
+        let state = watched.json("api/run");
+        if state["finished"] == true {
+            break state;
+        }
+        assert!(began.elapsed() < Duration::from_secs(120), "{state}");
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    assert_eq!(
+        (&state["done"], &state["of"], &state["error"]),
+        (&6.into(), &6.into(), &Value::Null)
+    );
+    assert_eq!(state["losses"].as_array().unwrap().len(), 6);
+    assert_eq!(state["allocatedPeak"], alone["allocated_peak"]);
+    let start = watched.json("api/start");
+    assert_eq!((&start["run"], &start["recordings"][0]["kind"]), (&true.into(), &"run".into()));
+    assert!(start["recordings"][0]["version"].as_u64().unwrap() >= 2);
+    let timeline = watched.get("api/recordings/0/timeline").1;
+    let head = u32::from_le_bytes(timeline[4..8].try_into().unwrap()) as usize;
+    let head: Value = serde_json::from_slice(&timeline[8..8 + head]).unwrap();
+    assert_eq!(head["peak"]["allocated"], alone["allocated_peak"]);
+    assert_eq!(head["peak"]["reserved"], alone["reserved_peak"]);
+    let (status, out) = watched.stop();
+    assert_eq!(status, Some(0));
+    let printed: Value = serde_json::from_str(&out).unwrap();
+    for key in ["allocated_peak", "reserved_peak", "requested_peak", "breakdown", "losses"] {
+        assert_eq!(printed[key], alone[key], "{key}");
+    }
+}

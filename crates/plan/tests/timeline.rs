@@ -1,0 +1,73 @@
+//! The memory of one step, event by event, agrees with what the whole run takes.
+
+use tonnage_plan::{Amp, Checkpoint, Options, Phase, Recipe, Size, Span, predict, trace};
+use tonnage_tensor::Role;
+
+#[test]
+fn the_last_step_of_every_recipe_reaches_the_peak_of_the_run_in_its_phase() {
+    for recipe in Recipe::ALL {
+        let options = Options::new(recipe);
+        let timeline = trace(&options, 1 << 20).unwrap();
+        assert_eq!(timeline.outcome, predict(&options).unwrap(), "{recipe}");
+        let highest = timeline.highest().unwrap();
+        assert_eq!(highest.allocated(), timeline.outcome.allocated_peak, "{recipe}");
+        assert_eq!(timeline.phase_of(highest), timeline.outcome.peak_phase, "{recipe}");
+        for role in Role::ALL {
+            assert_eq!(highest.of(role), timeline.outcome.bytes_of(role), "{recipe} {role:?}");
+        }
+        // Each event is a point, and each step begins where the next one does.
+        assert_eq!(timeline.points.len() as u64, timeline.events + 1, "{recipe}");
+        let [first, last] = [timeline.points.first(), timeline.points.last()].map(Option::unwrap);
+        assert_eq!(first.reserved, last.reserved, "{recipe}");
+        assert_eq!(first.allocated(), last.allocated(), "{recipe}");
+    }
+}
+
+#[test]
+fn spans_follow_one_another_from_the_first_event_to_the_last() {
+    let mut options = Options::new(Recipe::Gpt2);
+    options.accumulate = 2;
+    let timeline = trace(&options, 100).unwrap();
+    let phases: Vec<_> = timeline.spans.iter().map(|it| it.phase).collect();
+    let part = [Phase::Data, Phase::Forward, Phase::Backward];
+    assert_eq!(phases, [&part[..], &part, &[Phase::Step, Phase::ZeroGrad]].concat());
+    assert_eq!(timeline.spans[0].from, 0);
+    assert!(timeline.spans.windows(2).all(|it| it[0].to == it[1].from), "{:?}", timeline.spans);
+    let Span { to, .. } = timeline.spans[7];
+    assert_eq!(to, timeline.events);
+}
+
+#[test]
+fn few_points_show_the_same_peaks_as_all() {
+    let mut options = Options::new(Recipe::Gpt2).with(Size::Layers, 8).unwrap();
+    options.checkpoint = Checkpoint::Sqrt;
+    options.amp = Some(Amp::Bf16);
+    let whole = trace(&options, usize::MAX / 2).unwrap();
+    assert!(whole.events > 1_000, "{}", whole.events);
+    for points in [0, 2, 50, 300] {
+        let few = trace(&options, points).unwrap();
+        assert!(few.points.len() <= points.max(2), "{points}");
+        assert_eq!((few.events, &few.spans), (whole.events, &whole.spans), "{points}");
+        let [few_peak, peak] = [&few, &whole].map(|it| it.highest().unwrap());
+        let moment = |it: &tonnage_tensor::Level| (it.event, it.allocated());
+        assert_eq!(moment(few_peak), moment(peak), "{points}");
+        let reserved = |it: &tonnage_plan::Timeline| it.points.iter().map(|it| it.reserved).max();
+        assert_eq!(reserved(&few), reserved(&whole), "{points}");
+    }
+}
+
+#[test]
+fn the_json_has_a_column_for_every_purpose() {
+    let timeline = trace(&Options::new(Recipe::Mlp), 64).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&timeline.to_json()).unwrap();
+    let points = timeline.points.len();
+    let column = |it: &serde_json::Value| it.as_array().unwrap().len();
+    for name in ["event", "allocated", "reserved"] {
+        assert_eq!(column(&json[name]), points, "{name}");
+    }
+    let roles = json["roles"].as_object().unwrap();
+    assert_eq!(roles.len(), Role::ALL.len());
+    assert!(roles.values().all(|it| column(it) == points));
+    assert_eq!(json["peak"]["allocated"], timeline.outcome.allocated_peak);
+    assert_eq!(json["spans"][1]["phase"], "forward");
+}

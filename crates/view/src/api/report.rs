@@ -1,0 +1,16 @@
+//! `GET api/recordings/ID/report`: what `tonnage report --json` prints.
+
+use axum::extract::{Path, State};
+use axum::response::Response;
+
+use super::{App, json};
+use crate::error::ApiError;
+use crate::recording::Recording;
+
+pub(super) async fn report(
+    State(app): State<App>,
+    Path((_, id)): Path<(String, u32)>,
+) -> Result<Response, ApiError> {
+    let recording = app.recording(id)?;
+    app.once(&recording, |it| &it.report, Recording::reported).await.map(json)
+}

@@ -1,0 +1,30 @@
+//! `GET api/recordings/ID/stacks/NUMBER`: who asked for an allocation, innermost call first.
+
+use axum::extract::{Path, State};
+use axum::response::Response;
+use tonnage_events::StackId;
+
+use super::{App, json, to_json};
+use crate::error::ApiError;
+use crate::timeline::Site;
+
+/// The most frames that are sent. Deeper stacks are those of an endless recursion, or of a stranger's file.
+const MOST_FRAMES: usize = 1_000;
+
+pub(super) async fn stack(
+    State(app): State<App>,
+    Path((_, id, stack)): Path<(String, u32, u32)>,
+) -> Result<Response, ApiError> {
+    let recording = app.recording(id)?;
+    let stacks = &recording.file.stacks;
+    let known = StackId::new(stack).filter(|_| (stack as usize) < stacks.len());
+    let frames = known.map(|stack| stacks.frames(stack)).ok_or_else(|| {
+        ApiError::Missing(format!("recording {id} has no stack {stack}, but {}", stacks.len()))
+    })?;
+    let mut sent: Vec<_> = frames.iter().take(MOST_FRAMES).map(Site::of).collect();
+    if let Some(more) = frames.len().checked_sub(MOST_FRAMES).filter(|&more| more > 0) {
+        let function = format!("({more} more)");
+        sent.push(Site { file: String::new(), line: 0, function });
+    }
+    to_json(&sent).map(json)
+}

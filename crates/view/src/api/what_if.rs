@@ -1,0 +1,136 @@
+//! `POST api/recordings/ID/what-if`: the same requests under other settings, as a recording of its own.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::response::Response;
+use serde::{Deserialize, Serialize};
+use tonnage_engine::config::Backend;
+use tonnage_engine::{Config, Policy};
+use tonnage_events::Bytes;
+use tonnage_replay::what_if::WhatIf;
+
+use super::{App, json, to_json};
+use crate::error::ApiError;
+use crate::recording::{Info, Kind, Made, Recording, Understood};
+
+#[derive(Clone, Deserialize)]
+pub(super) struct Asked {
+    conf: String,
+    policy: String,
+    limit: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct Answer<'a> {
+    recording: &'a Info,
+    #[serde(flatten)]
+    made: &'a Made,
+}
+
+pub(super) async fn what_if(
+    State(app): State<App>,
+    Path((_, id)): Path<(String, u32)>,
+    Json(asked): Json<Asked>,
+) -> Result<Response, ApiError> {
+    let recording = app.origin(id)?;
+    let understood = app.once(&recording, |it| &it.understood, Recording::understand).await?;
+    let what_if = asked.what_if(&recording, &understood)?;
+    let name = asked.name();
+    let known = app.recordings.what_if(&recording.info, &name);
+    let found = match known {
+        Some(known) => known,
+        None => {
+            let within = app.clone();
+            app.apart(move || Ok(within.add_what_if(&recording, &understood, &what_if, &name)))
+                .await?
+        }
+    };
+    let made = found.made.as_ref().ok_or_else(|| ApiError::no_recording(found.info.id))?;
+    to_json(&Answer { recording: &found.info, made }).map(json)
+}
+
+impl App {
+    /// The recording that requests come from: a what-if asks for the same as what it was made from.
+    pub(super) fn origin(&self, id: u32) -> Result<Arc<Recording>, ApiError> {
+        let recording = self.recording(id)?;
+        recording.info.of.map_or(Ok(recording), |of| self.recording(of))
+    }
+
+    fn add_what_if(
+        &self,
+        recording: &Recording,
+        understood: &Understood,
+        what_if: &WhatIf,
+        name: &str,
+    ) -> Arc<Recording> {
+        let Info { id, device, version, .. } = recording.info;
+        let (prediction, file) = what_if.record(&understood.job, &recording.file, device);
+        let made = Made {
+            reserved_peak: prediction.stats.max_memory_reserved(),
+            recorded_peak: understood.reserved_peak,
+            oom: prediction
+                .oom
+                .map(|oom| crate::recording::FirstOom { entry: oom.event, bytes: oom.bytes }),
+            of_version: version,
+        };
+        let conf = file.settings.as_ref().map_or_else(String::new, |it| it.conf.clone());
+        let info = Info {
+            name: name.to_owned(),
+            kind: Kind::WhatIf,
+            device,
+            conf,
+            of: Some(id),
+            ..Info::default()
+        };
+        self.recordings.add(info, file.into(), Some(made))
+    }
+}
+
+impl Asked {
+    /// Refuses what a prediction cannot follow.
+    fn what_if(&self, recording: &Recording, understood: &Understood) -> Result<WhatIf, ApiError> {
+        let config = Config::parse(&self.conf, understood.outcome.release)
+            .map_err(|error| ApiError::Refused(error.to_string()))?;
+        let policy: Policy = match &*self.policy {
+            "" => Policy::default(),
+            name => name.parse().map_err(|error| ApiError::Refused(format!("{error}")))?,
+        };
+        if config.backend() != Backend::Native {
+            return Err(ApiError::Refused(format!(
+                "backend:{} is another allocator: only PyTorch's native one is followed here",
+                config.backend()
+            )));
+        }
+        let total = recording.options.total;
+        let limit = self.limit.or(recording.options.limit);
+        if config.per_process_memory_fraction() < 1.0 && limit.is_none() && total.is_none() {
+            return Err(ApiError::Refused(
+                "per_process_memory_fraction is a share of the device's memory: start `tonnage view` with --total, or \
+                 set a limit"
+                    .to_owned(),
+            ));
+        }
+        if limit == Some(0) {
+            return Err(ApiError::Refused(
+                "nothing fits into no memory: raise the limit".to_owned(),
+            ));
+        }
+        Ok(WhatIf { config, policy, limit, total })
+    }
+
+    /// What was asked, in words.
+    fn name(&self) -> String {
+        let conf = match self.conf.trim() {
+            "" => "PyTorch's defaults",
+            conf => conf,
+        };
+        let policy = match &*self.policy {
+            "" | "pytorch" => String::new(),
+            policy => format!(", policy {policy}"),
+        };
+        let limit = self.limit.map_or_else(String::new, |it| format!(", limit {}", Bytes(it)));
+        format!("what if: {conf}{policy}{limit}")
+    }
+}

@@ -1,0 +1,184 @@
+//! Stage 4: what is open: files, a run, and what-ifs made of them.
+//!
+//! In:  files as they are read, snapshots of a run, what-ifs as they are asked for.
+//! Out: each by its id. Ids are given once: a recording that has gone is not another one later.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde::Serialize;
+use tonnage_analysis::devices;
+use tonnage_engine::Release;
+use tonnage_snapshot::SnapshotFile;
+
+use crate::recording::{Info, Kind, Made, Recording};
+use crate::run::LiveRun;
+
+/// How many what-ifs are kept; the oldest go.
+pub(crate) const MOST_WHAT_IFS: usize = 8;
+
+/// What files do not say.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ViewOptions {
+    /// The limit on reserved bytes that was in force, or is asked about.
+    pub limit: Option<u64>,
+    /// Bytes of the device.
+    pub total: Option<u64>,
+    /// The release whose rules held; told from the file if none.
+    pub release: Option<Release>,
+    /// The device, if only one of a file's is wanted.
+    pub ordinal: Option<usize>,
+}
+
+/// What is open. Clones show the same.
+#[derive(Clone)]
+pub struct Recordings {
+    options: ViewOptions,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    next: u32,
+    opened: Vec<Arc<Recording>>,
+    refused: Vec<Refused>,
+    run: Option<LiveRun>,
+}
+
+/// A file that could not be opened.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Refused {
+    pub(crate) name: String,
+    pub(crate) error: String,
+}
+
+impl Recordings {
+    /// Nothing yet.
+    #[must_use]
+    pub fn new(options: ViewOptions) -> Self {
+        Self { options, state: Arc::default() }
+    }
+
+    /// Opens each device of a file; refuses a file that has none.
+    pub fn open(&self, name: &str, file: SnapshotFile) {
+        let file = Arc::new(file);
+        let mut found: Vec<u32> = devices(&file).iter().map(|it| it.device.0).collect();
+        if found.is_empty() {
+            return self.refuse(
+                name,
+                "nothing was allocated and nothing was recorded: call \
+                 torch.cuda.memory._record_memory_history() before the work and dump the snapshot after it",
+            );
+        }
+        if let Some(ordinal) = self.options.ordinal {
+            let present: Vec<_> = found.iter().map(ToString::to_string).collect();
+            found.retain(|&it| it as usize == ordinal);
+            if found.is_empty() {
+                let present = present.join(", ");
+                return self.refuse(
+                    name,
+                    &format!("device {ordinal} is not in this file; these are: {present}"),
+                );
+            }
+        }
+        for device in found {
+            let conf = file.settings.as_ref().map_or_else(String::new, |it| it.conf.clone());
+            let info = Info { name: name.to_owned(), device, conf, ..Info::default() };
+            self.add(info, Arc::clone(&file), None);
+        }
+    }
+
+    /// Lists a file that could not be read, and why.
+    pub fn refuse(&self, name: &str, error: &str) {
+        self.lock().refused.push(Refused { name: name.to_owned(), error: error.to_owned() });
+    }
+
+    /// How many recordings there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.lock().opened.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Shows a run that goes on, by its name. Its recording is empty until it is given something.
+    #[must_use]
+    pub fn run(&self, name: &str, conf: &str) -> LiveRun {
+        let (name, conf) = (name.to_owned(), conf.to_owned());
+        let info = Info { name, kind: Kind::Run, conf, ..Info::default() };
+        let added = self.add(info, Arc::default(), None);
+        let run = LiveRun::new(self.clone(), added.info.clone());
+        self.lock().run = Some(run.clone());
+        run
+    }
+
+    pub(crate) fn live(&self) -> Option<LiveRun> {
+        self.lock().run.clone()
+    }
+
+    pub(crate) fn get(&self, id: u32) -> Option<Arc<Recording>> {
+        self.lock().opened.iter().find(|it| it.info.id == id).cloned()
+    }
+
+    pub(crate) fn infos(&self) -> Vec<Info> {
+        self.lock().opened.iter().map(|it| it.info.clone()).collect()
+    }
+
+    pub(crate) fn refused(&self) -> Vec<Refused> {
+        self.lock().refused.clone()
+    }
+
+    /// The what-if of this name that was made from this version of a recording.
+    pub(crate) fn what_if(&self, of: &Info, name: &str) -> Option<Arc<Recording>> {
+        let same = |it: &&Arc<Recording>| {
+            let made = it.made.as_ref().is_some_and(|made| made.of_version == of.version);
+            made && it.info.of == Some(of.id) && it.info.name == name
+        };
+        self.lock().opened.iter().find(same).cloned()
+    }
+
+    /// Adds a recording under the next id. Beyond [`MOST_WHAT_IFS`] the oldest what-if goes.
+    pub(crate) fn add(
+        &self,
+        info: Info,
+        file: Arc<SnapshotFile>,
+        made: Option<Made>,
+    ) -> Arc<Recording> {
+        let id = {
+            let mut state = self.lock();
+            state.next += 1;
+            state.next - 1
+        };
+        // Counted without the lock: that takes a moment for a long history.
+        let recording = Recording::new(Info { id, ..info }, file, self.options);
+        let recording = Arc::new(Recording { made, ..recording });
+        let mut state = self.lock();
+        state.opened.push(Arc::clone(&recording));
+        state.opened.sort_by_key(|it| it.info.id);
+        let is_what_if = |it: &Arc<Recording>| it.info.kind == Kind::WhatIf;
+        if state.opened.iter().filter(|it| is_what_if(it)).count() > MOST_WHAT_IFS
+            && let Some(oldest) = state.opened.iter().position(is_what_if)
+        {
+            state.opened.remove(oldest);
+        }
+        recording
+    }
+
+    /// Puts what a recording has become in the place of what it was.
+    pub(crate) fn replace(&self, info: Info, file: SnapshotFile) {
+        let id = info.id;
+        let recording = Arc::new(Recording::new(info, Arc::new(file), self.options));
+        let mut state = self.lock();
+        if let Some(place) = state.opened.iter().position(|it| it.info.id == id) {
+            state.opened[place] = recording;
+        }
+    }
+
+    /// Nothing is left half done while the lock is held, so a panic elsewhere is no reason to give up.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,133 @@
+//! Training steps: the page's figures are those of `tonnage predict`.
+
+mod support;
+
+use std::time::Instant;
+
+use support::Page;
+use tonnage_plan::{Amp, Checkpoint, Options, Recipe, Size, predict};
+use tonnage_view::ViewOptions;
+
+#[test]
+fn a_prediction_has_the_figures_of_predict() {
+    let page = Page::with(ViewOptions::default());
+    let mut gpt2 = Options::new(Recipe::Gpt2).with(Size::Layers, 6).unwrap();
+    gpt2.amp = Some(Amp::Bf16);
+    gpt2.checkpoint = Checkpoint::Every(2);
+    let asked = [
+        (r#"{"recipe":"mlp"}"#, Options::new(Recipe::Mlp)),
+        (r#"{"recipe":"deepnet"}"#, Options::new(Recipe::DeepNet)),
+        (r#"{"recipe":"resnet50"}"#, Options::new(Recipe::ResNet50)),
+        (r#"{"recipe":"gpt2","layers":6,"amp":"bf16","checkpoint":"every:2"}"#, gpt2),
+    ];
+    for (body, options) in asked {
+        let answer = page.post("api/predict", body).json();
+        for (which, checkpoint) in
+            [("step", options.checkpoint), ("none", Checkpoint::None), ("sqrt", Checkpoint::Sqrt)]
+        {
+            let mut options = options.clone();
+            options.checkpoint = checkpoint;
+            let expected = predict(&options).unwrap();
+            let step = &answer[which];
+            assert_eq!(step["peak"]["allocated"], expected.allocated_peak, "{body} {which}");
+            assert_eq!(step["peak"]["reserved"], expected.reserved_peak, "{body} {which}");
+            let phase = expected.peak_phase.unwrap();
+            assert_eq!(step["peak"]["phase"], phase.name(), "{body} {which}");
+            assert_eq!(step["checkpoint"], checkpoint.to_string());
+            assert_eq!(step["parameters"], expected.parameters);
+            check(step, body);
+        }
+        let command = answer["command"].as_str().unwrap();
+        assert!(command.starts_with(&format!("tonnage predict {}", options.recipe())), "{command}");
+    }
+}
+
+/// What is held adds up, the peak is among the points, phases cover them in order.
+fn check(step: &serde_json::Value, which: &str) {
+    let numbers = |it: &serde_json::Value| -> Vec<u64> {
+        it.as_array().unwrap().iter().map(|it| it.as_u64().unwrap()).collect()
+    };
+    let allocated = numbers(&step["allocated"]);
+    assert!((2..=2_000).contains(&allocated.len()), "{which}: {} points", allocated.len());
+    let held: Vec<_> = step["held"].as_array().unwrap().iter().map(numbers).collect();
+    assert_eq!(held.len(), step["purposes"].as_array().unwrap().len());
+    for (point, &sum) in allocated.iter().enumerate() {
+        assert_eq!(held.iter().map(|it| it[point]).sum::<u64>(), sum, "{which} at {point}");
+    }
+    let point = step["peak"]["point"].as_u64().unwrap() as usize;
+    assert_eq!(allocated[point], step["peak"]["allocated"], "{which}");
+    let mut end = 0;
+    for phase in step["phases"].as_array().unwrap() {
+        assert_eq!(phase["begin"], end, "{which}: {phase}");
+        end = phase["end"].as_u64().unwrap();
+        let of_peak = (phase["begin"].as_u64().unwrap()..end).contains(&(point as u64));
+        assert!(!of_peak || phase["name"] == step["peak"]["phase"], "{which}: {phase}");
+    }
+    assert_eq!(end as usize, allocated.len(), "{which}");
+}
+
+#[test]
+fn sliders_stay_within_what_the_server_takes() {
+    let page = Page::with(ViewOptions::default());
+    let recipes = page.get("api/recipes").json();
+    let names: Vec<_> = recipes.as_array().unwrap().iter().map(|it| &it["name"]).collect();
+    assert_eq!(names, ["mlp", "deepnet", "gpt2", "resnet50"]);
+    for recipe in recipes.as_array().unwrap() {
+        for size in recipe["sizes"].as_array().unwrap() {
+            let value = |key: &str| size[key].as_u64().unwrap();
+            let on_grid = (value("value") - value("least")).is_multiple_of(value("step"));
+            assert!(on_grid && value("value") <= value("most"), "{size}");
+            for end in ["least", "most"] {
+                let asked = serde_json::json!({
+                    "recipe": recipe["name"],
+                    size["name"].as_str().unwrap(): size[end],
+                });
+                page.post("api/predict", &asked.to_string()).json();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_slider_is_answered_at_once() {
+    let page = Page::with(ViewOptions::default());
+    for body in [
+        r#"{"recipe":"mlp"}"#,
+        r#"{"recipe":"deepnet"}"#,
+        r#"{"recipe":"gpt2"}"#,
+        r#"{"recipe":"resnet50"}"#,
+        r#"{"recipe":"mlp","layers":64}"#,
+        r#"{"recipe":"deepnet","layers":64}"#,
+        r#"{"recipe":"gpt2","layers":12,"width":768,"seq":1024}"#,
+        r#"{"recipe":"gpt2","layers":48,"width":1600,"seq":1024,"amp":"bf16"}"#,
+    ] {
+        let took = (0..5).map(|_| {
+            let began = Instant::now();
+            page.post("api/predict", body).json();
+            began.elapsed()
+        });
+        let best = took.min().unwrap();
+        eprintln!("{body}: {best:.1?}");
+        // A tenth of a second in a release build by itself; debug builds look at every block after every request,
+        // and tests share their machine.
+        assert!(best.as_secs() < 60, "{body}: {best:?}");
+    }
+}
+
+#[test]
+fn what_no_slider_says_is_refused_in_words() {
+    let page = Page::with(ViewOptions::default());
+    for (body, words) in [
+        (r#"{"recipe":"gpt2","layers":9999}"#, "the page goes from 1 to 48"),
+        (r#"{"recipe":"nonsense"}"#, "nonsense"),
+        (r#"{"recipe":"mimo"}"#, "does not train"),
+        (r#"{"recipe":"resnet50","seq":64}"#, "resnet50 has no --seq"),
+        (r#"{"recipe":"gpt2","amp":"f8"}"#, "f8"),
+        (r#"{"recipe":"gpt2","checkpoint":"every:0"}"#, "every:0"),
+        (r#"{"recipe":"gpt2","optimizer":"magic"}"#, "magic"),
+    ] {
+        let answer = page.post("api/predict", body);
+        assert_eq!(answer.status, 400, "{body}");
+        assert!(answer.text().contains(words), "{body}: {}", answer.text());
+    }
+}
