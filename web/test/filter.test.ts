@@ -66,6 +66,8 @@ test("each term takes what it says", () => {
     ["-purpose:unknown", [0, 1]],
     ["live:peak", [0, 1, 2, 3, 4]],
     ["live:95", [2, 4]],
+    ["live:3", [0, 1, 2, 3, 4]],
+    ["live:4", [1, 2, 4]],
     ["address:0x1080", [2]],
     ["size:>1MiB life:<2 -purpose:activations", [3]],
   ];

@@ -33,7 +33,7 @@ export function recordingOf(entries: number, rows: Row[], segments: SegmentRow[]
   }
   const most = Math.max(...allocated, 0);
   return {
-    info: { id: 0, name: "made", kind: "file", entries } as unknown as RecordingInfo,
+    info: { id: 0, name: "made", kind: "file", entries, conf: "" } as unknown as RecordingInfo,
     entries,
     time: Float64Array.from({ length: entries }, (_, entry) => entry * 10),
     allocated,

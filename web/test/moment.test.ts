@@ -1,9 +1,9 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { isLibrary, sorted } from "../src/timeline/frames.ts";
-import { beside, lifetime, momentOf, neighbours } from "../src/timeline/live.ts";
+import { beside, lifetime, momentOf } from "../src/timeline/live.ts";
 import { plain } from "../src/format.ts";
-import { lifeOf } from "../src/timeline/words.ts";
+import { lifeOf, momentText } from "../src/timeline/words.ts";
 import { recordingOf } from "./made.ts";
 
 const RECORDING = recordingOf(
@@ -16,13 +16,6 @@ const RECORDING = recordingOf(
   ],
   [{ address: 1000, size: 400 }],
 );
-
-test("neighbours are those of the moment", () => {
-  assert.deepEqual(neighbours(RECORDING, 1, 4), { below: { row: 0, bytes: 100 }, above: { row: -1, bytes: 50 } });
-  assert.deepEqual(neighbours(RECORDING, 1, 5), { below: { row: -1, bytes: 100 }, above: { row: -1, bytes: 50 } });
-  assert.deepEqual(neighbours(RECORDING, 1, 7), { below: { row: -1, bytes: 20 }, above: { row: -1, bytes: 50 } });
-  assert.deepEqual(neighbours(RECORDING, 0, 4), { below: null, above: { row: 1, bytes: 50 } });
-});
 
 test("going through allocations visits those that are live and shown", () => {
   assert.deepEqual([beside(RECORDING, -1, 4, 1, null), beside(RECORDING, 0, 4, 1, null), beside(RECORDING, 2, 4, 1, null)], [0, 1, -1]);
@@ -39,6 +32,11 @@ test("a lifetime is told in entries and time, and whether it ended", () => {
 test("a moment is moved to where the allocation is live", () => {
   assert.deepEqual([0, 3, 9].map((moment) => momentOf(RECORDING, 0, moment)), [1, 3, 4]);
   assert.equal(momentOf(RECORDING, 3, 99), 10);
+});
+
+test("a moment is named by the entry before it, as the command numbers entries", () => {
+  assert.deepEqual([0, 1, 10].map((moment) => momentText(RECORDING, moment)), ["before the first entry", "after entry 0 (0 µs)", "after entry 9 (90 µs)"]);
+  assert.equal(momentText(recordingOf(0, []), 0), "when the snapshot was taken");
 });
 
 test("frames of libraries are folded, unless there are no others", () => {

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { at, layout } from "../src/segments/layout.ts";
 import { under } from "../src/segments/map.ts";
-import { momentOf } from "../src/segments/moment.ts";
+import { momentAt, neighbours } from "../src/segments/moment.ts";
 import { type Row, recordingOf } from "./made.ts";
 
 const RECORDING = recordingOf(
@@ -17,39 +17,37 @@ const RECORDING = recordingOf(
 );
 
 test("a moment has the segments and blocks of that moment, and what is between is free", () => {
-  const { sums, groups, blocks, starts } = momentOf(RECORDING, 4);
+  const { sums, groups, blocks } = momentAt(RECORDING, 4);
   assert.deepEqual(sums, { segments: 3, reserved: 900, allocated: 400, pending: 50, free: 450, largestFree: 200, homeless: 1 });
-  assert.deepEqual(groups.map((it) => it.segments), [[0, 2], [1]]);
-  assert.deepEqual([...blocks.subarray(starts[0], starts[1])], [0, 1]);
-  assert.deepEqual([...blocks.subarray(starts[1], starts[2])], [2]);
-  assert.equal(starts[3] - starts[2], 0);
+  const found = groups.map(({ strips }) => strips.map(({ address, from, to }) => [address, ...blocks.subarray(from, to)]));
+  assert.deepEqual(found, [[[1000, 0, 1], [9000]], [[5000, 2]]]);
 });
 
 test("before and after, there is what was there", () => {
-  assert.equal(momentOf(RECORDING, 0).sums.reserved, 400);
-  assert.equal(momentOf(RECORDING, 0).sums.free, 400);
-  const last = momentOf(RECORDING, 10).sums;
+  assert.equal(momentAt(RECORDING, 0).sums.reserved, 400);
+  assert.equal(momentAt(RECORDING, 0).sums.free, 400);
+  const last = momentAt(RECORDING, 10).sums;
   assert.deepEqual([last.segments, last.allocated, last.pending], [2, 300, 0]);
 });
 
 test("strips are as long as their bytes, and all bytes are somewhere", () => {
   const segments = Array.from({ length: 40 }, (_, place) => ({ address: place * 10_000, size: 100 + ((place * 37) % 50) * 100, pool: place % 2 }));
   const recording = recordingOf(2, [], segments);
-  const found = layout(momentOf(recording, 1), recording.segments, 300, 10);
+  const found = layout(momentAt(recording, 1), 300, 10);
   const covered = new Map<number, number>();
   for (const piece of found.pieces) {
     assert.ok(piece.x >= 0 && piece.x + piece.width <= 300 + 1e-9);
-    assert.equal(piece.from, covered.get(piece.segment) ?? 0, "parts follow each other");
-    covered.set(piece.segment, piece.to);
+    assert.equal(piece.from, covered.get(piece.strip.address) ?? 0, "parts follow each other");
+    covered.set(piece.strip.address, piece.to);
   }
-  segments.forEach(({ size }, segment) => assert.equal(covered.get(segment), size));
+  segments.forEach(({ size, address }) => assert.equal(covered.get(address), size));
   assert.equal(found.left, 0);
 });
 
 test("strips do not lie on each other, and each is found where it lies", () => {
   const segments = Array.from({ length: 60 }, (_, place) => ({ address: place * 1e6, size: 1 + ((place * 7919) % 4000), stream: place % 3 }));
   const recording = recordingOf(2, [], segments);
-  const found = layout(momentOf(recording, 1), recording.segments, 240, 8);
+  const found = layout(momentAt(recording, 1), 240, 8);
   for (const piece of found.pieces) {
     const there = at(found, piece.x + piece.width / 2, piece.y + 4);
     assert.equal(there?.piece, piece);
@@ -60,19 +58,23 @@ test("strips do not lie on each other, and each is found where it lies", () => {
 test("more segments than fit are counted, not drawn", () => {
   const segments = Array.from({ length: 30_000 }, (_, place) => ({ address: place * 1e6, size: 1000 }));
   const recording = recordingOf(2, [], segments);
-  const found = layout(momentOf(recording, 1), recording.segments, 200, 1000);
+  const found = layout(momentAt(recording, 1), 200, 1000);
   assert.ok(found.left > 0 && found.left < 30_000, `${found.left}`);
   assert.ok(found.height < 8000);
 });
 
 test("pointing at a place tells block or free bytes", () => {
-  const moment = momentOf(RECORDING, 4);
-  const found = layout(moment, RECORDING.segments, 1000, 1);
+  const moment = momentAt(RECORDING, 4);
+  const found = layout(moment, 1000, 1);
   const y = found.pieces[0].y + 5;
-  assert.deepEqual(under(RECORDING, moment, found, 50, y), { row: 0, segment: 0, free: 0 });
-  assert.deepEqual(under(RECORDING, moment, found, 150, y), { row: -1, segment: 0, free: 100 });
-  assert.deepEqual(under(RECORDING, moment, found, 220, y), { row: 1, segment: 0, free: 0 });
-  assert.deepEqual(under(RECORDING, moment, found, 300, y), { row: -1, segment: 0, free: 150 });
+  const told = (x: number) => {
+    const there = under(RECORDING, moment, found, x, y);
+    return [there?.row, there?.free];
+  };
+  assert.deepEqual(told(50), [0, 0]);
+  assert.deepEqual(told(150), [-1, 100]);
+  assert.deepEqual(told(220), [1, 0]);
+  assert.deepEqual(told(300), [-1, 150]);
   assert.equal(under(RECORDING, moment, found, 990, y), null);
 });
 
@@ -95,9 +97,40 @@ test("blocks of random segments tile them with what is free", () => {
     rows.sort(() => next(3) - 1);
     const recording = recordingOf(12, rows, segments);
     for (let moment = 0; moment <= 12; moment++) {
-      const { sums } = momentOf(recording, moment);
+      const { sums } = momentAt(recording, moment);
       assert.equal(sums.allocated + sums.pending + sums.free, sums.reserved, `round ${round}, moment ${moment}`);
       assert.equal(sums.allocated, recording.allocated[moment]);
     }
   }
+});
+
+const BESIDE = recordingOf(
+  10,
+  [
+    { begin: 1, end: 5, size: 100, address: 1000, segment: 1 },
+    { begin: 2, end: 9, size: 50, address: 1100, segment: 1 },
+    { begin: 3, end: 9, size: 60, address: 1200, segment: 1 },
+    { begin: 6, size: 40, address: 1040, segment: 1 },
+  ],
+  [{ address: 1000, size: 400 }],
+);
+
+test("neighbours are those of the moment", () => {
+  assert.deepEqual(neighbours(BESIDE, 1, 4), { below: { row: 0, bytes: 100 }, above: { row: -1, bytes: 50 } });
+  assert.deepEqual(neighbours(BESIDE, 1, 5), { below: { row: -1, bytes: 100 }, above: { row: -1, bytes: 50 } });
+  assert.deepEqual(neighbours(BESIDE, 1, 7), { below: { row: -1, bytes: 20 }, above: { row: -1, bytes: 50 } });
+  assert.deepEqual(neighbours(BESIDE, 0, 4), { below: null, above: { row: 1, bytes: 50 } });
+});
+
+test("parts of an expandable segment are one strip, fixed segments that touch are not", () => {
+  const parts = [{ address: 1000, size: 100 }, { address: 1100, size: 100, begin: 2 }, { address: 1200, size: 100, begin: 3 }];
+  const across = [{ begin: 3, size: 150, address: 1020, segment: 1 }, { begin: 4, size: 10, address: 1190, segment: 2 }];
+  const fixed = recordingOf(9, across, parts);
+  const { sums } = momentAt(fixed, 5);
+  assert.deepEqual([sums.segments, sums.reserved, sums.allocated, sums.free, sums.largestFree], [2, 300, 160, 140, 100]);
+  assert.deepEqual(neighbours(fixed, 0, 5).above, { row: -1, bytes: 20 });
+  const expandable = { ...fixed, info: { ...fixed.info, conf: "expandable_segments:True" } };
+  const whole = momentAt(expandable, 5).sums;
+  assert.deepEqual([whole.segments, whole.free, whole.largestFree], [1, 140, 100]);
+  assert.deepEqual(neighbours(expandable, 1, 5).above, { row: -1, bytes: 100 });
 });

@@ -109,7 +109,7 @@ function keep(shown: Uint8Array, recording: Recording, { test, negated }: Term):
       return null;
     }
     case "live": {
-      const moment = test.moment === "peak" ? head.peak.allocatedAt : test.moment;
+      const moment = test.entry === "peak" ? head.peak.allocatedAt : test.entry + 1;
       const { begin, end } = allocations;
       for (let row = 0; row < shown.length; row++) {
         if ((begin[row] <= moment && moment < end[row]) === negated) shown[row] = 0;

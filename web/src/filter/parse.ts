@@ -17,7 +17,7 @@ export type Test =
   | { kind: "size"; range: Range }
   | { kind: "life"; range: Range; unit: "entries" | "us" }
   | { kind: "stream" | "pool" | "purpose"; text: string }
-  | { kind: "live"; moment: number | "peak" }
+  | { kind: "live"; entry: number | "peak" }
   | { kind: "address"; address: number };
 
 export interface Term {
@@ -170,8 +170,8 @@ function test(key: Key, value: string): Test {
       if (value === "") throw new Wrong(`a name is missing after ${key}:`);
       return { kind: key, text: value.toLowerCase() };
     case "live":
-      if (value === "peak") return { kind: "live", moment: "peak" };
-      return { kind: "live", moment: Math.floor(quantity(value, "live:peak or live:1200").value) };
+      if (value === "peak") return { kind: "live", entry: "peak" };
+      return { kind: "live", entry: Math.floor(quantity(value, "live:peak or live:1200").value) };
     case "address":
       if (!/^(0x)?[0-9a-f]{1,13}$/i.test(value)) throw new Wrong("an address is missing, as in address:0x7f1200000000");
       return { kind: "address", address: Number.parseInt(value.replace(/^0x/i, ""), 16) };

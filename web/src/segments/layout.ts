@@ -1,16 +1,15 @@
-// Where segments lie on the map: strips as long as their bytes, one after the other like words, broken where a line ends.
+// Where memory lies on the map: strips as long as their bytes, one after the other like words, broken where a line ends.
 //
-// In:  the segments of a moment, the width, bytes a pixel. Out: pieces of strips, and headings of groups.
-import type { Segments } from "../recording.ts";
-import type { Group, Moment } from "./moment.ts";
+// In:  the strips of a moment, the width, bytes a pixel. Out: pieces of strips, and headings of groups.
+import type { Group, Moment, Strip } from "./moment.ts";
 
 /** A strip, or a part of one that goes on in the next line. */
 export interface Piece {
-  segment: number;
+  strip: Strip;
   x: number;
   y: number;
   width: number;
-  /** Bytes of the segment at its left and right end. */
+  /** Bytes of the strip at its left and right end. */
   from: number;
   to: number;
 }
@@ -19,22 +18,23 @@ export interface Layout {
   headings: { group: Group; y: number }[];
   pieces: Piece[];
   height: number;
-  /** Segments that there was no room for. */
+  /** Strips that there was no room for. */
   left: number;
 }
 
-export const STRIP = 15;
-const LINE = STRIP + 4;
+/** Pixels from the upper to the lower edge. */
+export const HEIGHT = 15;
+const LINE = HEIGHT + 4;
 const HEADING = 22;
 const GAP = 3;
 
-/** A segment is never shorter than this, or it could not be seen. */
+/** A strip is never shorter than this, or it could not be seen. */
 const SHORTEST = 3;
 
 /** More lines than anyone scrolls through: a canvas has its limits. */
 const MOST_LINES = 260;
 
-export function layout({ groups }: Moment, segments: Segments, width: number, perPixel: number): Layout {
+export function layout({ groups }: Moment, width: number, perPixel: number): Layout {
   const headings: Layout["headings"] = [];
   const pieces: Piece[] = [];
   let y = 0;
@@ -44,12 +44,12 @@ export function layout({ groups }: Moment, segments: Segments, width: number, pe
     headings.push({ group, y });
     y += HEADING;
     let x = 0;
-    for (const segment of group.segments) {
+    for (const strip of group.strips) {
       if (lines >= MOST_LINES) {
         left++;
         continue;
       }
-      const size = segments.size[segment];
+      const { size } = strip;
       let rest = Math.max(size / perPixel, SHORTEST);
       const scale = size / rest;
       // What would leave only a splinter in this line begins in the next.
@@ -63,7 +63,7 @@ export function layout({ groups }: Moment, segments: Segments, width: number, pe
         const part = Math.min(rest, width - x);
         rest -= part;
         const to = rest > 0 ? from + part * scale : size;
-        pieces.push({ segment, x, y, width: part, from, to });
+        pieces.push({ strip, x, y, width: part, from, to });
         from = to;
         x += part + GAP;
         if (rest > 0 || x >= width) {
@@ -82,14 +82,14 @@ export function layout({ groups }: Moment, segments: Segments, width: number, pe
   return { headings, pieces, height: y, left };
 }
 
-/** The piece at a place, if there is one, and the byte of its segment. */
+/** The piece at a place, if there is one, and the byte of its strip. */
 export function at({ pieces }: Layout, x: number, y: number): { piece: Piece; byte: number } | null {
   // Pieces go down the page: the first of the line is found by halving.
   let low = 0;
   let high = pieces.length;
   while (low < high) {
     const middle = (low + high) >>> 1;
-    if (pieces[middle].y + STRIP < y) low = middle + 1;
+    if (pieces[middle].y + HEIGHT < y) low = middle + 1;
     else high = middle;
   }
   for (let place = low; place < pieces.length && pieces[place].y <= y; place++) {

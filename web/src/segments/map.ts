@@ -5,8 +5,8 @@ import { FONT, contextOf, fitCanvas } from "../canvas.ts";
 import { bytes } from "../format.ts";
 import { css } from "../palette.ts";
 import type { Recording } from "../recording.ts";
-import { type Layout, type Piece, STRIP, at } from "./layout.ts";
-import type { Moment } from "./moment.ts";
+import { type Layout, type Piece, HEIGHT, at } from "./layout.ts";
+import { type Moment, type Strip, gaps } from "./moment.ts";
 
 export interface Look {
   /** The colour of a block, as CSS writes it. */
@@ -18,14 +18,14 @@ export interface Look {
 /** Blocks that are merged into the pixel of the one before would only cost time. */
 const THINNEST = 0.5;
 
-function paintPiece(context: CanvasRenderingContext2D, recording: Recording, { blocks, starts }: Moment, piece: Piece, look: Look): void {
+function paintPiece(context: CanvasRenderingContext2D, recording: Recording, { blocks }: Moment, piece: Piece, look: Look): void {
   const { address, size } = recording.allocations;
-  const base = recording.segments.address[piece.segment];
+  const base = piece.strip.address;
   const scale = piece.width / (piece.to - piece.from);
   context.fillStyle = css("--free");
-  context.fillRect(piece.x, piece.y, piece.width, STRIP);
+  context.fillRect(piece.x, piece.y, piece.width, HEIGHT);
   let painted = -Infinity;
-  for (let place = starts[piece.segment]; place < starts[piece.segment + 1]; place++) {
+  for (let place = piece.strip.from; place < piece.strip.to; place++) {
     const row = blocks[place];
     const from = Math.max(address[row] - base, piece.from);
     const to = Math.min(address[row] - base + size[row], piece.to);
@@ -37,20 +37,20 @@ function paintPiece(context: CanvasRenderingContext2D, recording: Recording, { b
     const width = right - left;
     context.fillStyle = look.colour(row);
     // A line of background between blocks that are wide enough to spare it.
-    context.fillRect(left, piece.y, width > 3 ? width - 1 : Math.max(width, 0.75), STRIP);
+    context.fillRect(left, piece.y, width > 3 ? width - 1 : Math.max(width, 0.75), HEIGHT);
     if (row === look.chosen || row === look.pointed) {
       context.strokeStyle = css("--chosen");
       context.lineWidth = 2;
-      context.strokeRect(left + 1, piece.y + 1, Math.max(width - 3, 1), STRIP - 2);
+      context.strokeRect(left + 1, piece.y + 1, Math.max(width - 3, 1), HEIGHT - 2);
     }
   }
   context.strokeStyle = css("--soft");
   context.lineWidth = 1;
-  context.strokeRect(piece.x + 0.5, piece.y + 0.5, Math.max(piece.width - 1, 1), STRIP - 1);
+  context.strokeRect(piece.x + 0.5, piece.y + 0.5, Math.max(piece.width - 1, 1), HEIGHT - 1);
 }
 
 export function paintMap(canvas: HTMLCanvasElement, recording: Recording, moment: Moment, layout: Layout, look: Look): void {
-  canvas.style.height = `${Math.max(layout.height, STRIP)}px`;
+  canvas.style.height = `${Math.max(layout.height, HEIGHT)}px`;
   fitCanvas(canvas);
   const context = contextOf(canvas);
   context.clearRect(0, 0, canvas.clientWidth, canvas.clientHeight);
@@ -59,7 +59,7 @@ export function paintMap(canvas: HTMLCanvasElement, recording: Recording, moment
   const { pools, streams } = recording.head;
   for (const { group, y } of layout.headings) {
     const name = `${pools[group.pool] ?? "pool not known"} · stream ${streams[group.stream] ?? group.stream}`;
-    const figures = `${group.segments.length} ${group.segments.length === 1 ? "segment" : "segments"}, ${bytes(group.allocated)} of ${bytes(group.reserved)}`;
+    const figures = `${group.strips.length} ${group.strips.length === 1 ? "segment" : "segments"}, ${bytes(group.allocated)} of ${bytes(group.reserved)}`;
     context.fillStyle = css("--text");
     context.fillText(name, 0, y + 12);
     const width = context.measureText(name).width;
@@ -71,26 +71,26 @@ export function paintMap(canvas: HTMLCanvasElement, recording: Recording, moment
   }
 }
 
-/** What lies at a place: a block's row, or free memory of a segment. */
-export function under(
-  { allocations, segments }: Recording,
-  { blocks, starts }: Moment,
-  layout: Layout,
-  x: number,
-  y: number,
-): { row: number; segment: number; free: number } | null {
+/** What lies at a place: a block's row, or -1 and how much is free there. */
+export interface Under {
+  row: number;
+  strip: Strip;
+  free: number;
+}
+
+export function under(recording: Recording, { blocks }: Moment, layout: Layout, x: number, y: number): Under | null {
   const found = at(layout, x, y);
   if (found === null) return null;
-  const { segment } = found.piece;
-  const where = segments.address[segment] + found.byte;
-  let edge = segments.address[segment];
-  for (let place = starts[segment]; place < starts[segment + 1]; place++) {
+  const { strip } = found.piece;
+  const { address, size } = recording.allocations;
+  const where = strip.address + found.byte;
+  for (let place = strip.from; place < strip.to; place++) {
     const row = blocks[place];
-    const bottom = allocations.address[row];
-    const top = bottom + allocations.size[row];
-    if (where >= bottom && where < top) return { row, segment, free: 0 };
-    if (where < bottom) return { row: -1, segment, free: bottom - edge };
-    edge = top;
+    if (where >= address[row] && where < address[row] + size[row]) return { row, strip, free: 0 };
   }
-  return { row: -1, segment, free: segments.address[segment] + segments.size[segment] - edge };
+  let free = 0;
+  gaps(recording, strip, blocks, (from, to) => {
+    if (where >= from && where < to) free = to - from;
+  });
+  return { row: -1, strip, free };
 }

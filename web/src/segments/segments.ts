@@ -12,14 +12,17 @@ import type { State } from "../store.ts";
 import { Tooltip } from "../timeline/tooltip.ts";
 import { lifeOf, lineOf, momentText, purposeOf, sentence } from "../timeline/words.ts";
 import { type Layout, layout } from "./layout.ts";
-import { paintMap, under } from "./map.ts";
-import { type Moment, momentOf } from "./moment.ts";
+import { type Under, paintMap, under } from "./map.ts";
+import { type Moment, momentAt } from "./moment.ts";
 import { Player } from "./player.ts";
 
 type Colours = "state" | "purpose" | "site";
 
 /** Lines that the largest reserved memory fills at first. */
 const LINES = 12;
+
+/** Bytes a pixel at first, at least: a small segment need not fill the page. */
+const FINEST = 4096;
 
 /** Steps of coming closer. */
 const CLOSEST = 16;
@@ -166,9 +169,10 @@ class SegmentMap {
     const { recording, moment, chosen } = this.#app.store.state;
     const width = this.#canvas.clientWidth;
     if (recording === null || width === 0) return;
-    this.#moment ??= momentOf(recording, moment);
-    const most = Math.max(recording.head.peak.reserved, 1);
-    const found = layout(this.#moment, recording.segments, width, most / (width * LINES * this.#closer));
+    this.#moment ??= momentAt(recording, moment);
+    // The same for every moment, so that nothing changes its length while one goes through them.
+    const perPixel = Math.max(recording.head.peak.reserved / (width * LINES), FINEST) / this.#closer;
+    const found = layout(this.#moment, width, perPixel);
     this.#layout = found;
     this.#states.hidden = this.#by !== "state";
     paintMap(this.#canvas, recording, this.#moment, found, { colour: this.#colour(recording, moment), chosen, pointed: this.#pointed });
@@ -223,8 +227,8 @@ class SegmentMap {
     });
   }
 
-  #words(recording: Recording, { row, segment, free }: { row: number; segment: number; free: number }): string[] {
-    const home = `segment of ${bytes(recording.segments.size[segment])}`;
+  #words(recording: Recording, { row, strip, free }: Under): string[] {
+    const home = `segment of ${bytes(strip.size)}`;
     if (row < 0) return [`${bytes(free)} free`, home];
     const { moment } = this.#app.store.state;
     const state = moment < recording.allocations.end[row] ? "" : ", pending: freed, but another stream may still use it";
@@ -235,13 +239,7 @@ class SegmentMap {
   #walk(step: 1 | -1): void {
     const { recording, chosen } = this.#app.store.state;
     if (recording === null || this.#moment === null || this.#layout === null) return;
-    const { blocks, starts } = this.#moment;
-    const rows: number[] = [];
-    let last = -1;
-    for (const { segment } of this.#layout.pieces) {
-      if (segment !== last) rows.push(...blocks.subarray(starts[segment], starts[segment + 1]));
-      last = segment;
-    }
+    const { blocks: rows } = this.#moment;
     const here = rows.indexOf(this.#pointed >= 0 ? this.#pointed : chosen);
     const next = rows[here < 0 ? 0 : Math.min(Math.max(here + step, 0), rows.length - 1)];
     if (next === undefined) return;

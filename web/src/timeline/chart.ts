@@ -117,11 +117,14 @@ export class Chart {
     context.textBaseline = "top";
     const start = scene.scale.place(scene.from);
     const end = scene.scale.place(scene.to);
+    // Entry e, numbered from 0 as the command does, ends moment e and begins moment e + 1.
+    const shift = scene.axis === "time" ? 0 : 1;
     const label = scene.axis === "time" ? duration : count;
-    for (const place of ticks(start, end, Math.max(width / 110, 2))) {
-      if (scene.axis === "entries" && !Number.isInteger(place)) continue;
+    for (const mark of ticks(start - shift, end - shift, Math.max(width / 110, 2))) {
+      if (scene.axis === "entries" && (!Number.isInteger(mark) || mark < 0)) continue;
+      const place = mark + shift;
       const x = left + ((place - start) / (end - start)) * width;
-      context.fillText(label(place), Math.min(Math.max(x, left + 14), left + width - 24), top + height + 5);
+      context.fillText(label(mark), Math.min(Math.max(x, left + 14), left + width - 24), top + height + 5);
       context.fillRect(Math.round(x), top + height, 1, 3);
     }
   }

@@ -7,9 +7,10 @@ import { fill, h } from "../dom.ts";
 import { quoted } from "../filter/parse.ts";
 import { address, base, bytes, count, plain } from "../format.ts";
 import type { Recording } from "../recording.ts";
+import { type Neighbour, neighbours } from "../segments/moment.ts";
 import type { State } from "../store.ts";
 import { sorted } from "./frames.ts";
-import { type Neighbour, lifetime, momentOf, neighbours } from "./live.ts";
+import { lifetime, momentOf } from "./live.ts";
 import { lifeOf, lineOf, poolOf, purposeOf, streamOf } from "./words.ts";
 
 /** More frames than anyone reads. */
@@ -88,23 +89,24 @@ class Details {
     const size = allocations.size[row];
     const requested = allocations.requested[row];
     const { open } = lifetime(recording, row);
+    const begin = allocations.begin[row];
     const facts: [string, string][] = [
       ["Requested", bytes(requested)],
       ["Block", size === requested ? "the same" : `${bytes(size)}, ${bytes(size - requested)} more`],
       ["Purpose", purposeOf(recording, row)],
       ["Live for", lifeOf(recording, row)],
-      ["Entries", `${count(allocations.begin[row])} to ${open ? "the end" : count(allocations.end[row])}`],
+      ["Entries", `${begin === 0 ? "before the first" : count(begin - 1)} to ${open ? "the end" : count(allocations.end[row] - 1)}`],
     ];
-    const { done, end } = allocations;
-    if (!open && done[row] > end[row]) {
-      const waited = Math.min(done[row], recording.entries) - end[row];
+    // A free that waits for no one is complete at the next entry.
+    const waited = Math.min(allocations.done[row], recording.entries) - allocations.end[row];
+    if (!open && waited > 1) {
       facts.push(["Pending", `for ${count(waited)} more entries, until another stream was done`]);
     }
     facts.push(["Stream", streamOf(recording, row)]);
     facts.push(["Pool", poolOf(recording, row) ?? "not known"]);
     facts.push(["Address", address(allocations.address[row])]);
     const peak = head.peak.allocatedAt;
-    facts.push(["At the peak", allocations.begin[row] <= peak && peak < allocations.end[row] ? "live" : "not live"]);
+    facts.push(["At the peak", begin <= peak && peak < allocations.end[row] ? "live" : "not live"]);
     return h("dl", { class: "facts" }, ...facts.flatMap(([name, value]) => [h("dt", { text: name }), h("dd", { class: "name", text: value })]));
   }
 

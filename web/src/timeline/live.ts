@@ -1,6 +1,6 @@
 // Questions about one moment of a recording.
 //
-// In:  a recording, a moment. Out: who is live, what they hold together, who lies beside whom.
+// In:  a recording, a moment. Out: who is live, what they hold together, who comes next.
 import type { Classes } from "../colours.ts";
 import type { Recording } from "../recording.ts";
 
@@ -25,43 +25,6 @@ export function beside(recording: Recording, row: number, moment: number, step: 
     if (isLive(recording, at, moment) && (shown === null || shown[at] === 1)) return at;
   }
   return -1;
-}
-
-/** What lies directly below or above an allocation in its segment. */
-export interface Neighbour {
-  /** Its row, or -1 for free memory. */
-  row: number;
-  bytes: number;
-}
-
-export interface Neighbours {
-  below: Neighbour | null;
-  above: Neighbour | null;
-}
-
-/** The neighbours of an allocation's block at a moment; null where the segment ends or is not known. */
-export function neighbours({ allocations, segments }: Recording, row: number, moment: number): Neighbours {
-  const { begin, done, address, size, segment, length } = allocations;
-  const home = segment[row];
-  if (home === 0 || home > segments.length) {
-    return { below: null, above: null };
-  }
-  const bottom = address[row];
-  const top = bottom + size[row];
-  let below = -1;
-  let above = -1;
-  for (let at = 0; at < length; at++) {
-    if (segment[at] !== home || at === row || moment < begin[at] || moment >= done[at]) continue;
-    if (address[at] < bottom && (below < 0 || address[at] > address[below])) below = at;
-    if (address[at] >= top && (above < 0 || address[at] < address[above])) above = at;
-  }
-  const from = segments.address[home - 1];
-  const to = from + segments.size[home - 1];
-  const edge = below < 0 ? from : address[below] + size[below];
-  const next = above < 0 ? to : address[above];
-  const side = (gap: number, other: number): Neighbour | null =>
-    gap > 0 ? { row: -1, bytes: gap } : other < 0 ? null : { row: other, bytes: size[other] };
-  return { below: side(bottom - edge, below), above: side(next - top, above) };
 }
 
 /** The latest moment within a recording at which an allocation is live and `moment` is not passed, or its first. */

@@ -28,10 +28,11 @@ export function lifeOf(recording: Recording, row: number): string {
   return `${count(entries)} ${entries === 1 ? "entry" : "entries"}${time}${open ? ", not freed" : ""}`;
 }
 
-/** A moment, as the page names it. */
+/** A moment by the entry before it, numbered from 0 as the command does. */
 export function momentText({ time, entries, head }: Recording, moment: number): string {
+  if (entries === 0) return "when the snapshot was taken";
   const at = moment === 0 || !head.timed ? "" : ` (${duration(time[Math.min(moment, entries) - 1] - time[0])})`;
-  return moment === 0 ? "before the first entry" : `after entry ${count(moment)}${at}`;
+  return moment === 0 ? "before the first entry" : `after entry ${count(moment - 1)}${at}`;
 }
 
 /** In one sentence. */
