@@ -103,8 +103,8 @@ export class Overlay {
     this.#axis.textContent = `Along: ${WORDS[clock]}.`;
     const peaks = `${a} peaks at ${bytes(largest(one.reserved))} reserved, ${b} at ${bytes(largest(two.reserved))}`;
     this.#above.set([this.#at, ...this.#levels], `Memory over ${WORDS[clock]}: ${peaks}.`);
-    const less = this.#apart.map((it) => (it === null ? null : Math.min(0, it)));
-    const more = this.#apart.map((it) => (it === null ? null : Math.max(0, it)));
+    const less = this.#apart.map((it) => (it === null || it > 0 ? null : it));
+    const more = this.#apart.map((it) => (it === null || it <= 0 ? null : it));
     this.#below.set([this.#at, less, more], `Reserved memory of ${b} less that of ${a}, over ${WORDS[clock]}.`);
   }
 

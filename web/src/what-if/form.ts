@@ -124,7 +124,8 @@ export class Form {
           control.append(h("option", { value, text: plain(value), "data-typed": true }));
         }
       }
-      control.value = value;
+      // A field for numbers takes nothing else.
+      control.value = control instanceof HTMLInputElement && Number.isNaN(Number(value)) ? "" : value;
     }
     this.#showLine();
   }
