@@ -70,7 +70,22 @@ export interface TimelineHead {
   timed: boolean;
 }
 
-/** What `tonnage report --json` prints. Only what the page reads. */
+/** What `tonnage report --json` prints, with its names. Only what the page reads. */
+export interface Report {
+  verdict: Verdict;
+  causes: Verdict[];
+  /** Bytes of no use where reserved memory first peaks, by kind. */
+  waste: Record<string, number>;
+  blame: Blame[];
+  peak: Peak;
+  growth: Growth;
+  failed_requests: number;
+  ooms: FailedRequest[];
+  advice: Advice[];
+  settings: { best: string } | null;
+  notes: string[];
+}
+
 export interface Verdict {
   cause: string;
   bytes: number;
@@ -78,23 +93,50 @@ export interface Verdict {
   text: string;
 }
 
-export interface BlamedBlock {
-  address: number;
+/** The lines and the largest blocks to blame for one kind of waste. */
+export interface Blame {
+  kind: string;
   bytes: number;
-  line: string | null;
-  stream?: number;
+  lines: { line: string | null; bytes: number; blocks: number }[];
+  blocks: { address: number; size: number; wasted: number; stream: number; line: string | null }[];
 }
 
-export interface Report {
-  verdict: Verdict;
-  causes: Verdict[];
-  waste: Record<string, unknown>;
-  blame: { kind: string; bytes: number; lines: unknown[]; blocks: BlamedBlock[] }[];
-  peak: Record<string, unknown>;
-  growth: Record<string, unknown>;
-  ooms: Record<string, unknown>[];
-  advice: Record<string, unknown>[];
-  notes: string[];
+export interface Peak {
+  event: number;
+  iteration: number | null;
+  requested: number;
+  blocks: number;
+  reserved: { event: number; bytes: number; requested: number };
+  sites: { line: string | null; bytes: number; blocks: number }[];
+  purposes: { purpose: string; bytes: number; blocks: number; confidence: string }[];
+}
+
+export interface Growth {
+  kind: string;
+  told_by: string | null;
+  iterations: number;
+  leak_per_iteration: number;
+  lines: { line: string | null; kind: string; bytes: number; blocks: number }[];
+  each: { number: number; first_event: number; requested: number; reserved: number; leaked: number }[];
+}
+
+export interface FailedRequest {
+  event: number;
+  bytes: number;
+  line: string | null;
+  fatal: boolean;
+  why: string;
+  would_have: string[];
+}
+
+export interface Advice {
+  change: string;
+  cause: string;
+  bytes: number;
+  basis: string;
+  confidence: string;
+  cost: string;
+  line: string | null;
 }
 
 /** One setting that `tune` tried. */

@@ -39,22 +39,6 @@ pub(crate) fn node() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Installs what builds the page of `tonnage view`, if it is missing.
-pub(crate) fn node() -> anyhow::Result<()> {
-    // The page's tests need a runner that came with this release.
-    const RECENT: &str = "const [a, b] = process.versions.node.split('.'); process.exit(+a > 18 || (+a === 18 && +b >= 19) ? 0 : 1)";
-    if !present("node --version") || !present("npm --version") {
-        debian_packages("nodejs npm").context("the page is built with `node` and `npm`")?;
-    }
-    let recent = std::process::Command::new("node").args(["-e", RECENT]).status();
-    if !recent.is_ok_and(|status| status.success()) {
-        bail!(
-            "the page is built with Node 18.19 or later: install one and put it first on the path"
-        );
-    }
-    Ok(())
-}
-
 /// Installs packages with Debian's tool, as root or with sudo.
 fn debian_packages(packages: &str) -> anyhow::Result<()> {
     let by_hand = || format!("install {packages} by hand, then try again");

@@ -1,3 +1,150 @@
+// A training step before it runs: sliders, the engine's prediction at each move, and √n checkpoints beside none.
+import { type PredictAnswer, type PredictRequest, type StepTimeline, api } from "../api.ts";
 import type { App } from "../app.ts";
+import { legend } from "../chart/chart.ts";
+import { copyLine } from "../copy.ts";
+import { fill, h } from "../dom.ts";
+import { bytes, count } from "../format.ts";
+import { whenShown } from "../shown.ts";
+import { percent } from "../what-if/meaning.ts";
+import { Controls, choiceWord } from "./controls.ts";
+import { Drawing } from "./drawing.ts";
+import { Latest } from "./latest.ts";
+import { heldAt, meaning, most, phaseName } from "./step.ts";
 
-export function mountTraining(_element: HTMLElement, _app: App): void {}
+export function mountTraining(element: HTMLElement, app: App): void {
+  const training = new Training(element, app);
+  let opened = false;
+  whenShown(element, () => {
+    if (!opened) {
+      opened = true;
+      app.attempt(training.open().catch((error: unknown) => {
+        opened = false;
+        throw error;
+      }));
+    }
+  });
+}
+
+/** What was asked, and when a hand moved. */
+interface Move {
+  request: PredictRequest;
+  since: number;
+}
+
+class Training {
+  #app: App;
+  #element: HTMLElement;
+  #controls: Controls | null = null;
+  #meaning = h("p", { class: "lead" });
+  #took = h("p", { class: "muted small" });
+  #wrong = h("p", { class: "wrong", role: "status" });
+  #main = h("div", { class: "step" });
+  #beside = h("div", { class: "beside" });
+  #key = h("div");
+  #figures = h("div", { class: "scrolls" });
+  #command = h("div");
+  #drawings = new Map<string, Drawing>();
+  #latest = new Latest<Move, PredictAnswer>(
+    ({ request }, signal) => api.predict(request, signal),
+    (answer, { since }) => this.#show(answer, since),
+    (error) => this.#refuse(error),
+  );
+
+  constructor(element: HTMLElement, app: App) {
+    this.#element = element;
+    this.#app = app;
+  }
+
+  async open(): Promise<void> {
+    const recipes = await api.recipes();
+    this.#controls = new Controls(recipes, () => {
+      const since = performance.now();
+      // The first change comes from the constructor itself.
+      queueMicrotask(() => this.#controls && this.#latest.put({ request: this.#controls.request(), since }));
+    });
+    fill(
+      this.#element,
+      h("h2", { text: "A training step, before it runs" }),
+      h("p", { class: "muted", text: "Each move is a dry run of the real engine: to the byte what a run allocates and reserves." }),
+      h("div", { class: "bench" },
+        this.#controls.element,
+        h("div", { class: "shown" }, this.#meaning, this.#wrong, h("div", { class: "drawings" }, this.#main, this.#beside), this.#key, this.#took)),
+      h("h3", { text: "Exact figures at the peak" }),
+      this.#figures,
+      h("h3", { text: "The same on the command line" }),
+      this.#command,
+    );
+  }
+
+  #refuse(error: unknown): void {
+    this.#wrong.textContent = error instanceof Error ? error.message : String(error);
+    this.#app.say("");
+  }
+
+  #show(answer: PredictAnswer, since: number): void {
+    const { step, none, sqrt } = answer;
+    const top = most(answer);
+    this.#wrong.textContent = "";
+    this.#meaning.textContent = meaning(answer);
+    fill(this.#main, this.#drawing("asked", step, top, 340, false));
+    const panel = (title: string, it: StepTimeline | null) =>
+      it === null ? null : h("figure", {},
+        h("figcaption", {}, h("span", { text: title }), h("strong", { text: bytes(it.peak.allocated) })),
+        this.#drawing(title, it, top, 130, true),
+        h("p", { class: "muted small", text: beside(it, none) }));
+    fill(this.#beside, panel("No checkpoints", none), panel("√n checkpoints", sqrt));
+    const held = step.purposes.filter((_, row) => step.held[row]?.some((it) => it > 0));
+    fill(this.#key, legend({ word: "reserved", swatch: "stroke reserved" }, ...held.map((word) => ({ word, swatch: `fill-${word}` }))));
+    fill(this.#figures, table(answer));
+    fill(this.#command, copyLine(answer.command));
+    // The charts draw in a microtask, which runs before this one.
+    queueMicrotask(() => {
+      const took = Math.round(performance.now() - since);
+      this.#took.textContent = `Predicted and drawn in ${count(took)} ms.`;
+      this.#element.dataset["took"] = String(took);
+    });
+  }
+
+  /** The drawing of that name, kept from one answer to the next. */
+  #drawing(name: string, step: StepTimeline, top: number, height: number, small: boolean): HTMLElement {
+    let drawing = this.#drawings.get(name);
+    if (drawing !== undefined && drawing.purposes.join() !== step.purposes.join()) {
+      drawing.close();
+      drawing = undefined;
+    }
+    if (drawing === undefined) {
+      drawing = new Drawing(step, top, height, small);
+      this.#drawings.set(name, drawing);
+    } else {
+      drawing.set(step, top);
+    }
+    return drawing.element;
+  }
+}
+
+function beside(it: StepTimeline, none: StepTimeline | null): string {
+  const sets = `${phaseName(it.peak.phase)} sets it`;
+  const saved = none === null ? 0 : none.peak.allocated - it.peak.allocated;
+  return saved === 0 ? sets : `${sets}; ${percent(saved, none?.peak.allocated ?? 0)} ${saved > 0 ? "less" : "more"}`;
+}
+
+function table({ step, none, sqrt }: PredictAnswer): HTMLElement {
+  const asked = step.checkpoint === none?.checkpoint || step.checkpoint === sqrt?.checkpoint ? null : step;
+  const shown = [none, sqrt, asked].filter((it) => it !== null);
+  const columns = shown.length === 0 ? [step] : shown;
+  const number = (value: number) => h("td", { class: "number" }, bytes(value), h("small", { class: "exact muted", text: count(value) }));
+  const row = (word: string, cell: (it: StepTimeline) => HTMLElement, swatch: string | null = null) =>
+    h("tr", {}, h("th", { scope: "row" }, swatch === null ? null : h("i", { class: `sample ${swatch}`, "aria-hidden": "true" }), word), ...columns.map(cell));
+  const purposes = step.purposes.filter((_, place) => columns.some((it) => (it.held[place]?.[it.peak.point] ?? 0) > 0));
+  const heads = columns.map((it) =>
+    h("th", { scope: "col", class: "number", text: columns.length === 1 && none === null ? "as asked" : `checkpoints: ${choiceWord("checkpoint", it.checkpoint)}` }));
+  return h("table", { class: "figures-table" },
+    h("thead", {}, h("tr", {}, h("th"), ...heads)),
+    h("tbody", {},
+      row("allocated", (it) => number(it.peak.allocated)),
+      ...purposes.map((purpose) => row(purpose, (it) => number(heldAt(it, it.peak.point).find((held) => held.purpose === purpose)?.bytes ?? 0), `fill-${purpose}`)),
+      row("reserved", (it) => number(it.peak.reserved)),
+      row("set by", (it) => h("td", { class: "number", text: phaseName(it.peak.phase) })),
+      row("numbers in parameters", (it) => h("td", { class: "number", text: count(it.parameters) }))));
+}

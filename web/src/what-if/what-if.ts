@@ -1,3 +1,168 @@
+// The same requests under other settings: a form, the ranking of settings, and both timelines.
+import { type Tuning, type WhatIfAnswer, type WhatIfRequest, api } from "../api.ts";
 import type { App } from "../app.ts";
+import { Overlay } from "../chart/overlay.ts";
+import { fill, h } from "../dom.ts";
+import { bytes, count, plain } from "../format.ts";
+import type { Recording } from "../recording.ts";
+import { whenShown } from "../shown.ts";
+import { onWhatIf } from "./ask.ts";
+import { Form } from "./form.ts";
+import { meaning, named, percent } from "./meaning.ts";
+import { ranking } from "./ranking.ts";
 
-export function mountWhatIf(_element: HTMLElement, _app: App): void {}
+/** Longer histories are not tried under thirty settings unless someone asks for it. */
+const SHORT = 50_000;
+
+export function mountWhatIf(element: HTMLElement, app: App): void {
+  new WhatIf(element, app);
+}
+
+class WhatIf {
+  #app: App;
+  #form: Form;
+  #of = h("p", { class: "muted" });
+  #ranked = h("div");
+  #result = h("div", { class: "result", hidden: true });
+  #overlay = new Overlay("what-if");
+  #source: Recording | null = null;
+  #tunings = new Map<string, Promise<Tuning>>();
+
+  constructor(element: HTMLElement, app: App) {
+    this.#app = app;
+    this.#form = new Form(
+      (request) => app.attempt(this.#run(request)),
+      (text) => app.say(text, true),
+    );
+    fill(
+      element,
+      h("div", { class: "ask" },
+        h("section", { "aria-labelledby": "ask-h" },
+          h("h2", { id: "ask-h", text: "What if other settings had been in force?" }), this.#of, this.#form.element),
+        h("section", { "aria-labelledby": "tune-h" }, h("h2", { id: "tune-h", text: "Settings, best first" }), this.#ranked)),
+      this.#result,
+    );
+    app.store.subscribe((state, before) => {
+      if (state.recording !== before.recording && state.recording !== null) {
+        app.attempt(this.#front(state.recording));
+      }
+    });
+    whenShown(element, () => this.#showRanking());
+    onWhatIf((conf) => {
+      this.#form.set(conf);
+      this.#form.element.requestSubmit();
+    });
+  }
+
+  /** A what-if in front is compared with what it was made from, not with itself. */
+  async #front(recording: Recording): Promise<void> {
+    const { info } = recording;
+    const source = info.of === null ? recording : await this.#app.load(info.of);
+    if (source === this.#source) {
+      return;
+    }
+    const other = source.info.id !== this.#source?.info.id;
+    this.#source = source;
+    if (other) {
+      this.#form.set(source.info.conf);
+      this.#result.hidden = true;
+    }
+    this.#of.textContent = `${source.info.name} was recorded under ${named(source.info)}: ${bytes(source.head.peak.reserved)} reserved at the peak.`;
+    this.#showRanking();
+  }
+
+  #showRanking(): void {
+    const source = this.#source;
+    if (source === null || this.#ranked.closest("[hidden]") !== null) {
+      return;
+    }
+    const { entries, info } = source;
+    if (entries <= SHORT || this.#tunings.has(keyOf(source))) {
+      this.#app.attempt(this.#tune(source));
+      return;
+    }
+    const button = h("button", { type: "button", text: "Try all settings" });
+    button.addEventListener("click", () => this.#app.attempt(this.#tune(source)));
+    fill(this.#ranked, h("p", { class: "muted", text: `${info.name} has ${count(entries)} entries: serving them again under each setting takes a while.` }), button);
+  }
+
+  async #tune(source: Recording): Promise<void> {
+    const key = keyOf(source);
+    let tuning = this.#tunings.get(key);
+    if (tuning === undefined) {
+      tuning = api.tune(source.info.id);
+      this.#tunings.set(key, tuning);
+      tuning.catch(() => this.#tunings.delete(key));
+    }
+    fill(this.#ranked, h("p", { class: "muted", role: "status", text: "Serving the job again under each setting…" }));
+    try {
+      const found = await tuning;
+      if (this.#source === source) {
+        this.#form.policies(found.candidates.map((it) => it.policy));
+        fill(this.#ranked, ranking(found, (it) => {
+          this.#form.set(it.conf, it.policy);
+          this.#form.element.requestSubmit();
+        }));
+      }
+    } catch (error) {
+      if (this.#source === source) {
+        fill(this.#ranked, h("p", { class: "muted", text: `No ranking: ${error instanceof Error ? error.message : String(error)}` }));
+      }
+    }
+  }
+
+  async #run(request: WhatIfRequest): Promise<void> {
+    const source = this.#source;
+    if (source === null) {
+      throw new Error("there is no recording to ask about: start `tonnage view` with a file");
+    }
+    this.#form.busy(true);
+    try {
+      const answer = await api.whatIf(source.info.id, request);
+      this.#app.put(answer.recording);
+      this.#show(source, await this.#app.load(answer.recording.id), answer, request.limit);
+      this.#app.say("");
+    } finally {
+      this.#form.busy(false);
+    }
+  }
+
+  #show(source: Recording, found: Recording, answer: WhatIfAnswer, limit: number | null): void {
+    const { recordedPeak: was, reservedPeak: now, oom } = answer;
+    const failed = source.head.ooms.length;
+    const open = h("button", { type: "button", text: "Open its timeline" });
+    open.addEventListener("click", () => {
+      location.hash = "memory";
+      this.#app.attempt(this.#app.show(found.info.id));
+    });
+    const heading = h("h2", { tabindex: -1, class: "name", text: plain(found.info.name).replace(/^what if: /, "") });
+    fill(
+      this.#result,
+      h("div", { class: "head" }, heading, open),
+      h("p", { class: "lead", text: meaning(found.info.conf, { limit, was, now, failed, oom }) }),
+      h("dl", { class: "numbers" },
+        figure("Reserved at the peak", bytes(now), `was ${bytes(was)}`),
+        figure("Difference", change(now - was), was === now ? "none" : `${percent(now - was, was)} ${now < was ? "less" : "more"}`, now < was ? "less" : now > was ? "more" : ""),
+        figure("Allocated at the peak", bytes(found.head.peak.allocated), `was ${bytes(source.head.peak.allocated)}`),
+        figure("Failed requests", oom === null ? "none" : "ends the job", failed === 0 ? "none before" : `${count(failed)} before`, oom === null ? "" : "more")),
+      this.#overlay.element,
+    );
+    this.#result.hidden = false;
+    this.#overlay.setWhatIf(source, found, oom === null);
+    heading.focus({ preventScroll: true });
+    const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
+    this.#result.scrollIntoView({ block: "start", behavior: still ? "auto" : "smooth" });
+  }
+}
+
+function keyOf({ info }: Recording): string {
+  return `${info.id}.${info.version}`;
+}
+
+function change(value: number): string {
+  return value > 0 ? `+${bytes(value)}` : bytes(value);
+}
+
+function figure(word: string, value: string, beside: string, mark = ""): HTMLElement {
+  return h("div", {}, h("dt", { text: word }), h("dd", {}, h("span", { class: mark, text: value }), h("small", { text: beside })));
+}
