@@ -119,12 +119,12 @@ fn what_next(text: &mut String, outcome: &Outcome, fitted: Option<&Fit>) {
     match fitted {
         Some(fitted) => {
             let most = fitted.gains.iter().max_by_key(|gain| gain.batch);
-            if let Some(gain) = most.filter(|gain| gain.batch > fitted.batch) {
-                if let Some(with) = gain.technique.apply(&unlimited) {
-                    let fit = spelled(fitted.limit);
-                    let line = format!("{} --fit {fit}", command("predict", &with));
-                    lines.push((line, "with what lets most fit"));
-                }
+            if let Some(gain) = most.filter(|gain| gain.batch > fitted.batch)
+                && let Some(with) = gain.technique.apply(&unlimited)
+            {
+                let fit = spelled(fitted.limit);
+                let line = format!("{} --fit {fit}", command("predict", &with));
+                lines.push((line, "with what lets most fit"));
             }
         }
         None => {

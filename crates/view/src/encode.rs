@@ -146,8 +146,7 @@ mod tests {
 
     #[test]
     fn columns_lie_where_the_head_says() {
-        let mut timeline = Timeline::default();
-        timeline.time = vec![0.0, 2.5, 3.0];
+        let mut timeline = Timeline { time: vec![0.0, 2.5, 3.0], ..Timeline::default() };
         timeline.allocations.purpose = vec![3, 1, 2];
         timeline.allocations.segment = vec![7, 0, 9];
         let bytes = encode(&timeline).unwrap();
