@@ -91,6 +91,7 @@ function questions() {
       }),
     (answer) => answers.push(answer),
     (error) => errors.push(String(error)),
+    20,
   );
   const settle = () => new Promise((resume) => setTimeout(resume, 0));
   return { open, answers, errors, latest, settle };
@@ -113,7 +114,7 @@ test("while one question is on its way, only the latest waits", async () => {
 test("a question that takes too long is given up for the next", async () => {
   const { open, answers, errors, latest, settle } = questions();
   latest.put(1);
-  await new Promise((resume) => setTimeout(resume, 170));
+  await new Promise((resume) => setTimeout(resume, 40));
   latest.put(2);
   await settle();
   assert.ok(open[0].signal.aborted);

@@ -3,13 +3,14 @@
 // Asking anew at each move and dropping the answer before it would show nothing while a slider moves.
 // So a question that is on its way is let through, unless it takes so long that it is given up for the next.
 
-/** Milliseconds after which an answer that is no longer wanted is given up. */
-const PATIENCE = 150;
+/** Milliseconds after which an answer that is no longer wanted is given up. Long: on a slow machine each takes long. */
+const PATIENCE = 1000;
 
 export class Latest<Q, A> {
   #ask: (question: Q, signal: AbortSignal) => Promise<A>;
   #done: (answer: A, question: Q) => void;
   #failed: (error: unknown) => void;
+  #patience: number;
   #asked: { since: number; abort: AbortController } | null = null;
   #next: { question: Q } | null = null;
 
@@ -17,17 +18,19 @@ export class Latest<Q, A> {
     ask: (question: Q, signal: AbortSignal) => Promise<A>,
     done: (answer: A, question: Q) => void,
     failed: (error: unknown) => void,
+    patience = PATIENCE,
   ) {
     this.#ask = ask;
     this.#done = done;
     this.#failed = failed;
+    this.#patience = patience;
   }
 
   put(question: Q): void {
     this.#next = { question };
     if (this.#asked === null) {
       void this.#work();
-    } else if (performance.now() - this.#asked.since > PATIENCE) {
+    } else if (performance.now() - this.#asked.since > this.#patience) {
       this.#asked.abort.abort();
     }
   }
