@@ -1,0 +1,176 @@
+//! What the browser tests share: a server with recordings, and a browser on its page.
+//!
+//! The browser itself, and the file that means harm, are those of the report's page.
+
+// Each test program uses some of it.
+#![allow(dead_code)]
+
+#[path = "../../../page/tests/support/chromium.rs"]
+pub(crate) mod chromium;
+
+#[path = "../../../page/tests/support/hostile.rs"]
+pub(crate) mod hostile;
+
+pub(crate) mod large;
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use chromium::{Browser, browse};
+use serde_json::{Value, json};
+use thirtyfour::prelude::*;
+use tonnage_snapshot::SnapshotFile;
+use tonnage_view::{Recordings, Server, ViewOptions};
+
+/// The longest wait for anything, on a machine that has much else to do.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) fn testdata() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata")
+}
+
+pub(crate) fn trace(name: &str) -> SnapshotFile {
+    tonnage_snapshot::open(&testdata().join("traces").join(format!("{name}.pickle.zst"))).unwrap()
+}
+
+/// Opens a page on these files, and checks something about it once it is drawn.
+pub(crate) fn visit(files: Vec<(&str, SnapshotFile)>, check: impl AsyncFnOnce(&Page<'_>)) {
+    let recordings = Recordings::new(ViewOptions::default());
+    for (name, file) in files {
+        recordings.open(name, file);
+    }
+    let server = Server::bind(recordings, Some(0)).unwrap();
+    let address = server.url();
+    let _running = server.start().unwrap();
+    browse("", async |blank| {
+        blank.driver.goto(&address).await.unwrap();
+        let browser = Browser { driver: blank.driver.clone(), address };
+        let page = Page { browser: &browser };
+        page.wait("document.documentElement.dataset.ready === 'true'").await;
+        page.drawn().await;
+        check(&page).await;
+    });
+}
+
+/// The page, in the words of someone who uses it.
+pub(crate) struct Page<'a> {
+    pub(crate) browser: &'a Browser,
+}
+
+impl Page<'_> {
+    pub(crate) async fn value(&self, expression: &str) -> Value {
+        self.browser.value(&format!("return {expression}")).await
+    }
+
+    /// Waits until an expression is true.
+    pub(crate) async fn wait(&self, expression: &str) {
+        let begun = Instant::now();
+        while self.value(&format!("Boolean({expression})")).await != json!(true) {
+            if begun.elapsed() > PATIENCE {
+                let said = self.value("document.body.innerText").await;
+                let console = self.browser.console().await;
+                panic!("not within {PATIENCE:?}: {expression}\n{console:?}\n{said}");
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Waits until the timeline shows what was asked for, in full detail.
+    pub(crate) async fn drawn(&self) {
+        self.wait("document.querySelector('canvas.chart').dataset.drawn === 'true'").await;
+    }
+
+    pub(crate) async fn text(&self, css: &str) -> String {
+        self.element(css).await.text().await.unwrap()
+    }
+
+    pub(crate) async fn element(&self, css: &str) -> WebElement {
+        self.browser.driver.find(By::Css(css)).await.unwrap()
+    }
+
+    pub(crate) async fn click(&self, css: &str) {
+        self.element(css).await.click().await.unwrap();
+    }
+
+    /// Chooses an option of a list by its value.
+    pub(crate) async fn choose(&self, css: &str, value: &str) {
+        let script = format!(
+            "const list = document.querySelector({}); list.value = {}; \
+             list.dispatchEvent(new Event('change', {{ bubbles: true }}))",
+            json!(css),
+            json!(value)
+        );
+        self.browser.driver.execute(script, []).await.unwrap();
+    }
+
+    /// Presses keys while the timeline has the focus.
+    pub(crate) async fn keys(&self, keys: impl Into<TypingData>) {
+        self.element("canvas.chart").await.send_keys(keys).await.unwrap();
+    }
+
+    /// Types a filter in place of the one that is there.
+    pub(crate) async fn filter(&self, query: &str) {
+        let script = format!(
+            "const field = document.getElementById('query'); field.value = {}; \
+             field.dispatchEvent(new Event('input'))",
+            json!(query)
+        );
+        self.browser.driver.execute(script, []).await.unwrap();
+        // The page waits for the end of typing.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        self.drawn().await;
+    }
+
+    /// Moves the pointer to a place on a canvas, given as parts of its width and height.
+    pub(crate) async fn point(&self, css: &str, across: f64, down: f64) {
+        let (x, y) = self.place(css, across, down).await;
+        self.browser.driver.action_chain().move_to(x, y).perform().await.unwrap();
+    }
+
+    pub(crate) async fn click_at(&self, css: &str, across: f64, down: f64) {
+        let (x, y) = self.place(css, across, down).await;
+        self.browser.driver.action_chain().move_to(x, y).click().perform().await.unwrap();
+    }
+
+    /// Drags from one place to another.
+    pub(crate) async fn drag(&self, css: &str, from: (f64, f64), to: (f64, f64)) {
+        let begin = self.place(css, from.0, from.1).await;
+        let end = self.place(css, to.0, to.1).await;
+        let chain = self.browser.driver.action_chain().move_to(begin.0, begin.1).click_and_hold();
+        chain.move_to(end.0, end.1).release().perform().await.unwrap();
+    }
+
+    async fn place(&self, css: &str, across: f64, down: f64) -> (i64, i64) {
+        let script = format!(
+            "const element = document.querySelector({}); element.scrollIntoView({{ block: 'nearest' }}); \
+             const box = element.getBoundingClientRect(); \
+             return [box.left + box.width * {across}, box.top + box.height * {down}]",
+            json!(css)
+        );
+        let found = self.browser.value(&script).await;
+        (found[0].as_f64().unwrap() as i64, found[1].as_f64().unwrap() as i64)
+    }
+
+    /// Nothing in the console, and no request but to the server.
+    pub(crate) async fn is_quiet(&self) {
+        assert_eq!(self.browser.console().await, Vec::<String>::new());
+        for request in self.browser.requests().await {
+            let own = request.starts_with(&self.browser.address) || request.starts_with("data:");
+            assert!(own, "{request}");
+        }
+    }
+
+    /// How many colours a canvas has: a blank one has a single one.
+    pub(crate) async fn colours(&self, css: &str) -> u64 {
+        let script = format!(
+            "const canvas = document.querySelector({}); \
+             const copy = new OffscreenCanvas(canvas.width, canvas.height); \
+             const context = copy.getContext('2d', {{ willReadFrequently: true }}); \
+             context.drawImage(canvas, 0, 0); \
+             const data = context.getImageData(0, 0, canvas.width, canvas.height).data; \
+             return new Set(new Uint32Array(data.buffer)).size",
+            json!(css)
+        );
+        self.browser.value(&script).await.as_u64().unwrap()
+    }
+}
