@@ -72,9 +72,11 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
     let mut last = None;
     for path in &arguments.files {
         if let Err(error) = open(&recordings, Some(path)) {
-            let name = path.display().to_string();
-            warning(&format!("{error:#}"));
-            recordings.refuse(&name, &format!("{error:#}"));
+            let (name, text) = (path.display().to_string(), format!("{error:#}"));
+            warning(&text);
+            // The page says the name by itself.
+            let why = text.strip_prefix(&format!("{name}: ")).unwrap_or(&text);
+            recordings.refuse(&name, why);
             last = Some(error);
         }
     }
