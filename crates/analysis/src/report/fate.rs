@@ -73,13 +73,29 @@ pub(super) fn in_loop(it: &Lifetime, loops: &Iterations) -> bool {
 }
 
 /// Whether what happens in these iterations, of `last + 1`, happens again and again: in most of those between the
-/// first and the last, or now and then in each quarter of them. The ends of a loop tell nothing by themselves.
+/// first and the last, now and then in each quarter of them, or in turns. The ends of a loop tell nothing by themselves.
 fn comes_back(found: &BTreeMap<usize, u64>, last: usize) -> bool {
     let between = last.saturating_sub(1);
     let count = found.range(1..last).count();
     let quarter = |i: usize| 1 + between * i / 4..1 + between * (i + 1) / 4;
     (count >= 1 && count * 10 >= between * 6 && found.range(..last).count() >= 2)
         || (between >= 8 && (0..4).all(|i| found.range(quarter(i)).next().is_some()))
+        || comes_in_turns(found, last)
+}
+
+/// Whether these iterations, of which there are at least three, are equally far apart from the first to the last, and the
+/// same bytes stay of each: what every epoch does once.
+fn comes_in_turns(found: &BTreeMap<usize, u64>, last: usize) -> bool {
+    let at: Vec<usize> = found.keys().copied().collect();
+    let [first, second, .., latest] = at[..] else { return false };
+    let gap = second - first;
+    let mut bytes = found.values();
+    let each = bytes.next();
+    gap >= 2
+        && at.windows(2).all(|pair| pair[1] - pair[0] == gap)
+        && first <= gap
+        && latest + gap > last
+        && bytes.all(|it| Some(it) == each)
 }
 
 /// How many entries lie between its request and its free, if both are there.
@@ -176,8 +192,10 @@ pub(super) fn fates(lifetimes: &Lifetimes, loops: &Iterations) -> Vec<Fate> {
             let longest = usual.passed.get(&turn);
             longest.zip(life(&it)).is_some_and(|(&longest, life)| life <= longest + longest / 4)
         };
-        if !known || (iteration == Some(last) && (!usual.turns.contains(&turn) || freed_as_usual()))
-        {
+        // So may the one before it, whose results the last one takes.
+        let late = iteration.is_some_and(|at| at + 1 >= last);
+        let other_turn = iteration == Some(last) && !usual.turns.contains(&turn);
+        if !known || other_turn || (late && freed_as_usual()) {
             continue;
         }
         // The first iteration also has what comes once, the last what the next would free.

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
 use serde::Serialize;
-use tonnage_events::StackId;
+use tonnage_events::{Action, StackId};
 
 use super::fate::{Fate, fates, iteration_of};
 use super::iterations::{IterationSource, Iterations, before};
@@ -142,7 +142,8 @@ impl Grown {
     ) -> Self {
         let iterations = Iterations::find(device, lifetimes, live);
         let Some(loops) = &iterations else { return Self::without_iterations(lifetimes) };
-        let fates = fates(lifetimes, loops);
+        let mut fates = fates(lifetimes, loops);
+        leave_out_unfinished(device, lifetimes, loops, &mut fates);
         let growth = grow(device, lifetimes, levels, live, peak, loops, &fates, lines);
         if growth.leak > 0 && is_one_pass(lifetimes, loops, &fates) {
             return Self::without_iterations(lifetimes);
@@ -167,6 +168,41 @@ impl Grown {
             each: Vec::new(),
         };
         Self { growth, iterations: None, fates: vec![Fate::Passes; lifetimes.len()] }
+    }
+}
+
+/// Where a request fails in the last iteration, what that one holds is no leak yet, unless it is as much as the others
+/// leaked.
+fn leave_out_unfinished(
+    device: &DeviceView<'_>,
+    lifetimes: &Lifetimes,
+    loops: &Iterations,
+    fates: &mut [Fate],
+) {
+    let last = loops.ranges.len() - 1;
+    let entries = device.entries.get(loops.ranges[last].clone()).unwrap_or_default();
+    if !entries.iter().any(|it| it.action == Action::Oom) {
+        return;
+    }
+    let mut leaked = vec![0_u64; last + 1];
+    let mut of_last = Vec::new();
+    for (row, it) in lifetimes.iter().enumerate().filter(|&(row, _)| fates[row] == Fate::Leaks) {
+        let Some(iteration) = it.allocated.event().and_then(|event| loops.of(event)) else {
+            continue;
+        };
+        leaked[iteration] = leaked[iteration].saturating_add(it.requested);
+        if iteration == last {
+            of_last.push(row);
+        }
+    }
+    let unfinished = leaked[last];
+    let inner = &mut leaked[1.min(last)..last];
+    inner.sort_unstable();
+    let usual = inner.get(inner.len() / 2).copied().unwrap_or(0);
+    if unfinished < usual - usual / 10 {
+        for row in of_last {
+            fates[row] = Fate::Passes;
+        }
     }
 }
 

@@ -7,15 +7,16 @@
 //!
 //! Every cause has bytes. `need` is what was live at the peak; it is never avoidable. Of the others,
 //!
-//! 1. a leak of at least 5 % of what is reserved at the peak is the verdict, unless another cause is twice as
-//!    large: it grows with every iteration, the others do not;
+//! 1. a leak of at least 3 % of what is reserved at the peak is the verdict, unless another cause is twice as
+//!    large and iterations add to it: a leak grows with every iteration, what settles does not;
 //! 2. else the largest of at least 15 % of what is reserved; memory that others hold counts only where
 //!    the device itself was full, longer inputs only if most is live in the longest iteration. Waste must have been as much when reserved memory first came within 2 % of
 //!    its peak: a last small segment may be obtained when most is free, and is not why so much is reserved. And it
 //!    must stay of no use: what is live at once later takes most of what was free for a moment. Where it takes
 //!    more than half, what is left must be 25 % of what is reserved. Every caching allocator has some
 //!    fragmentation, and a first iteration that tries out algorithms leaves more: where the iterations after it reserve
-//!    no more than they have live, half of what is reserved must be left;
+//!    no more than they have live, half of what is reserved must be left; and where there are no iterations, a quarter of
+//!    it must never be live at once;
 //! 3. else what kept the request from being served that ended the job, if all that is live and the request would have
 //!    fitted together: the largest waste of that moment, from 15 % on;
 //! 4. else `need`.
@@ -31,7 +32,7 @@ use super::waste::WasteReport;
 
 /// Shares of reserved memory from which on a cause is the verdict. Chosen: below, allocators that work
 /// well waste as much.
-const LEAK_SHARE: f64 = 0.05;
+const LEAK_SHARE: f64 = 0.03;
 const WASTE_SHARE: f64 = 0.15;
 const LEFT_SHARE: f64 = 0.25;
 /// The same for fragmentation that iterations do not add to, and from which share on they do.
@@ -273,9 +274,17 @@ pub(super) fn choose<'a>(causes: &'a [Verdict], around: &Around<'_>) -> Option<&
     let reserved = around.reserved;
     let share = |bytes: u64| bytes as f64 / reserved.max(1) as f64;
     let left = reserved.saturating_sub(around.live_later);
+    let need = causes.iter().find(|it| it.cause == Cause::Need).map_or(0, |it| it.bytes);
+    let never_live = reserved.saturating_sub(need);
     let settled = around.growth.iterations > 0 && share(around.growth.fragmentation) < ADDED_SHARE;
     let mattered = |it: &&Verdict| {
         if it.cause == Cause::Fragmentation && settled && share(left.min(it.bytes)) < SETTLED_SHARE
+        {
+            return false;
+        }
+        if it.cause == Cause::Fragmentation
+            && around.growth.iterations == 0
+            && share(never_live) < LEFT_SHARE
         {
             return false;
         }
@@ -286,11 +295,13 @@ pub(super) fn choose<'a>(causes: &'a [Verdict], around: &Around<'_>) -> Option<&
         let stays = left >= it.bytes / 2 || share(left) >= LEFT_SHARE;
         then.is_none_or(|kind| share(kind.bytes) >= WASTE_SHARE && stays)
     };
+    let settles =
+        |it: &Verdict| settled && matches!(it.cause, Cause::Fragmentation | Cause::PinnedSegment);
     let avoidable = || causes.iter().filter(|it| it.cause != Cause::Need).filter(mattered);
     let largest = avoidable().max_by_key(|it| it.bytes).filter(|it| share(it.bytes) >= WASTE_SHARE);
     let leak = avoidable().find(|it| it.cause == Cause::Leak && share(it.bytes) >= LEAK_SHARE);
     match (leak, largest) {
-        (Some(leak), Some(other)) if other.bytes / 2 > leak.bytes => Some(other),
+        (Some(leak), Some(other)) if other.bytes / 2 > leak.bytes && !settles(other) => Some(other),
         (Some(leak), _) => Some(leak),
         (None, Some(other)) => Some(other),
         (None, None) => causes.iter().find(|it| it.cause == Cause::Need),
