@@ -117,7 +117,7 @@ class Loop:
 def truth(cause, bytes, line, **more):
     """What the report must say. Called while the program's tensors live: this is where most snapshots are taken."""
     at_truth()
-    return {"cause": cause, "bytes": bytes, "line": line, "file": "planted.py", **more}
+    return {"cause": cause, "bytes": bytes, "line": line, "file": os.path.basename(sys.argv[0]), **more}
 
 
 def of_waste(cause, kinds, line, **more):
@@ -931,20 +931,19 @@ def run_case(name, out):
     global torch, at_truth
     import torch
 
+    # Programs in another file find it there.
+    sys.modules["__main__"].torch = torch
     program, conf, _, annotated, late, entries = CASES[name]
     path = os.path.join(out, f"{name}.pickle")
 
     def dump():
         snapshot = torch.cuda.memory._snapshot()
-        # Frames are shared; the place of this file says nothing to others.
-        for entry in (entry for trace in snapshot["device_traces"] for entry in trace):
-            for frame in entry.get("frames", []):
-                if frame["filename"] == __file__:
-                    frame["filename"] = "planted.py"
-        for block in (block for segment in snapshot["segments"] for block in [segment, *segment["blocks"]]):
-            for frame in block.get("frames", []):
-                if frame["filename"] == __file__:
-                    frame["filename"] = "planted.py"
+        # Frames are shared; the place of these files says nothing to others.
+        entries = [entry for trace in snapshot["device_traces"] for entry in trace]
+        blocks = [block for segment in snapshot["segments"] for block in [segment, *segment["blocks"]]]
+        for frame in (frame for held in entries + blocks for frame in held.get("frames", [])):
+            if os.path.dirname(frame["filename"]) == os.path.dirname(os.path.abspath(__file__)):
+                frame["filename"] = os.path.basename(frame["filename"])
         with open(path, "wb") as file:
             pickle.dump(snapshot, file)
 
@@ -971,7 +970,7 @@ def run_case(name, out):
 
 def start_case(name, out):
     environment = os.environ | {"PYTORCH_CUDA_ALLOC_CONF": CASES[name][1]}
-    command = [sys.executable, os.path.abspath(__file__), "--one", name, out]
+    command = [sys.executable, os.path.abspath(sys.argv[0]), "--one", name, out]
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     except subprocess.TimeoutExpired:

@@ -127,7 +127,7 @@ fn segments_that_one_block_keeps_are_named() {
 
 #[test]
 fn what_is_needed_is_called_need() {
-    let line = line!() + 3;
+    let line = line!() + 4;
     let mut kept = Vec::new();
     let error = failure(256 * MIB, |device| {
         loop {

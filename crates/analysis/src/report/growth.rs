@@ -142,6 +142,9 @@ impl Grown {
     ) -> Self {
         let iterations = Iterations::find(device, lifetimes, live);
         let Some(loops) = &iterations else { return Self::without_iterations(lifetimes) };
+        if is_way_back(live, loops) {
+            return Self::without_iterations(lifetimes);
+        }
         let mut fates = fates(lifetimes, loops);
         leave_out_unfinished(device, lifetimes, loops, &mut fates);
         let growth = grow(device, lifetimes, levels, live, peak, loops, &fates, lines);
@@ -171,7 +174,13 @@ impl Grown {
     }
 }
 
-/// Where a request fails in the last iteration, what that one holds is no leak yet, unless it is as much as the others
+/// Whether what repeats is the way back through equal layers: no loop over batches ends with half of what it began with.
+fn is_way_back(live: &[u64], loops: &Iterations) -> bool {
+    let repeats = loops.source == IterationSource::Repetition;
+    repeats && before(live, loops.end()) < before(live, loops.ranges[0].start) / 2
+}
+
+/// Where a request fails in the last iteration or behind it, what that one holds is no leak yet, unless it is as much as the others
 /// leaked.
 fn leave_out_unfinished(
     device: &DeviceView<'_>,
@@ -180,7 +189,7 @@ fn leave_out_unfinished(
     fates: &mut [Fate],
 ) {
     let last = loops.ranges.len() - 1;
-    let entries = device.entries.get(loops.ranges[last].clone()).unwrap_or_default();
+    let entries = device.entries.get(loops.ranges[last].start..).unwrap_or_default();
     if !entries.iter().any(|it| it.action == Action::Oom) {
         return;
     }
