@@ -337,6 +337,7 @@ fn pictures() {
             page.keys("p]").await;
             page.keys(Key::Enter + "").await;
             page.wait("document.querySelector('#details dl')").await;
+            page.wait("document.querySelector('#report [data-cause]')").await;
             for (scheme, width) in [("dark", 390), ("light", 390), ("dark", 1280), ("light", 1280)]
             {
                 page.browser.set_scheme(scheme).await;
