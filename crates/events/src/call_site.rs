@@ -90,7 +90,7 @@ mod tests {
             ("/pytorch/c10/core/StorageImpl.cpp", false),
             ("/lib/x86_64-linux-gnu/libc.so.6", false),
             (
-                "/root/.cargo/registry/src/index.crates.io-1949cf8c6b5b557f/rayon-1.11.0/src/lib.rs",
+                "/root/.cargo/registry/src/index-1949cf8c6b5b557f/rayon-1.11.0/src/lib.rs",
                 false,
             ),
             ("/home/me/.cargo/git/checkouts/burn-1f/2a/src/lib.rs", false),
