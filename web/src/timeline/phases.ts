@@ -20,12 +20,12 @@ export function lanes(spans: Span[]): Span[][] {
   return found;
 }
 
-/** What the band above the picture shows: phases, or iterations by their number where no phase is known. */
+/** What the band above the picture shows: phases, or iterations by their number, from 0 as in the report, where no phase is known. */
 export function bandOf(head: { phases: Span[]; iterations: number[] }, entries: number): Span[][] {
   if (head.phases.length > 0) {
     return lanes([...head.phases].sort((a, b) => a.begin - b.begin || b.end - a.end));
   }
   return lanes(head.iterations.map((begin, number) => ({
-    name: `iteration ${number + 1}`, begin, end: head.iterations[number + 1] ?? entries,
+    name: `iteration ${number}`, begin, end: head.iterations[number + 1] ?? entries,
   })));
 }
