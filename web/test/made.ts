@@ -69,3 +69,15 @@ export function recordingOf(entries: number, rows: Row[], segments: SegmentRow[]
     },
   };
 }
+
+/** Blocks of one segment, side by side, of which one comes where another was. */
+export const NEIGHBOURS = recordingOf(
+  10,
+  [
+    { begin: 1, end: 5, size: 100, address: 1000, segment: 1 },
+    { begin: 2, end: 9, size: 50, address: 1100, segment: 1 },
+    { begin: 3, end: 9, size: 60, address: 1200, segment: 1 },
+    { begin: 6, size: 40, address: 1040, segment: 1 },
+  ],
+  [{ address: 1000, size: 400 }],
+);

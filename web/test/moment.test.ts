@@ -4,38 +4,27 @@ import { isLibrary, sorted } from "../src/timeline/frames.ts";
 import { beside, lifetime, momentOf } from "../src/timeline/live.ts";
 import { plain } from "../src/format.ts";
 import { lifeOf, momentText } from "../src/timeline/words.ts";
-import { recordingOf } from "./made.ts";
-
-const RECORDING = recordingOf(
-  10,
-  [
-    { begin: 1, end: 5, size: 100, address: 1000, segment: 1 },
-    { begin: 2, end: 9, size: 50, address: 1100, segment: 1 },
-    { begin: 3, end: 9, size: 60, address: 1200, segment: 1 },
-    { begin: 6, size: 40, address: 1040, segment: 1 },
-  ],
-  [{ address: 1000, size: 400 }],
-);
+import { NEIGHBOURS, recordingOf } from "./made.ts";
 
 test("going through allocations visits those that are live and shown", () => {
-  assert.deepEqual([beside(RECORDING, -1, 4, 1, null), beside(RECORDING, 0, 4, 1, null), beside(RECORDING, 2, 4, 1, null)], [0, 1, -1]);
-  assert.deepEqual([beside(RECORDING, -1, 7, -1, null), beside(RECORDING, 3, 7, -1, null)], [3, 2]);
-  assert.equal(beside(RECORDING, 0, 4, 1, Uint8Array.from([1, 0, 1, 1])), 2);
+  assert.deepEqual([beside(NEIGHBOURS, -1, 4, 1, null), beside(NEIGHBOURS, 0, 4, 1, null), beside(NEIGHBOURS, 2, 4, 1, null)], [0, 1, -1]);
+  assert.deepEqual([beside(NEIGHBOURS, -1, 7, -1, null), beside(NEIGHBOURS, 3, 7, -1, null)], [3, 2]);
+  assert.equal(beside(NEIGHBOURS, 0, 4, 1, Uint8Array.from([1, 0, 1, 1])), 2);
 });
 
 test("a lifetime is told in entries and time, and whether it ended", () => {
-  assert.deepEqual(lifetime(RECORDING, 0), { entries: 4, us: 40, open: false });
-  assert.equal(lifeOf(RECORDING, 0), "4 entries, 40 µs");
-  assert.equal(lifeOf(RECORDING, 3), "4 entries, 40 µs, not freed");
+  assert.deepEqual(lifetime(NEIGHBOURS, 0), { entries: 4, us: 40, open: false });
+  assert.equal(lifeOf(NEIGHBOURS, 0), "4 entries, 40 µs");
+  assert.equal(lifeOf(NEIGHBOURS, 3), "4 entries, 40 µs, not freed");
 });
 
 test("a moment is moved to where the allocation is live", () => {
-  assert.deepEqual([0, 3, 9].map((moment) => momentOf(RECORDING, 0, moment)), [1, 3, 4]);
-  assert.equal(momentOf(RECORDING, 3, 99), 10);
+  assert.deepEqual([0, 3, 9].map((moment) => momentOf(NEIGHBOURS, 0, moment)), [1, 3, 4]);
+  assert.equal(momentOf(NEIGHBOURS, 3, 99), 10);
 });
 
 test("a moment is named by the entry before it, as the command numbers entries", () => {
-  assert.deepEqual([0, 1, 10].map((moment) => momentText(RECORDING, moment)), ["before the first entry", "after entry 0 (0 µs)", "after entry 9 (90 µs)"]);
+  assert.deepEqual([0, 1, 10].map((moment) => momentText(NEIGHBOURS, moment)), ["before the first entry", "after entry 0 (0 µs)", "after entry 9 (90 µs)"]);
   assert.equal(momentText(recordingOf(0, []), 0), "when the snapshot was taken");
 });
 

@@ -3,7 +3,7 @@ import { test } from "node:test";
 import { at, layout } from "../src/segments/layout.ts";
 import { under } from "../src/segments/map.ts";
 import { momentAt, neighbours } from "../src/segments/moment.ts";
-import { type Row, recordingOf } from "./made.ts";
+import { NEIGHBOURS, type Row, recordingOf } from "./made.ts";
 
 const RECORDING = recordingOf(
   10,
@@ -104,22 +104,11 @@ test("blocks of random segments tile them with what is free", () => {
   }
 });
 
-const BESIDE = recordingOf(
-  10,
-  [
-    { begin: 1, end: 5, size: 100, address: 1000, segment: 1 },
-    { begin: 2, end: 9, size: 50, address: 1100, segment: 1 },
-    { begin: 3, end: 9, size: 60, address: 1200, segment: 1 },
-    { begin: 6, size: 40, address: 1040, segment: 1 },
-  ],
-  [{ address: 1000, size: 400 }],
-);
-
 test("neighbours are those of the moment", () => {
-  assert.deepEqual(neighbours(BESIDE, 1, 4), { below: { row: 0, bytes: 100 }, above: { row: -1, bytes: 50 } });
-  assert.deepEqual(neighbours(BESIDE, 1, 5), { below: { row: -1, bytes: 100 }, above: { row: -1, bytes: 50 } });
-  assert.deepEqual(neighbours(BESIDE, 1, 7), { below: { row: -1, bytes: 20 }, above: { row: -1, bytes: 50 } });
-  assert.deepEqual(neighbours(BESIDE, 0, 4), { below: null, above: { row: 1, bytes: 50 } });
+  assert.deepEqual(neighbours(NEIGHBOURS, 1, 4), { below: { row: 0, bytes: 100 }, above: { row: -1, bytes: 50 } });
+  assert.deepEqual(neighbours(NEIGHBOURS, 1, 5), { below: { row: -1, bytes: 100 }, above: { row: -1, bytes: 50 } });
+  assert.deepEqual(neighbours(NEIGHBOURS, 1, 7), { below: { row: -1, bytes: 20 }, above: { row: -1, bytes: 50 } });
+  assert.deepEqual(neighbours(NEIGHBOURS, 0, 4), { below: null, above: { row: 1, bytes: 50 } });
 });
 
 test("parts of an expandable segment are one strip, fixed segments that touch are not", () => {

@@ -89,7 +89,7 @@ mod tests {
             ("", false),
             ("/pytorch/c10/core/StorageImpl.cpp", false),
             ("/lib/x86_64-linux-gnu/libc.so.6", false),
-            ("/root/.cargo/registry/src/index-1949cf8c6b5b557f/rayon-1.11.0/src/lib.rs", false),
+            ("/home/me/.cargo/registry/src/index-1f/rayon-1.11.0/src/lib.rs", false),
             ("/home/me/.cargo/git/checkouts/burn-1f/2a/src/lib.rs", false),
             ("/rustc/59807616e1fa2540/library/core/src/ops/function.rs", false),
             ("/home/me/registry/src/main.rs", true),
