@@ -8,7 +8,7 @@
 //! both: the highest level is among the points, however few there are.
 
 use crate::live::Role;
-use crate::peak::Sums;
+use crate::peak::{Sums, total};
 
 /// The memory of a device after an event; of several in a row, after that with most allocated bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ impl Level {
     /// Bytes of the blocks that were handed out.
     #[must_use]
     pub fn allocated(&self) -> u64 {
-        self.sums.iter().fold(0, |sum, it| sum.wrapping_add(*it))
+        total(&self.sums)
     }
 
     /// Those of them that were for this.

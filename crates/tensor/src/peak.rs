@@ -15,6 +15,11 @@ use crate::live::Role;
 /// The bytes of each role, in the order of [`Role::ALL`].
 pub(crate) type Sums = [u64; Role::ALL.len()];
 
+/// The bytes of all roles together.
+pub(crate) fn total(sums: &Sums) -> u64 {
+    sums.iter().fold(0, |sum, it| sum.wrapping_add(*it))
+}
+
 /// The moment when the tensors of a device held most memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -33,7 +38,7 @@ impl Peak {
     /// Bytes of the blocks that were handed out.
     #[must_use]
     pub fn allocated(&self) -> u64 {
-        self.sums.iter().fold(0, |sum, it| sum.wrapping_add(*it))
+        total(&self.sums)
     }
 
     /// Those of them that were for this.
@@ -64,7 +69,7 @@ pub(crate) struct PeakWatch {
 impl PeakWatch {
     pub(crate) fn add(&mut self, role: Role, size: u64, call: Call) {
         self.increase(role, size);
-        let allocated = self.now.iter().fold(0, |sum: u64, it| sum.wrapping_add(*it));
+        let allocated = total(&self.now);
         if allocated > self.most_allocated {
             self.most_allocated = allocated;
             self.at_peak = Some(call);
