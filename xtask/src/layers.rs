@@ -16,7 +16,7 @@ const LAYERS: [&str; 16] = [
     "analysis",
     "memory",
     "tensor",
-    "page",
+    "html",
     "export",
     "plan",
     "view",

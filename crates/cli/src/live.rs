@@ -14,7 +14,7 @@ use tonnage::plan::{Error, Options, Progress};
 use tonnage::tensor::Device;
 use tonnage_view::{LiveRun, Recordings, RunProgress, Running, ViewOptions};
 
-use crate::view::Page;
+use crate::view::ServeOptions;
 
 /// Entries of the history that are kept: as many as the page shows at its ease.
 const MOST_ENTRIES: NonZeroUsize = NonZeroUsize::new(1_000_000).unwrap();
@@ -59,8 +59,8 @@ impl Live {
             Recordings::new(ViewOptions { limit: options.limit, ..ViewOptions::default() });
         let name = format!("{} {}", options.recipe(), options.flags());
         let run = recordings.run(name.trim_end(), &options.conf);
-        let page = Page { port: self.port, no_open: self.no_open };
-        let running = page.serve(recordings, &mut anstream::stderr())?;
+        let options = ServeOptions { port: self.port, no_open: self.no_open };
+        let running = options.serve(recordings, &mut anstream::stderr())?;
         Ok(Shown(Some(Follower { device, run, running, next: Instant::now() })))
     }
 }

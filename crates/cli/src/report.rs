@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use clap::Args;
 use tonnage::analysis::report::{RankRow, Ranks, Report, ReportOptions};
-use tonnage::page::{ranks_page, report_page};
+use tonnage::html::{ranks_html, report_html};
 use tonnage::{Bytes, Release};
 
 use crate::Answer;
@@ -88,8 +88,8 @@ impl Reported {
 
     fn html(&self) -> String {
         match self {
-            Self::One(row) => report_page(&row.file, &row.report),
-            Self::Several(ranks) => ranks_page(ranks),
+            Self::One(row) => report_html(&row.file, &row.report),
+            Self::Several(ranks) => ranks_html(ranks),
         }
     }
 }

@@ -28,7 +28,7 @@ pub(crate) struct Arguments {
     files: Vec<PathBuf>,
 
     #[command(flatten)]
-    page: Page,
+    serve: ServeOptions,
 
     /// The limit that was in force, which files do not tell, or one to ask about. Bytes, `24GiB`, `24GB`
     #[arg(long, value_name = "SIZE")]
@@ -49,7 +49,7 @@ pub(crate) struct Arguments {
 
 /// How the page is reached.
 #[derive(Args)]
-pub(crate) struct Page {
+pub(crate) struct ServeOptions {
     /// The port of the page. Without it 7266, or any that is free
     #[arg(long, value_name = "N")]
     pub(crate) port: Option<u16>,
@@ -83,7 +83,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
     if recordings.is_empty() {
         return Err(last.unwrap_or_else(|| anyhow::anyhow!("no file has anything to show")));
     }
-    arguments.page.serve(recordings, &mut anstream::stdout())?.wait();
+    arguments.serve.serve(recordings, &mut anstream::stdout())?.wait();
     Ok(Answer::Yes)
 }
 
@@ -98,7 +98,7 @@ fn open(recordings: &Recordings, path: Option<&Path>) -> anyhow::Result<()> {
     Ok(())
 }
 
-impl Page {
+impl ServeOptions {
     /// Serves the page until Ctrl-C, and says where.
     pub(crate) fn serve(
         &self,

@@ -90,7 +90,7 @@ fn a_running_job_is_shown_and_vanishes_when_it_is_killed() {
 
     job.kill();
     assert_eq!(seen(folder.path())["processes"], serde_json::json!([]));
-    assert_eq!(folder.path().read_dir().unwrap().count(), 0, "its page was swept");
+    assert_eq!(folder.path().read_dir().unwrap().count(), 0, "its sheet was swept");
 }
 
 #[test]
@@ -159,12 +159,12 @@ struct Tmux {
 }
 
 impl Tmux {
-    fn start(width: u16, height: u16, pages: &Path) -> Self {
+    fn start(width: u16, height: u16, sheets: &Path) -> Self {
         let tmux = Self { folder: tempfile::tempdir().unwrap() };
         let (width, height) = (width.to_string(), height.to_string());
-        let pages = format!("TONNAGE_MONITOR_DIR={}", pages.display());
+        let sheets = format!("TONNAGE_MONITOR_DIR={}", sheets.display());
         // A shell that reads no one's settings and has a prompt that can be waited for.
-        let shell = ["env", "-u", "NO_COLOR", "PS1=ready> ", &*pages, "sh"];
+        let shell = ["env", "-u", "NO_COLOR", "PS1=ready> ", &*sheets, "sh"];
         let mut arguments = vec!["new-session", "-d", "-x", &*width, "-y", &*height];
         arguments.extend(shell);
         tmux.run(&arguments);
@@ -237,9 +237,9 @@ impl Drop for Tmux {
 
 #[test]
 fn in_a_terminal_keys_do_what_the_help_says_and_leaving_leaves_it_as_it_was() {
-    let pages = tempfile::tempdir().unwrap();
-    let mut job = Job::shown(pages.path(), "sites");
-    let tmux = Tmux::start(80, 24, pages.path());
+    let sheets = tempfile::tempdir().unwrap();
+    let mut job = Job::shown(sheets.path(), "sites");
+    let tmux = Tmux::start(80, 24, sheets.path());
     let top = format!("{} top --interval 0.1", program());
     tmux.keys(&[&top, "Enter"]);
 
@@ -264,7 +264,7 @@ fn in_a_terminal_keys_do_what_the_help_says_and_leaving_leaves_it_as_it_was() {
     tmux.wait_until("the help is gone", |screen| !screen.contains("keys and words"));
 
     // A second one comes, and can be chosen.
-    let second = Job::start(pages.path(), "1");
+    let second = Job::start(sheets.path(), "1");
     tmux.wait_for("2 processes");
     tmux.keys(&["End"]);
     tmux.wait_for(" on host:0");
@@ -288,9 +288,9 @@ fn in_a_terminal_keys_do_what_the_help_says_and_leaving_leaves_it_as_it_was() {
 
 #[test]
 fn in_a_terminal_signals_and_ctrl_c_leave_it_as_it_was() {
-    let pages = tempfile::tempdir().unwrap();
-    let tmux = Tmux::start(80, 24, pages.path());
-    let number = pages.path().join("number");
+    let sheets = tempfile::tempdir().unwrap();
+    let tmux = Tmux::start(80, 24, sheets.path());
+    let number = sheets.path().join("number");
     for signal in ["TERM", "INT", "HUP"] {
         let top = format!("sh -c 'echo $$ > {}; exec {} top'", number.display(), program());
         tmux.keys(&[&top, "Enter"]);
@@ -309,9 +309,9 @@ fn in_a_terminal_signals_and_ctrl_c_leave_it_as_it_was() {
 
 #[test]
 fn a_terminal_that_is_closed_takes_the_program_with_it() {
-    let pages = tempfile::tempdir().unwrap();
-    let tmux = Tmux::start(80, 24, pages.path());
-    let number = pages.path().join("number");
+    let sheets = tempfile::tempdir().unwrap();
+    let tmux = Tmux::start(80, 24, sheets.path());
+    let number = sheets.path().join("number");
     let top = format!("sh -c 'echo $$ > {}; exec {} top'", number.display(), program());
     tmux.keys(&[&top, "Enter"]);
     tmux.wait_for("? help");

@@ -1,6 +1,6 @@
 //! What a process tells: plain data, in the project's words for quantities of bytes.
 
-/// Most devices of a page; a process that has more shows the first.
+/// Most devices of a sheet; a process that has more shows the first.
 pub const MOST_DEVICES: usize = 32;
 
 /// Most call sites of a device.
@@ -9,12 +9,12 @@ pub const MOST_CALL_SITES: usize = 8;
 /// Most points of a device's past.
 pub const MOST_POINTS: usize = 120;
 
-/// Longest text of a page, in bytes; longer ones lose their beginning or end.
+/// Longest text of a sheet, in bytes; longer ones lose their beginning or end.
 pub(crate) const LONGEST_TEXT: usize = 160;
 
 /// What one process tells of itself.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Page {
+pub struct FigureSheet {
     /// Its number.
     pub pid: u32,
     /// Its command line.
@@ -25,8 +25,8 @@ pub struct Page {
     pub devices: Vec<DeviceFigures>,
 }
 
-impl Page {
-    /// A page of the process that calls, without devices.
+impl FigureSheet {
+    /// A sheet of the process that calls, without devices.
     #[must_use]
     pub fn of_this_process() -> Self {
         let mut words = std::env::args_os();
@@ -52,7 +52,7 @@ impl Page {
 
 /// A quantity of bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Level {
+pub struct NowAndPeak {
     /// Now.
     pub now: u64,
     /// The most it has been, since the process last let peaks begin again.
@@ -69,13 +69,13 @@ pub struct DeviceFigures {
     /// Most bytes that the process may reserve, if there is a limit.
     pub limit: Option<u64>,
     /// What callers asked for.
-    pub requested: Level,
+    pub requested: NowAndPeak,
     /// Blocks handed out.
-    pub allocated: Level,
+    pub allocated: NowAndPeak,
     /// Allocated, or freed but still in use by a stream.
-    pub active: Level,
+    pub active: NowAndPeak,
     /// Obtained from the device.
-    pub reserved: Level,
+    pub reserved: NowAndPeak,
     /// Blocks handed out now.
     pub blocks: u64,
     /// Blocks handed out since the process last let counts begin again.
@@ -124,15 +124,15 @@ mod tests {
         let mut figures = DeviceFigures::default();
         assert_eq!(figures.waste(), None);
         figures.requested.peak = 8;
-        figures.reserved = Level { now: 0, peak: 20 };
+        figures.reserved = NowAndPeak { now: 0, peak: 20 };
         assert_eq!(figures.waste(), Some(2.5));
     }
 
     #[test]
     fn a_process_knows_its_number_and_its_command() {
-        let page = Page::of_this_process();
-        assert_eq!(page.pid, std::process::id());
-        assert!(page.command.starts_with("tonnage_monitor"), "{}", page.command);
-        assert!(page.age_us() < 60_000_000);
+        let sheet = FigureSheet::of_this_process();
+        assert_eq!(sheet.pid, std::process::id());
+        assert!(sheet.command.starts_with("tonnage_monitor"), "{}", sheet.command);
+        assert!(sheet.age_us() < 60_000_000);
     }
 }

@@ -1,11 +1,11 @@
 //! What a running process tells of its memory, to programs of the same user.
 //!
 //! ```text
-//! process ─ sample ─ Page ─ Publisher ─► file in shared memory ─► processes() ─ Page ─ `tonnage top`
+//! process ─ sample ─ FigureSheet ─ Publisher ─► file in shared memory ─► processes() ─ FigureSheet ─ `tonnage top`
 //! ```
 //!
 //! ```
-//! use tonnage_monitor::{DeviceFigures, Level, Page, Places, Publisher, processes};
+//! use tonnage_monitor::{DeviceFigures, NowAndPeak, FigureSheet, Places, Publisher, processes};
 //!
 //! # let folder = tempfile::tempdir()?;
 //! # let places = Places::only(folder.path());
@@ -13,30 +13,30 @@
 //! let places = Places::from_env();
 //! # */
 //! let mut publisher = Publisher::create(&places)?;
-//! let mut page = Page::of_this_process();
-//! let reserved = Level { now: 20 << 20, peak: 40 << 20 };
-//! page.devices.push(DeviceFigures { name: "cuda:0".into(), reserved, ..DeviceFigures::default() });
-//! publisher.publish(&page)?;
+//! let mut sheet = FigureSheet::of_this_process();
+//! let reserved = NowAndPeak { now: 20 << 20, peak: 40 << 20 };
+//! sheet.devices.push(DeviceFigures { name: "cuda:0".into(), reserved, ..DeviceFigures::default() });
+//! publisher.publish(&sheet)?;
 //!
 //! let seen = processes(&places);
-//! assert_eq!(seen.pages[0].devices[0].reserved.peak, 40 << 20);
+//! assert_eq!(seen.sheets[0].devices[0].reserved.peak, 40 << 20);
 //!
 //! drop(publisher); // nothing is left behind
-//! assert!(processes(&places).pages.is_empty());
+//! assert!(processes(&places).sheets.is_empty());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # Why the page is written and read, and not mapped
+//! # Why the sheet is written and read, and not mapped
 //!
-//! The page is a file of a few kilobytes in memory that processes share (`/dev/shm` or the user's
+//! The sheet is a file of a few kilobytes in memory that processes share (`/dev/shm` or the user's
 //! runtime folder). Mapped, it would be cheaper to write by a microsecond, ten times a second; but a
 //! mapped file that someone truncates, or for which the system has no memory left, kills whoever touches
 //! it: the job that publishes, of all things. A call that fails is only a sample less. It needs no
 //! unsafe code either.
 //!
-//! # Why a reader never takes half a page for a whole one
+//! # Why a reader never takes half a sheet for a whole one
 //!
-//! A write replaces the page while others may read it, so what is read can be any mixture of two pages.
+//! A write replaces the sheet while others may read it, so what is read can be any mixture of two sheets.
 //! Each carries a checksum of all that follows it, and of its own length and number. A mixture that
 //! passes would have to collide in 64 bits; otherwise it is read again. No order of memory accesses is
 //! assumed, neither of the kernel's nor of the machine's.
@@ -53,7 +53,7 @@
 mod figures;
 
 // As bytes, and back.
-mod page;
+mod encoding;
 
 // Where files lie.
 mod places;
@@ -66,10 +66,10 @@ mod reader;
 mod clock;
 
 pub use clock::now_us;
+pub use encoding::SheetError;
 pub use figures::{
-    CallSite, DeviceFigures, Level, MOST_CALL_SITES, MOST_DEVICES, MOST_POINTS, Page,
+    CallSite, DeviceFigures, FigureSheet, MOST_CALL_SITES, MOST_DEVICES, MOST_POINTS, NowAndPeak,
 };
-pub use page::PageError;
 pub use places::{PlaceError, PlaceProblem, Places};
 pub use publisher::{PublishError, Publisher};
 pub use reader::{Processes, Skipped, processes};

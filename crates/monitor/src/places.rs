@@ -1,4 +1,4 @@
-//! Folders in which pages lie: memory that processes share, and where only their user writes.
+//! Folders in which sheets lie: memory that processes share, and where only their user writes.
 //!
 //! In:  the environment.
 //! Out: folders that were looked at and are safe, or what is wrong with them.
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use rustix::process::geteuid;
 use thiserror::Error;
 
-/// A folder that cannot be used for pages.
+/// A folder that cannot be used for sheets.
 #[derive(Debug, Error)]
 #[error("{}: {problem}", path.display())]
 pub struct PlaceError {
@@ -52,7 +52,7 @@ impl PlaceProblem {
     }
 }
 
-/// Folders in which pages may lie, best first.
+/// Folders in which sheets may lie, best first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Places {
     folders: Vec<PathBuf>,

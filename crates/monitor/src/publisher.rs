@@ -1,4 +1,4 @@
-//! The end that tells: a file that holds one page, for as long as its process lives.
+//! The end that tells: a file that holds one sheet, for as long as its process lives.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-use crate::figures::Page;
+use crate::figures::FigureSheet;
 use crate::places::{PlaceError, Places};
-use crate::reader::{PAGE, UNFINISHED, sweep};
+use crate::reader::{SHEET, UNFINISHED, sweep};
 
 /// Figures that cannot be published.
 #[derive(Debug, Error)]
@@ -31,7 +31,7 @@ pub enum PublishError {
     Thread(io::Error),
 }
 
-/// A file with the page of this process. Dropping it removes the file.
+/// A file with the sheet of this process. Dropping it removes the file.
 #[derive(Debug)]
 pub struct Publisher {
     /// Locked for as long as it is open.
@@ -39,12 +39,12 @@ pub struct Publisher {
     path: PathBuf,
     /// The process that made it: a child that was forked off has a copy, and must not remove the file.
     process: u32,
-    /// Pages written.
+    /// Sheets written.
     written: u64,
 }
 
 impl Publisher {
-    /// Makes the file, readable by its user alone, with a page that has no devices yet. Files of
+    /// Makes the file, readable by its user alone, with a sheet that has no devices yet. Files of
     /// processes that are gone are removed.
     ///
     /// # Errors
@@ -57,9 +57,9 @@ impl Publisher {
         // No other publisher ever had the name: a reader that removes a dead one's file removes no
         // live one's.
         let name = format!("{process}-{}", crate::now_us());
-        let path = folder.join(format!("{name}.{PAGE}"));
+        let path = folder.join(format!("{name}.{SHEET}"));
         let made = make(&folder.join(format!("{name}.{UNFINISHED}")), &path, |file| {
-            file.write_all_at(&Page::of_this_process().encode(1), 0)
+            file.write_all_at(&FigureSheet::of_this_process().encode(1), 0)
         });
         match made {
             Ok(file) => Ok(Self { file, path, process, written: 1 }),
@@ -67,14 +67,14 @@ impl Publisher {
         }
     }
 
-    /// Replaces the page.
+    /// Replaces the sheet.
     ///
     /// # Errors
     ///
-    /// If the system refuses: readers may find the page torn then, until the next one.
-    pub fn publish(&mut self, page: &Page) -> Result<(), PublishError> {
+    /// If the system refuses: readers may find the sheet torn then, until the next one.
+    pub fn publish(&mut self, sheet: &FigureSheet) -> Result<(), PublishError> {
         self.written += 1;
-        let written = self.file.write_all_at(&page.encode(self.written), 0);
+        let written = self.file.write_all_at(&sheet.encode(self.written), 0);
         written.map_err(|error| PublishError::Io { path: self.path.clone(), error })
     }
 
@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn a_file_that_cannot_be_filled_is_not_left_behind() {
         let home = tempfile::tempdir().unwrap();
-        let (unfinished, path) = (home.path().join("a.new"), home.path().join("a.page"));
+        let (unfinished, path) = (home.path().join("a.new"), home.path().join("a.sheet"));
         let error = make(&unfinished, &path, |_| Err(io::Error::other("full"))).unwrap_err();
         assert_eq!(error.to_string(), "full");
         assert_eq!(home.path().read_dir().unwrap().count(), 0);

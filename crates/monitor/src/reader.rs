@@ -1,7 +1,7 @@
-//! The end that listens: the pages of all processes that are alive.
+//! The end that listens: the sheets of all processes that are alive.
 //!
 //! In:  folders with files that anyone of this user may have written.
-//! Out: pages, and what was passed over and why. Bounded in files, bytes and tries; opens no link, waits
+//! Out: sheets, and what was passed over and why. Bounded in files, bytes and tries; opens no link, waits
 //!      for no pipe, and believes no file that belongs to someone else.
 
 use std::ffi::OsStr;
@@ -13,23 +13,23 @@ use std::time::Duration;
 
 use rustix::fs::OFlags;
 
-use crate::figures::Page;
-use crate::page::{LONGEST_PAGE, PageError};
+use crate::encoding::{LONGEST_SHEET, SheetError};
+use crate::figures::FigureSheet;
 use crate::places::{Places, is_ours};
 
-/// How names of pages end.
-pub(crate) const PAGE: &str = "page";
+/// How names of sheets end.
+pub(crate) const SHEET: &str = "sheet";
 
-/// How names of pages end that are being made.
+/// How names of sheets end that are being made.
 pub(crate) const UNFINISHED: &str = "new";
 
-/// Making a page takes microseconds; one that is unfinished for so long has no one to finish it.
+/// Making a sheet takes microseconds; one that is unfinished for so long has no one to finish it.
 const UNFINISHED_FOR: Duration = Duration::from_secs(60);
 
 /// Most files of a folder that are looked at.
 const MOST_FILES: usize = 4096;
 
-/// Times a page is read before it counts as torn: a write takes microseconds, and comes ten times a
+/// Times a sheet is read before it counts as torn: a write takes microseconds, and comes ten times a
 /// second.
 const TRIES: u32 = 8;
 
@@ -37,7 +37,7 @@ const TRIES: u32 = 8;
 #[derive(Clone, Debug, Default)]
 pub struct Processes {
     /// What each tells, by ascending number.
-    pub pages: Vec<Page>,
+    pub sheets: Vec<FigureSheet>,
     /// Files and folders that were passed over.
     pub skipped: Vec<Skipped>,
 }
@@ -62,7 +62,7 @@ pub fn processes(places: &Places) -> Processes {
             Err(error) => found.skip(&error.path, error.problem.to_string()),
         }
     }
-    found.pages.sort_by_key(|page| page.pid);
+    found.sheets.sort_by_key(|sheet| sheet.pid);
     found
 }
 
@@ -84,8 +84,8 @@ fn read_folder(folder: &Path, found: &mut Processes) {
         // A file that goes while it is looked at is no concern of anyone's.
         let Ok(path) = entry.map(|entry| entry.path()) else { continue };
         match path.extension().and_then(OsStr::to_str) {
-            Some(PAGE) => match read(&path) {
-                Ok(Some(page)) => found.pages.push(page),
+            Some(SHEET) => match read(&path) {
+                Ok(Some(sheet)) => found.sheets.push(sheet),
                 Ok(None) => remove(&path),
                 Err(Refused::Gone) => {}
                 Err(Refused::Because(reason)) => found.skip(&path, reason),
@@ -111,7 +111,7 @@ fn is_old(path: &Path) -> bool {
     changed.is_ok_and(|it| it.elapsed().is_ok_and(|age| age > UNFINISHED_FOR))
 }
 
-/// Why there is no page.
+/// Why there is no sheet.
 enum Refused {
     /// There is no file any more.
     Gone,
@@ -127,8 +127,8 @@ impl From<io::Error> for Refused {
     }
 }
 
-/// The page in a file; none if the process is gone.
-fn read(path: &Path) -> Result<Option<Page>, Refused> {
+/// The sheet in a file; none if the process is gone.
+fn read(path: &Path) -> Result<Option<FigureSheet>, Refused> {
     // A pipe opens at once, and is no file then.
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let flags = flags.bits().cast_signed();
@@ -147,14 +147,14 @@ fn read(path: &Path) -> Result<Option<Page>, Refused> {
     for _ in 0..TRIES {
         bytes.clear();
         io::Seek::rewind(&mut file)?;
-        Read::by_ref(&mut file).take(LONGEST_PAGE as u64).read_to_end(&mut bytes)?;
-        match Page::decode(&bytes) {
-            Ok(page) => return Ok(Some(page)),
-            Err(PageError::Torn) => std::thread::sleep(Duration::from_micros(50)),
+        Read::by_ref(&mut file).take(LONGEST_SHEET as u64).read_to_end(&mut bytes)?;
+        match FigureSheet::decode(&bytes) {
+            Ok(sheet) => return Ok(Some(sheet)),
+            Err(SheetError::Torn) => std::thread::sleep(Duration::from_micros(50)),
             Err(other) => return Err(Refused::Because(other.to_string())),
         }
     }
-    Err(Refused::Because(PageError::Torn.to_string()))
+    Err(Refused::Because(SheetError::Torn.to_string()))
 }
 
 /// Whether a publisher has this file locked. The lock that a look takes is gone with the file's
@@ -181,32 +181,32 @@ mod tests {
     }
 
     #[test]
-    fn a_published_page_is_read_as_it_was_written() {
+    fn a_published_sheet_is_read_as_it_was_written() {
         let (_home, places) = here();
         let mut publisher = Publisher::create(&places).unwrap();
-        let mut page = Page::of_this_process();
-        page.sampled_us = 77;
-        publisher.publish(&page).unwrap();
+        let mut sheet = FigureSheet::of_this_process();
+        sheet.sampled_us = 77;
+        publisher.publish(&sheet).unwrap();
         let found = processes(&places);
-        assert_eq!(found.pages, [page]);
+        assert_eq!(found.sheets, [sheet]);
         assert!(found.skipped.is_empty(), "{:?}", found.skipped);
     }
 
     #[test]
-    fn a_page_that_no_one_holds_is_removed() {
+    fn a_sheet_that_no_one_holds_is_removed() {
         let (home, places) = here();
-        let path = home.path().join("1-1.page");
-        std::fs::write(&path, Page::of_this_process().encode(1)).unwrap();
-        assert!(processes(&places).pages.is_empty());
+        let path = home.path().join("1-1.sheet");
+        std::fs::write(&path, FigureSheet::of_this_process().encode(1)).unwrap();
+        assert!(processes(&places).sheets.is_empty());
         assert!(!path.exists());
         // Publishers do so too, so that files do not gather where no one ever looks.
-        std::fs::write(&path, Page::of_this_process().encode(1)).unwrap();
+        std::fs::write(&path, FigureSheet::of_this_process().encode(1)).unwrap();
         let _publisher = Publisher::create(&places).unwrap();
         assert!(!path.exists());
     }
 
     #[test]
-    fn what_is_no_page_is_passed_over_with_its_reason() {
+    fn what_is_no_sheet_is_passed_over_with_its_reason() {
         let (home, places) = here();
         let held = |name: &str, bytes: &[u8]| {
             let path = home.path().join(name);
@@ -215,22 +215,22 @@ mod tests {
             file.try_lock().unwrap();
             file
         };
-        let mut torn = Page::of_this_process().encode(1);
+        let mut torn = FigureSheet::of_this_process().encode(1);
         torn[40] ^= 1;
         let files = [
-            held("1.page", b"hello"),
-            held("2.page", &torn),
-            held("3.page", b"TONNAGE\x09 and twenty more bytes"),
-            held("4.page", b""),
+            held("1.sheet", b"hello"),
+            held("2.sheet", &torn),
+            held("3.sheet", b"TONNAGE\x09 and twenty more bytes"),
+            held("4.sheet", b""),
             held("5.other", b"not looked at"),
         ];
-        symlink("/etc/passwd", home.path().join("6.page")).unwrap();
-        std::fs::create_dir(home.path().join("7.page")).unwrap();
-        let pipe = home.path().join("8.page");
+        symlink("/etc/passwd", home.path().join("6.sheet")).unwrap();
+        std::fs::create_dir(home.path().join("7.sheet")).unwrap();
+        let pipe = home.path().join("8.sheet");
         let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
         assert!(made.success());
         let found = processes(&places);
-        assert!(found.pages.is_empty());
+        assert!(found.sheets.is_empty());
         let mut reasons: Vec<_> =
             found.skipped.iter().map(|it| (it.path.file_name().unwrap(), &*it.reason)).collect();
         reasons.sort_unstable();
@@ -252,23 +252,23 @@ mod tests {
     #[test]
     fn an_endless_file_is_read_to_the_bound() {
         let (home, places) = here();
-        let path = home.path().join("1.page");
+        let path = home.path().join("1.sheet");
         let file = File::create(&path).unwrap();
         file.try_lock().unwrap();
         file.set_len(1 << 40).unwrap();
-        file.write_all_at(&Page::of_this_process().encode(1), 0).unwrap();
-        assert_eq!(processes(&places).pages.len(), 1);
+        file.write_all_at(&FigureSheet::of_this_process().encode(1), 0).unwrap();
+        assert_eq!(processes(&places).sheets.len(), 1);
     }
 
     #[test]
-    fn an_unfinished_page_is_left_alone_until_it_is_old() {
+    fn an_unfinished_sheet_is_left_alone_until_it_is_old() {
         let (home, places) = here();
         let path = home.path().join("1.new");
         let file = File::create(&path).unwrap();
-        assert!(processes(&places).pages.is_empty() && path.exists());
+        assert!(processes(&places).sheets.is_empty() && path.exists());
         let long_ago = std::time::SystemTime::now() - 2 * UNFINISHED_FOR;
         file.set_modified(long_ago).unwrap();
-        assert!(processes(&places).pages.is_empty() && !path.exists());
+        assert!(processes(&places).sheets.is_empty() && !path.exists());
     }
 
     #[test]

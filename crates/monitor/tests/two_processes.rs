@@ -1,4 +1,4 @@
-//! Pages between processes: read while they are written, and gone when their writer is.
+//! Sheets between processes: read while they are written, and gone when their writer is.
 //!
 //! The test program starts itself as the writer.
 
@@ -6,13 +6,15 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use tonnage_monitor::{CallSite, DeviceFigures, Level, Page, Places, Publisher, processes};
+use tonnage_monitor::{
+    CallSite, DeviceFigures, FigureSheet, NowAndPeak, Places, Publisher, processes,
+};
 
 const FOLDER: &str = "TONNAGE_TEST_WRITER";
 
-/// A page whose figures all follow from one number, and whose length changes with it.
-fn page(number: u64) -> Page {
-    let level = Level { now: number, peak: number };
+/// A sheet whose figures all follow from one number, and whose length changes with it.
+fn sheet(number: u64) -> FigureSheet {
+    let level = NowAndPeak { now: number, peak: number };
     let device = DeviceFigures {
         name: format!("dry:{number}"),
         total: number,
@@ -27,16 +29,16 @@ fn page(number: u64) -> Page {
         ..DeviceFigures::default()
     };
     let devices = vec![device; 1 + (number % 5) as usize];
-    Page { sampled_us: number, devices, ..Page::of_this_process() }
+    FigureSheet { sampled_us: number, devices, ..FigureSheet::of_this_process() }
 }
 
-/// What the other process does: it writes pages without a pause until it is killed.
+/// What the other process does: it writes sheets without a pause until it is killed.
 #[test]
 fn writer() {
     let Some(folder) = std::env::var_os(FOLDER) else { return };
     let mut publisher = Publisher::create(&Places::only(folder)).unwrap();
     for number in 1.. {
-        publisher.publish(&page(number)).unwrap();
+        publisher.publish(&sheet(number)).unwrap();
     }
 }
 
@@ -67,23 +69,23 @@ fn wait_until(mut what: impl FnMut() -> bool) {
 }
 
 #[test]
-fn every_page_that_is_read_is_one_that_was_written() {
+fn every_sheet_that_is_read_is_one_that_was_written() {
     let folder = tempfile::tempdir().unwrap();
     let places = Places::only(folder.path());
     let writer = Writer::start(folder.path());
-    wait_until(|| processes(&places).pages.iter().any(|it| !it.devices.is_empty()));
+    wait_until(|| processes(&places).sheets.iter().any(|it| !it.devices.is_empty()));
     let (begin, mut read, mut torn, mut last) = (Instant::now(), 0, 0, 0);
     while begin.elapsed() < Duration::from_secs(2) {
         let found = processes(&places);
-        for page_read in found.pages {
-            assert_eq!(page_read.pid, writer.0.id());
-            let number = page_read.sampled_us;
+        for sheet_read in found.sheets {
+            assert_eq!(sheet_read.pid, writer.0.id());
+            let number = sheet_read.sampled_us;
             assert!(number >= last, "{number} after {last}");
-            let expected = page(number);
-            assert_eq!(page_read.devices, expected.devices);
+            let expected = sheet(number);
+            assert_eq!(sheet_read.devices, expected.devices);
             (read, last) = (read + 1, number);
         }
-        // Written without a pause, a page may be torn each time that it is looked at.
+        // Written without a pause, a sheet may be torn each time that it is looked at.
         torn += found.skipped.len();
         assert!(
             found.skipped.iter().all(|it| it.reason.contains("checksum")),
@@ -91,18 +93,18 @@ fn every_page_that_is_read_is_one_that_was_written() {
             found.skipped
         );
     }
-    println!("{read} pages of {last} read whole, {torn} times none");
+    println!("{read} sheets of {last} read whole, {torn} times none");
     assert!(read > 0);
 }
 
 #[test]
-fn a_page_vanishes_with_its_process_however_that_ends() {
+fn a_sheet_vanishes_with_its_process_however_that_ends() {
     let folder = tempfile::tempdir().unwrap();
     let places = Places::only(folder.path());
     let writer = Writer::start(folder.path());
-    wait_until(|| !processes(&places).pages.is_empty());
+    wait_until(|| !processes(&places).sheets.is_empty());
     // As by `kill -9`: nothing of the process's own runs any more.
     drop(writer);
-    assert!(processes(&places).pages.is_empty());
+    assert!(processes(&places).sheets.is_empty());
     assert_eq!(folder.path().read_dir().unwrap().count(), 0);
 }

@@ -17,7 +17,7 @@
 //! | --- | --- | --- |
 //! | 1 input | compressed bytes → plain bytes with offsets | `input.rs` |
 //! | 2 opcodes | byte → what it is called, and whether it is plain data | `opcode.rs` |
-//! | 3 machine | opcodes → values | `machine/`, `memo.rs`, `memo_page.rs`, `value.rs`, `entry_path.rs` |
+//! | 3 machine | opcodes → values | `machine/`, `memo.rs`, `memo_chunk.rs`, `value.rs`, `entry_path.rs` |
 //! | 4 rows | complete dictionaries and lists → rows | `rows.rs`, `dicts.rs`, `strings.rs`, ... |
 //! | 5 file | rows → [`SnapshotFile`] | `finish.rs`, `snapshot_file.rs` |
 //! Writing goes the other way: [`SnapshotFile`] → opcodes → bytes, in `write.rs`, `pickle_out.rs` and
@@ -49,7 +49,7 @@ mod entry_path;
 
 mod memo;
 
-mod memo_page;
+mod memo_chunk;
 
 mod value;
 

@@ -100,7 +100,7 @@ impl<'a> Machine<'a> {
         loop {
             if !self.source.has_next() {
                 self.source.fill()?;
-                self.memo.turn_pages();
+                self.memo.pack_chunks();
                 self.take_stock()?;
             }
             self.at = self.source.offset();

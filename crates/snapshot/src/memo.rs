@@ -6,12 +6,12 @@
 //! Python memoises every dictionary, list and text, needed again or not: two of them for each
 //! trace entry. So a place costs four bytes: a kind, and the number that the value already has in
 //! the table it lives in. The few values that have no such number get one in `boxed`. And places
-//! that have not been asked for in a while go into pages, in which a trace entry costs a bit
-//! (`memo_page.rs`): of a million entries, the memo would otherwise be a sixth of all memory.
+//! that have not been asked for in a while go into chunks, in which a trace entry costs a bit
+//! (`memo_chunk.rs`): of a million entries, the memo would otherwise be a sixth of all memory.
 
 use std::collections::HashMap;
 
-use crate::memo_page::{MemoPage, PAGE};
+use crate::memo_chunk::{CHUNK, MemoChunk};
 use crate::rows::taken;
 use crate::value::{StrId, Table, Value};
 
@@ -52,22 +52,22 @@ const SEGMENT: u32 = 6;
 const BLOCK: u32 = 7;
 const PAIR: u32 = 8;
 
-/// The first places stay out of pages: keys are among them, and are asked for with every entry.
+/// The first places stay out of chunks: keys are among them, and are asked for with every entry.
 /// Chosen: the keys of a snapshot with ten thousand blocks are.
 const FRONT: usize = 1 << 15;
 
 /// The memo.
 ///
 /// The places from 0 on, as Python numbers them, are in three parts. The first [`FRONT`] are the
-/// beginning of `dense`; then come those in `pages`; then the latest, which are the rest of `dense`.
+/// beginning of `dense`; then come those in `chunks`; then the latest, which are the rest of `dense`.
 #[derive(Default)]
 pub(crate) struct Memo {
     dense: Vec<Packed>,
-    pages: Vec<MemoPage>,
-    /// Places in pages.
-    paged: usize,
-    /// Bytes of the pages: counted along, since they are asked for with every buffer of input.
-    page_bytes: usize,
+    chunks: Vec<MemoChunk>,
+    /// Places in chunks.
+    in_chunks: usize,
+    /// Bytes of the chunks: counted along, since they are asked for with every buffer of input.
+    chunk_bytes: usize,
     /// Places beyond, for pickles that number them otherwise.
     sparse: HashMap<u32, Packed>,
     boxed: Vec<Value>,
@@ -76,14 +76,14 @@ pub(crate) struct Memo {
 /// Where a place is kept.
 enum Spot {
     Dense(usize),
-    Page { page: usize, at: usize },
+    Chunk { chunk: usize, at: usize },
 }
 
 impl Memo {
     /// The place that the next MEMOIZE fills.
     #[inline]
     pub(crate) fn next(&self) -> u32 {
-        (self.dense.len() + self.paged + self.sparse.len()) as u32
+        (self.dense.len() + self.in_chunks + self.sparse.len()) as u32
     }
 
     /// Where a place is kept, or would be.
@@ -93,9 +93,9 @@ impl Memo {
         if place < FRONT {
             return Spot::Dense(place);
         }
-        match place.checked_sub(self.paged) {
+        match place.checked_sub(self.in_chunks) {
             Some(index) if index >= FRONT => Spot::Dense(index),
-            _ => Spot::Page { page: (place - FRONT) / PAGE, at: (place - FRONT) % PAGE },
+            _ => Spot::Chunk { chunk: (place - FRONT) / CHUNK, at: (place - FRONT) % CHUNK },
         }
     }
 
@@ -103,7 +103,7 @@ impl Memo {
     fn packed(&self, place: u32) -> Option<Packed> {
         let dense = match self.spot(place) {
             Spot::Dense(index) => self.dense.get(index).copied(),
-            Spot::Page { page, at } => self.pages.get(page).map(|page| page.get(at)),
+            Spot::Chunk { chunk, at } => self.chunks.get(chunk).map(|chunk| chunk.get(at)),
         };
         dense.or_else(|| self.sparse.get(&place).copied())
     }
@@ -145,29 +145,29 @@ impl Memo {
                 Some(old) => *old = packed,
                 None => drop(self.sparse.insert(place, packed)),
             },
-            Spot::Page { page, at } => {
-                let page = &mut self.pages[page];
-                self.page_bytes -= page.memory();
-                page.set(at, packed);
-                self.page_bytes += page.memory();
+            Spot::Chunk { chunk, at } => {
+                let chunk = &mut self.chunks[chunk];
+                self.chunk_bytes -= chunk.memory();
+                chunk.set(at, packed);
+                self.chunk_bytes += chunk.memory();
             }
         }
     }
 
-    /// Moves all but the first places into pages. Called once per buffer of input, when no place is
+    /// Moves all but the first places into chunks. Called once per buffer of input, when no place is
     /// [held](Memo::hold).
-    pub(crate) fn turn_pages(&mut self) {
-        let full = self.dense.len().saturating_sub(FRONT) / PAGE * PAGE;
+    pub(crate) fn pack_chunks(&mut self) {
+        let full = self.dense.len().saturating_sub(FRONT) / CHUNK * CHUNK;
         if full == 0 {
             return;
         }
-        for places in self.dense[FRONT..FRONT + full].chunks_exact(PAGE) {
-            let page = MemoPage::new(places);
-            self.page_bytes += page.memory();
-            self.pages.push(page);
+        for places in self.dense[FRONT..FRONT + full].chunks_exact(CHUNK) {
+            let chunk = MemoChunk::new(places);
+            self.chunk_bytes += chunk.memory();
+            self.chunks.push(chunk);
         }
         self.dense.drain(FRONT..FRONT + full);
-        self.paged += full;
+        self.in_chunks += full;
     }
 
     /// Puts a text where MEMOIZE does. Only after [`Memo::next_in_order`], which says whether that is
@@ -180,7 +180,7 @@ impl Memo {
     /// Puts an entry at a place that [`Memo::hold`] gave out.
     #[inline]
     pub(crate) fn fill_with_entry(&mut self, place: u32, row: u32) {
-        if let Some(held) = self.dense.get_mut(place as usize - self.paged) {
+        if let Some(held) = self.dense.get_mut(place as usize - self.in_chunks) {
             *held = Packed::entry(row);
         }
     }
@@ -200,11 +200,11 @@ impl Memo {
         Some(place)
     }
 
-    /// Forgets what lies at `place`, which [`Memo::next_in_order`] told since the last pages were
+    /// Forgets what lies at `place`, which [`Memo::next_in_order`] told since the last chunks were
     /// turned, and behind.
     #[cold]
     pub(crate) fn truncate(&mut self, place: u32) {
-        self.dense.truncate(place as usize - self.paged);
+        self.dense.truncate(place as usize - self.in_chunks);
     }
 
     /// Puts `new` at `place` if `old` is there.
@@ -217,7 +217,7 @@ impl Memo {
 
     /// Whether the places run out. There are 2³² of them.
     pub(crate) fn is_nearly_full(&self) -> bool {
-        self.dense.len() + self.paged + self.sparse.len() > (u32::MAX - NUMBERS) as usize
+        self.dense.len() + self.in_chunks + self.sparse.len() > (u32::MAX - NUMBERS) as usize
     }
 
     /// How many values have a number in the memo only.
@@ -230,8 +230,8 @@ impl Memo {
         // A map has a byte beside each of its places, of which up to an eighth is kept free.
         let map_place = (size_of::<(u32, Packed)>() + 1) * 8 / 7;
         (taken(&self.dense)
-            + taken(&self.pages)
-            + self.page_bytes
+            + taken(&self.chunks)
+            + self.chunk_bytes
             + self.sparse.capacity() * map_place
             + taken(&self.boxed)) as u64
     }
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn places_in_pages_are_found_and_can_be_filled_again() {
+    fn places_in_chunks_are_found_and_can_be_filled_again() {
         let values = |place: u32| match place % 3 {
             0 => Value::Row(Table::Entries, place / 3),
             1 => Value::Str(StrId(7)),
@@ -324,10 +324,10 @@ mod tests {
             memo.put(place, values(place));
             // As often as buffers end: anywhere.
             if place % 997 == 0 {
-                memo.turn_pages();
+                memo.pack_chunks();
             }
         }
-        assert!(memo.paged > FRONT, "{}", memo.paged);
+        assert!(memo.in_chunks > FRONT, "{}", memo.in_chunks);
         assert_eq!(memo.next(), count);
         for place in 0..count {
             assert_eq!(memo.get(place), Some(values(place)));
@@ -349,7 +349,7 @@ mod tests {
             memo.put(memo.next(), Value::Row(Table::Entries, row));
             memo.put(memo.next(), Value::Str(StrId(80)));
             if row % 1000 == 0 {
-                memo.turn_pages();
+                memo.pack_chunks();
             }
         }
         assert!(memo.memory() < 1_000_000, "{}", memo.memory());

@@ -116,9 +116,9 @@ pub use tonnage_engine::{
 pub use tonnage_events as events;
 pub use tonnage_events::{Address, Bytes, DeviceId, PoolId, StreamId};
 pub use tonnage_export as export;
+pub use tonnage_html as html;
 pub use tonnage_memory as memory;
 pub use tonnage_monitor as monitor;
-pub use tonnage_page as page;
 pub use tonnage_plan as plan;
 pub use tonnage_replay as replay;
 pub use tonnage_snapshot as snapshot;

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use thirtyfour::prelude::*;
 use tonnage_snapshot::SnapshotFile;
 
-const CONTRAST: &str = include_str!("../../page/tests/support/contrast.js");
+const CONTRAST: &str = include_str!("../../html/tests/support/contrast.js");
 
 /// What makes the page wider than the window; nothing if it is not.
 const WIDER: &str = "(() => { const root = document.documentElement; \
@@ -291,11 +291,11 @@ fn every_panel_contrasts_in_light_and_dark_and_fits_a_phone() {
     });
 }
 
-/// For whoever changes how the panels look: pictures of them under `target/pages`.
+/// For whoever changes how the panels look: pictures of them under `target/pictures`.
 #[test]
 #[ignore = "makes pictures to look at, checks nothing"]
 fn pictures() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/pages");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/pictures");
     std::fs::create_dir_all(&folder).unwrap();
     visit(both(), async |page| {
         everything(page).await;

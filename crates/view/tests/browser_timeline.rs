@@ -10,7 +10,7 @@ use serde_json::json;
 use thirtyfour::prelude::*;
 use tonnage_snapshot::SnapshotFile;
 
-const CONTRAST: &str = include_str!("../../page/tests/support/contrast.js");
+const CONTRAST: &str = include_str!("../../html/tests/support/contrast.js");
 
 /// What makes the page wider than the window; nothing if it is not.
 const WIDER: &str = "(() => { const root = document.documentElement; \
@@ -325,12 +325,12 @@ fn a_million_entries_are_moved_through_in_short_frames() {
     });
 }
 
-/// For whoever changes how the page looks: pictures under `target/pages`; with `TONNAGE_UPDATE=1` the guide's too.
+/// For whoever changes how the page looks: pictures under `target/pictures`; with `TONNAGE_UPDATE=1` the guide's too.
 #[test]
 #[ignore = "makes pictures to look at, checks nothing"]
 fn pictures() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let folder = root.join("target/pages");
+    let folder = root.join("target/pictures");
     std::fs::create_dir_all(&folder).unwrap();
     for name in ["gpt2_varlen.default.stacks", "resnet50.tight", "multistream.default"] {
         visit(vec![(name, trace(name))], async |page| {

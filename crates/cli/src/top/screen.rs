@@ -18,7 +18,7 @@ use crate::top::bars::{bars, last};
 use crate::top::text::HOW_TO_PUBLISH;
 use crate::top::view::{Row, Sort, View};
 
-/// Lines of the detail: its frame, six of figures, a title and as many call sites as a page has.
+/// Lines of the detail: its frame, six of figures, a title and as many call sites as a sheet has.
 const DETAIL: u16 = 17;
 
 /// The table keeps this much, its header included, before the detail gets anything.
@@ -398,13 +398,17 @@ mod tests {
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
     use ratatui::crossterm::event::KeyCode;
-    use tonnage::monitor::{CallSite, DeviceFigures, Level, Page, Processes, Skipped, now_us};
+    use tonnage::monitor::{
+        CallSite, DeviceFigures, FigureSheet, NowAndPeak, Processes, Skipped, now_us,
+    };
 
     use super::*;
 
     fn device(name: &str, scale: u64) -> DeviceFigures {
-        let level =
-            |now: u64, peak: u64| Level { now: (now * scale) << 20, peak: (peak * scale) << 20 };
+        let level = |now: u64, peak: u64| NowAndPeak {
+            now: (now * scale) << 20,
+            peak: (peak * scale) << 20,
+        };
         DeviceFigures {
             name: name.into(),
             total: 80 << 30,
@@ -422,7 +426,7 @@ mod tests {
         }
     }
 
-    fn pages() -> Vec<Page> {
+    fn sheets() -> Vec<FigureSheet> {
         let mut busy = device("cuda:0", 64);
         busy.limit = Some(40 << 30);
         let site = |line: &str, bytes: u64| CallSite { line: line.into(), bytes, blocks: 3 };
@@ -433,21 +437,21 @@ mod tests {
         let mut failed = device("cuda:1", 1);
         failed.ooms = 2;
         let now = now_us();
-        let page = |pid, command: &str, sampled_us, devices| Page {
+        let sheet = |pid, command: &str, sampled_us, devices| FigureSheet {
             pid,
             command: command.into(),
             sampled_us,
             devices,
         };
         vec![
-            page(4_194_303, "train --recipe gpt2 --layers 48 --batch 8", now, vec![busy, failed]),
-            page(77, "tonnage run", now.saturating_sub(9_000_000), vec![device("host:0", 2)]),
+            sheet(4_194_303, "train --recipe gpt2 --layers 48 --batch 8", now, vec![busy, failed]),
+            sheet(77, "tonnage run", now.saturating_sub(9_000_000), vec![device("host:0", 2)]),
         ]
     }
 
-    fn screen(width: u16, height: u16, pages: Vec<Page>, keys: &[KeyCode]) -> String {
+    fn screen(width: u16, height: u16, sheets: Vec<FigureSheet>, keys: &[KeyCode]) -> String {
         let mut view = View::default();
-        view.update(Processes { pages, skipped: Vec::new() });
+        view.update(Processes { sheets, skipped: Vec::new() });
         for &key in keys {
             view.key(key);
         }
@@ -469,12 +473,12 @@ mod tests {
 
     #[test]
     fn the_screen_of_80_by_24() {
-        insta::assert_snapshot!(screen(80, 24, pages(), &[]));
+        insta::assert_snapshot!(screen(80, 24, sheets(), &[]));
     }
 
     #[test]
     fn the_screen_of_40_by_24() {
-        insta::assert_snapshot!(screen(40, 24, pages(), &[KeyCode::End]));
+        insta::assert_snapshot!(screen(40, 24, sheets(), &[KeyCode::End]));
     }
 
     #[test]
@@ -484,16 +488,16 @@ mod tests {
 
     #[test]
     fn the_help_fits_into_40_columns() {
-        insta::assert_snapshot!(screen(40, 16, pages(), &[KeyCode::Char('?')]));
+        insta::assert_snapshot!(screen(40, 16, sheets(), &[KeyCode::Char('?')]));
     }
 
     #[test]
     fn no_size_is_too_small_or_too_large_to_draw() {
         for width in (1..=40).chain([60, 80, 200, 500]) {
             for height in (1..=24).chain([60, 100]) {
-                for pages in [pages(), Vec::new()] {
-                    screen(width, height, pages.clone(), &[]);
-                    screen(width, height, pages, &[KeyCode::Char('?')]);
+                for sheets in [sheets(), Vec::new()] {
+                    screen(width, height, sheets.clone(), &[]);
+                    screen(width, height, sheets, &[KeyCode::Char('?')]);
                 }
             }
         }
@@ -501,8 +505,8 @@ mod tests {
 
     #[test]
     fn the_chosen_row_stays_on_the_screen_among_many() {
-        let pages = (1..=200).map(|pid| Page { pid, ..pages()[1].clone() }).collect();
-        let text = screen(80, 24, pages, &[KeyCode::Char('G')]);
+        let sheets = (1..=200).map(|pid| FigureSheet { pid, ..sheets()[1].clone() }).collect();
+        let text = screen(80, 24, sheets, &[KeyCode::Char('G')]);
         assert!(text.contains("\n    200 host:0"), "{text}");
         assert!(text.contains("200 processes"), "{text}");
     }
@@ -511,18 +515,18 @@ mod tests {
     fn what_was_passed_over_is_told() {
         let mut view = View::default();
         let skipped = |name: &str| Skipped { path: name.into(), reason: "its checksum".into() };
-        view.update(Processes { pages: pages(), skipped: vec![skipped("/a")] });
+        view.update(Processes { sheets: sheets(), skipped: vec![skipped("/a")] });
         assert!(shown(80, 24, &mut view).contains("passed over /a: its checksum"));
-        view.update(Processes { pages: pages(), skipped: vec![skipped("/a"), skipped("/b")] });
+        view.update(Processes { sheets: sheets(), skipped: vec![skipped("/a"), skipped("/b")] });
         assert!(shown(80, 24, &mut view).contains("passed over 2 files"));
-        view.update(Processes { pages: Vec::new(), skipped: vec![skipped("/a")] });
+        view.update(Processes { sheets: Vec::new(), skipped: vec![skipped("/a")] });
         assert!(shown(80, 24, &mut view).contains("passed over /a: its checksum"));
     }
 
     #[test]
     fn without_colours_nothing_is_coloured() {
         let mut view = View::default();
-        view.update(Processes { pages: pages(), skipped: Vec::new() });
+        view.update(Processes { sheets: sheets(), skipped: Vec::new() });
         for (colours, coloured) in [(false, false), (true, true)] {
             let mut terminal = Terminal::new(TestBackend::new(80, 24)).unwrap();
             terminal.draw(|frame| draw(frame, &mut view, Style { colours })).unwrap();

@@ -62,12 +62,12 @@ pub(super) fn table(view: &View) -> String {
 }
 
 pub(super) fn json(processes: &Processes) -> String {
-    let pages = processes.pages.iter().map(|page| {
+    let sheets = processes.sheets.iter().map(|sheet| {
         json!({
-            "pid": page.pid,
-            "command": page.command,
-            "age_us": page.age_us(),
-            "devices": page.devices.iter().map(device).collect::<Vec<_>>(),
+            "pid": sheet.pid,
+            "command": sheet.command,
+            "age_us": sheet.age_us(),
+            "devices": sheet.devices.iter().map(device).collect::<Vec<_>>(),
         })
     });
     let skipped = processes
@@ -76,7 +76,7 @@ pub(super) fn json(processes: &Processes) -> String {
         .map(|it| json!({ "path": it.path.display().to_string(), "reason": it.reason }));
     json!({
         "schema": 1,
-        "processes": pages.collect::<Vec<_>>(),
+        "processes": sheets.collect::<Vec<_>>(),
         "skipped": skipped.collect::<Vec<_>>(),
     })
     .to_string()

@@ -129,17 +129,17 @@ impl View {
     pub(super) fn update(&mut self, processes: Processes) {
         let before = self.place();
         self.rows.clear();
-        for page in processes.pages {
-            let age_us = page.age_us();
+        for sheet in processes.sheets {
+            let age_us = sheet.age_us();
             let silent = (age_us > SILENT_US).then_some(age_us / 1_000_000);
             // Published by this user's processes, but of what others may have named.
-            let command = plain(&page.command).into_owned();
-            self.rows.extend(page.devices.into_iter().map(|mut device| {
+            let command = plain(&sheet.command).into_owned();
+            self.rows.extend(sheet.devices.into_iter().map(|mut device| {
                 device.name = plain(&device.name).into_owned();
                 for site in device.call_sites.iter_mut().flatten() {
                     site.line = plain(&site.line).into_owned();
                 }
-                Row { pid: page.pid, command: command.clone(), silent, device }
+                Row { pid: sheet.pid, command: command.clone(), silent, device }
             }));
         }
         self.skipped = processes.skipped;
@@ -208,26 +208,26 @@ impl View {
 
 #[cfg(test)]
 mod tests {
-    use tonnage::monitor::{Level, Page, now_us};
+    use tonnage::monitor::{FigureSheet, NowAndPeak, now_us};
 
     use super::*;
 
-    fn page(pid: u32, allocated: u64, rate: f64) -> Page {
+    fn sheet(pid: u32, allocated: u64, rate: f64) -> FigureSheet {
         let device = DeviceFigures {
             name: "host:0".into(),
-            allocated: Level { now: allocated, peak: allocated },
-            reserved: Level { now: 100 - allocated, peak: 100 },
-            requested: Level { now: allocated, peak: allocated },
+            allocated: NowAndPeak { now: allocated, peak: allocated },
+            reserved: NowAndPeak { now: 100 - allocated, peak: 100 },
+            requested: NowAndPeak { now: allocated, peak: allocated },
             allocations_per_second: rate,
             ..DeviceFigures::default()
         };
         let command = format!("job {pid}");
-        Page { pid, command, sampled_us: now_us(), devices: vec![device] }
+        FigureSheet { pid, command, sampled_us: now_us(), devices: vec![device] }
     }
 
-    fn view(pages: Vec<Page>) -> View {
+    fn view(sheets: Vec<FigureSheet>) -> View {
         let mut view = View::default();
-        view.update(Processes { pages, skipped: Vec::new() });
+        view.update(Processes { sheets, skipped: Vec::new() });
         view
     }
 
@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn s_sorts_by_the_next_column_and_comes_round() {
-        let mut view = view(vec![page(1, 10, 3.0), page(2, 30, 2.0), page(3, 20, 9.0)]);
+        let mut view = view(vec![sheet(1, 10, 3.0), sheet(2, 30, 2.0), sheet(3, 20, 9.0)]);
         let expected: [(&str, [u32; 3]); 5] = [
             ("allocated", [2, 3, 1]),
             ("reserved", [1, 3, 2]),
@@ -253,16 +253,16 @@ mod tests {
 
     #[test]
     fn the_chosen_row_stays_chosen_when_rows_move_and_the_next_one_is_when_it_goes() {
-        let mut view = view(vec![page(1, 10, 0.0), page(2, 30, 0.0), page(3, 20, 0.0)]);
+        let mut view = view(vec![sheet(1, 10, 0.0), sheet(2, 30, 0.0), sheet(3, 20, 0.0)]);
         assert_eq!(view.place(), Some(0));
         view.key(KeyCode::Char('j'));
         let chosen = |view: &View| view.place().map(|place| view.rows()[place].pid);
         assert_eq!(chosen(&view), Some(3));
-        let pages = vec![page(1, 10, 0.0), page(2, 30, 0.0), page(3, 90, 0.0)];
-        view.update(Processes { pages, skipped: Vec::new() });
+        let sheets = vec![sheet(1, 10, 0.0), sheet(2, 30, 0.0), sheet(3, 90, 0.0)];
+        view.update(Processes { sheets, skipped: Vec::new() });
         assert_eq!((chosen(&view), view.place()), (Some(3), Some(0)));
-        let pages = vec![page(1, 10, 0.0), page(2, 30, 0.0)];
-        view.update(Processes { pages, skipped: Vec::new() });
+        let sheets = vec![sheet(1, 10, 0.0), sheet(2, 30, 0.0)];
+        view.update(Processes { sheets, skipped: Vec::new() });
         assert_eq!(chosen(&view), Some(2));
         for _ in 0..5 {
             view.key(KeyCode::Down);
@@ -291,19 +291,19 @@ mod tests {
 
     #[test]
     fn a_process_that_no_longer_publishes_is_silent_and_has_no_rate() {
-        let mut page = page(1, 10, 7.0);
-        page.sampled_us = now_us().saturating_sub(5_000_000);
-        let view = view(vec![page]);
+        let mut sheet = sheet(1, 10, 7.0);
+        sheet.sampled_us = now_us().saturating_sub(5_000_000);
+        let view = view(vec![sheet]);
         assert_eq!(view.rows()[0].silent, Some(5));
         assert_eq!(view.rows()[0].rate(), "–");
     }
 
     #[test]
     fn text_of_processes_cannot_command_the_terminal() {
-        let mut page = page(1, 10, 7.0);
-        page.command = "\u{1b}[2Jevil".into();
-        page.devices[0].name = "\u{9b}0".into();
-        let view = view(vec![page]);
+        let mut sheet = sheet(1, 10, 7.0);
+        sheet.command = "\u{1b}[2Jevil".into();
+        sheet.devices[0].name = "\u{9b}0".into();
+        let view = view(vec![sheet]);
         assert_eq!(view.rows()[0].command, "\\u{1b}[2Jevil");
         assert_eq!(view.rows()[0].device.name, "\\u{9b}0");
     }

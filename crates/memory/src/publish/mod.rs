@@ -1,7 +1,7 @@
 //! Figures of devices for `tonnage top`: published when someone asks for it, read by the same user.
 //!
 //! In:  [`Device::publish`], or the environment variable `TONNAGE_PUBLISH`.
-//! Out: one page for the process, renewed ten times a second by a thread of its own.
+//! Out: one sheet for the process, renewed ten times a second by a thread of its own.
 //!
 //! The allocator does nothing for it: the thread copies figures that are there anyway. No lock is held
 //! while another is waited for: a callback of an allocator may drop a device, which takes the board's.
@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use tonnage_engine::{Context, RecordOptions};
 use tonnage_events::Action;
-use tonnage_monitor::{Page, Places, PublishError, Publisher, now_us};
+use tonnage_monitor::{FigureSheet, Places, PublishError, Publisher, now_us};
 
 use crate::device::{Device, Shared};
 use crate::publish::sample::Sampler;
@@ -60,7 +60,7 @@ impl Device {
     ///
     /// The lines that hold the memory are shown while [`record_history`](crate::Memory::record_history)
     /// is on. Without a change to a program, `TONNAGE_PUBLISH=1` in the environment publishes every
-    /// device, and `TONNAGE_PUBLISH=sites` records these lines too. The page lies in
+    /// device, and `TONNAGE_PUBLISH=sites` records these lines too. The sheet lies in
     /// `$XDG_RUNTIME_DIR`, else in `/dev/shm`, or where `TONNAGE_MONITOR_DIR` says.
     ///
     /// Allocating costs the same; a thread looks at the figures ten times a second.
@@ -117,7 +117,7 @@ impl Board {
         if taken { format!("{name}#{number}") } else { name }
     }
 
-    /// Forgets the other devices, and removes the page if none is left.
+    /// Forgets the other devices, and removes the sheet if none is left.
     fn keep(&mut self, kept: impl Fn(&Published) -> bool) {
         self.published.retain(kept);
         if self.published.is_empty() {
@@ -126,7 +126,7 @@ impl Board {
     }
 }
 
-/// A device is gone: the page is not to outlive it.
+/// A device is gone: the sheet is not to outlive it.
 pub(crate) fn forget_gone_devices() {
     board().keep(|it| it.device.strong_count() > 0);
 }
@@ -159,7 +159,7 @@ fn live_blocks_only() -> RecordOptions {
 /// What the thread does.
 fn sample_for_ever() {
     let mut samplers = HashMap::<u64, Sampler>::new();
-    let mut page = Page::of_this_process();
+    let mut sheet = FigureSheet::of_this_process();
     let mut board = board();
     loop {
         if board.published.is_empty() {
@@ -173,16 +173,16 @@ fn sample_for_ever() {
             .collect();
         drop(board);
 
-        page.sampled_us = now_us();
+        sheet.sampled_us = now_us();
         samplers.retain(|number, _| alive.iter().any(|it| it.0 == *number));
-        page.devices.clear();
+        sheet.devices.clear();
         for (number, name, device) in &alive {
             let sampler = samplers.entry(*number).or_default();
-            page.devices.push(sampler.look(name, device, page.sampled_us));
+            sheet.devices.push(sampler.look(name, device, sheet.sampled_us));
         }
         if let Some(publisher) = &mut self::board().publisher {
             // What cannot be written now can be in a moment, and no one waits for it.
-            let _ = publisher.publish(&page);
+            let _ = publisher.publish(&sheet);
         }
         // These may have become the last handles; a device that goes takes the board's lock.
         drop(alive);
@@ -204,7 +204,7 @@ mod tests {
     fn seen(places: &Places, until: impl Fn(&[DeviceFigures]) -> bool) -> Vec<DeviceFigures> {
         let begin = Instant::now();
         loop {
-            let devices = processes(places).pages.pop().map_or_else(Vec::new, |it| it.devices);
+            let devices = processes(places).sheets.pop().map_or_else(Vec::new, |it| it.devices);
             if until(&devices) {
                 return devices;
             }
@@ -213,7 +213,7 @@ mod tests {
         }
     }
 
-    // One test, since a process has one page.
+    // One test, since a process has one sheet.
     #[test]
     fn devices_show_their_figures_while_they_are_published_and_leave_nothing_behind() {
         let folder = tempfile::tempdir().unwrap();

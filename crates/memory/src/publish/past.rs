@@ -10,7 +10,7 @@ use tonnage_monitor::MOST_POINTS;
 /// How far back the rate looks.
 const WINDOW_US: u64 = 1_000_000;
 
-/// A point of the past: short enough to show steps of a job, long enough for a minute on one page.
+/// A point of the past: short enough to show steps of a job, long enough for a minute in one sheet.
 pub(super) const SPAN_US: u64 = 500_000;
 
 /// The samples of one device.

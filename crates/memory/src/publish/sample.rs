@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use tonnage_device::Device as _;
 use tonnage_engine::{LiveLine, Stat};
-use tonnage_monitor::{CallSite, DeviceFigures, Level, MOST_CALL_SITES};
+use tonnage_monitor::{CallSite, DeviceFigures, MOST_CALL_SITES, NowAndPeak};
 
 use crate::device::Shared;
 use crate::publish::past::{Past, SPAN_US};
@@ -76,8 +76,8 @@ fn call_site(LiveLine { frame, bytes, blocks }: LiveLine) -> CallSite {
     CallSite { line, bytes, blocks }
 }
 
-fn level(stat: Stat) -> Level {
-    Level { now: count(stat.current), peak: count(stat.peak) }
+fn level(stat: Stat) -> NowAndPeak {
+    NowAndPeak { now: count(stat.current), peak: count(stat.peak) }
 }
 
 /// None of these figures lies below zero.

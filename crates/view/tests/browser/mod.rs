@@ -5,10 +5,10 @@
 // Each test program uses some of it.
 #![allow(dead_code)]
 
-#[path = "../../../page/tests/support/chromium.rs"]
+#[path = "../../../html/tests/support/chromium.rs"]
 pub(crate) mod chromium;
 
-#[path = "../../../page/tests/support/hostile.rs"]
+#[path = "../../../html/tests/support/hostile.rs"]
 pub(crate) mod hostile;
 
 pub(crate) mod large;

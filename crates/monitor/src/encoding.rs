@@ -1,7 +1,7 @@
-//! A page as bytes, and back.
+//! A sheet as bytes, and back.
 //!
-//! In:  a [`Page`], or the bytes of a file that anyone may have written.
-//! Out: bytes, at most [`LONGEST_PAGE`]; or a page within the bounds of [`figures`](crate::figures), or
+//! In:  a [`FigureSheet`], or the bytes of a file that anyone may have written.
+//! Out: bytes, at most [`LONGEST_SHEET`]; or a sheet within the bounds of [`figures`](crate::figures), or
 //!      what is wrong with the bytes. Nothing is allocated for a length before it was compared with
 //!      what is there.
 //!
@@ -9,18 +9,19 @@
 //! offset  bytes
 //!      0      8  "TONNAGE" and the version of what follows, 1
 //!      8      8  checksum of everything behind it, up to the end of the figures
-//!     16      8  number of the page: 1, 2, 3 …
+//!     16      8  number of the sheet: 1, 2, 3 …
 //!     24      4  bytes of the figures
 //!     28         the figures: numbers of 8 bytes, texts as a length and UTF-8, lists as a length and
 //!                their elements, whatever may be missing behind a 0 or 1; in the order of `figures`
 //! ```
 //!
-//! Numbers have their lowest byte first. What lies behind the figures is left over from a longer page.
+//! Numbers have their lowest byte first. What lies behind the figures is left over from a longer sheet.
 
 use thiserror::Error;
 
 use crate::figures::{
-    CallSite, DeviceFigures, LONGEST_TEXT, Level, MOST_CALL_SITES, MOST_DEVICES, MOST_POINTS, Page,
+    CallSite, DeviceFigures, FigureSheet, LONGEST_TEXT, MOST_CALL_SITES, MOST_DEVICES, MOST_POINTS,
+    NowAndPeak,
 };
 
 const MAGIC: [u8; 7] = *b"TONNAGE";
@@ -29,21 +30,21 @@ const VERSION: u8 = 1;
 /// Bytes before the figures.
 const HEADER: usize = 28;
 
-/// Most bytes of a page: every list at its longest, every text too.
-pub(crate) const LONGEST_PAGE: usize = HEADER
+/// Most bytes of a sheet: every list at its longest, every text too.
+pub(crate) const LONGEST_SHEET: usize = HEADER
     + 8 * 2
     + LONGEST_TEXT
     + 16
     + MOST_DEVICES
         * (LONGEST_TEXT + 24 * 8 + MOST_POINTS * 8 + MOST_CALL_SITES * (LONGEST_TEXT + 24));
 
-/// Bytes that are no page.
+/// Bytes that are no sheet.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
-pub enum PageError {
+pub enum SheetError {
     /// It is something else.
-    #[error("it does not begin as a page does")]
-    NotAPage,
+    #[error("it does not begin as a sheet does")]
+    NotASheet,
     /// It was written by another release.
     #[error(
         "its version is {0}, and this program reads version {VERSION}: use the release that the process uses"
@@ -52,13 +53,13 @@ pub enum PageError {
     /// It is being written, or was damaged.
     #[error("its checksum is wrong: it was damaged, or is written faster than it can be read")]
     Torn,
-    /// It passes its checksum, but says what no page says.
-    #[error("its {0} lies outside of what a page can hold")]
+    /// It passes its checksum, but says what no sheet says.
+    #[error("its {0} lies outside of what a sheet can hold")]
     Figures(&'static str),
 }
 
-impl Page {
-    /// The bytes of this page as the one with this number.
+impl FigureSheet {
+    /// The bytes of this sheet as the one with this number.
     pub(crate) fn encode(&self, number: u64) -> Vec<u8> {
         let mut out = Out(vec![0; HEADER]);
         out.number(self.pid.into());
@@ -76,38 +77,38 @@ impl Page {
         bytes
     }
 
-    /// The page that these bytes are.
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, PageError> {
+    /// The sheet that these bytes are.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, SheetError> {
         let Some((header, rest)) = bytes.split_first_chunk::<HEADER>() else {
-            return Err(PageError::NotAPage);
+            return Err(SheetError::NotASheet);
         };
-        let [magic @ .., version] = header.first_chunk::<8>().ok_or(PageError::NotAPage)?;
+        let [magic @ .., version] = header.first_chunk::<8>().ok_or(SheetError::NotASheet)?;
         if *magic != MAGIC {
-            return Err(PageError::NotAPage);
+            return Err(SheetError::NotASheet);
         }
         if *version != VERSION {
-            return Err(PageError::Version(*version));
+            return Err(SheetError::Version(*version));
         }
         let mut fields = In(&header[8..]);
         let (sum, _number) = (fields.number()?, fields.number()?);
         let length = fields.take::<4>().map(|it| u32::from_le_bytes(it) as usize)?;
-        let figures = rest.get(..length).ok_or(PageError::Torn)?;
+        let figures = rest.get(..length).ok_or(SheetError::Torn)?;
         if checksum(&bytes[16..HEADER + length]) != sum {
-            return Err(PageError::Torn);
+            return Err(SheetError::Torn);
         }
         let mut fields = In(figures);
         let pid = fields.number()?;
-        let page = Self {
-            pid: pid.try_into().map_err(|_| PageError::Figures("process number"))?,
+        let sheet = Self {
+            pid: pid.try_into().map_err(|_| SheetError::Figures("process number"))?,
             command: fields.text()?,
             sampled_us: fields.number()?,
             devices: fields.list(MOST_DEVICES, In::device)?,
         };
-        if fields.0.is_empty() { Ok(page) } else { Err(PageError::Figures("length")) }
+        if fields.0.is_empty() { Ok(sheet) } else { Err(SheetError::Figures("length")) }
     }
 }
 
-/// FNV-1a, with 64 bits: a page is short, and no one is to be kept from forging one.
+/// FNV-1a, with 64 bits: a sheet is short, and no one is to be kept from forging one.
 fn checksum(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum, &byte| {
         (sum ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
@@ -164,7 +165,7 @@ impl Out {
         }
     }
 
-    fn level(&mut self, level: Level) {
+    fn level(&mut self, level: NowAndPeak) {
         self.number(level.now);
         self.number(level.peak);
     }
@@ -204,61 +205,61 @@ impl Out {
 struct In<'a>(&'a [u8]);
 
 impl In<'_> {
-    fn take<const N: usize>(&mut self) -> Result<[u8; N], PageError> {
-        let (taken, rest) = self.0.split_first_chunk().ok_or(PageError::Figures("length"))?;
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], SheetError> {
+        let (taken, rest) = self.0.split_first_chunk().ok_or(SheetError::Figures("length"))?;
         self.0 = rest;
         Ok(*taken)
     }
 
-    fn number(&mut self) -> Result<u64, PageError> {
+    fn number(&mut self) -> Result<u64, SheetError> {
         self.take().map(u64::from_le_bytes)
     }
 
-    fn length(&mut self, most: usize, what: &'static str) -> Result<usize, PageError> {
+    fn length(&mut self, most: usize, what: &'static str) -> Result<usize, SheetError> {
         let length = usize::try_from(self.number()?).unwrap_or(usize::MAX);
-        if length <= most { Ok(length) } else { Err(PageError::Figures(what)) }
+        if length <= most { Ok(length) } else { Err(SheetError::Figures(what)) }
     }
 
-    fn text(&mut self) -> Result<String, PageError> {
+    fn text(&mut self) -> Result<String, SheetError> {
         let length = self.length(LONGEST_TEXT, "text")?;
-        let (text, rest) = self.0.split_at_checked(length).ok_or(PageError::Figures("text"))?;
+        let (text, rest) = self.0.split_at_checked(length).ok_or(SheetError::Figures("text"))?;
         self.0 = rest;
-        let text = std::str::from_utf8(text).map_err(|_| PageError::Figures("text"))?;
+        let text = std::str::from_utf8(text).map_err(|_| SheetError::Figures("text"))?;
         Ok(text.to_owned())
     }
 
     fn list<T>(
         &mut self,
         most: usize,
-        mut each: impl FnMut(&mut Self) -> Result<T, PageError>,
-    ) -> Result<Vec<T>, PageError> {
+        mut each: impl FnMut(&mut Self) -> Result<T, SheetError>,
+    ) -> Result<Vec<T>, SheetError> {
         let length = self.length(most, "list")?;
         (0..length).map(|_| each(self)).collect()
     }
 
     fn optional<T>(
         &mut self,
-        value: impl FnOnce(&mut Self) -> Result<T, PageError>,
-    ) -> Result<Option<T>, PageError> {
+        value: impl FnOnce(&mut Self) -> Result<T, SheetError>,
+    ) -> Result<Option<T>, SheetError> {
         match self.number()? {
             0 => Ok(None),
             1 => value(self).map(Some),
-            _ => Err(PageError::Figures("mark of a missing figure")),
+            _ => Err(SheetError::Figures("mark of a missing figure")),
         }
     }
 
-    fn level(&mut self) -> Result<Level, PageError> {
-        Ok(Level { now: self.number()?, peak: self.number()? })
+    fn level(&mut self) -> Result<NowAndPeak, SheetError> {
+        Ok(NowAndPeak { now: self.number()?, peak: self.number()? })
     }
 
-    fn rate(&mut self) -> Result<f64, PageError> {
+    fn rate(&mut self) -> Result<f64, SheetError> {
         let rate = f64::from_bits(self.number()?);
-        if rate.is_finite() && rate >= 0.0 { Ok(rate) } else { Err(PageError::Figures("rate")) }
+        if rate.is_finite() && rate >= 0.0 { Ok(rate) } else { Err(SheetError::Figures("rate")) }
     }
 
     // The fields of an expression are evaluated in the order in which they are written, which is
     // that of `Out::device`.
-    fn device(&mut self) -> Result<DeviceFigures, PageError> {
+    fn device(&mut self) -> Result<DeviceFigures, SheetError> {
         Ok(DeviceFigures {
             name: self.text()?,
             total: self.number()?,
@@ -279,7 +280,7 @@ impl In<'_> {
         })
     }
 
-    fn call_site(&mut self) -> Result<CallSite, PageError> {
+    fn call_site(&mut self) -> Result<CallSite, SheetError> {
         Ok(CallSite { line: self.text()?, bytes: self.number()?, blocks: self.number()? })
     }
 }
@@ -288,8 +289,8 @@ impl In<'_> {
 mod tests {
     use super::*;
 
-    /// A page in which every number is another one.
-    fn page(seed: u64, devices: usize) -> Page {
+    /// A sheet in which every number is another one.
+    fn sheet(seed: u64, devices: usize) -> FigureSheet {
         let mut last = seed;
         let mut next = || {
             last += 1;
@@ -299,10 +300,10 @@ mod tests {
             name: format!("cuda:{number}"),
             total: next(),
             limit: number.is_multiple_of(2).then(&mut *next),
-            requested: Level { now: next(), peak: next() },
-            allocated: Level { now: next(), peak: next() },
-            active: Level { now: next(), peak: next() },
-            reserved: Level { now: next(), peak: next() },
+            requested: NowAndPeak { now: next(), peak: next() },
+            allocated: NowAndPeak { now: next(), peak: next() },
+            active: NowAndPeak { now: next(), peak: next() },
+            reserved: NowAndPeak { now: next(), peak: next() },
             blocks: next(),
             allocations: next(),
             frees: next(),
@@ -316,29 +317,29 @@ mod tests {
             }),
         };
         let devices = (0..devices).map(|number| device(number, &mut next)).collect();
-        Page { pid: 77, command: "train --steps 3".into(), sampled_us: next(), devices }
+        FigureSheet { pid: 77, command: "train --steps 3".into(), sampled_us: next(), devices }
     }
 
     #[test]
     fn what_goes_in_comes_out() {
         for devices in [0, 1, 2, 7, MOST_DEVICES] {
-            let page = page(1_000, devices);
-            assert_eq!(Page::decode(&page.encode(3)), Ok(page), "{devices} devices");
+            let sheet = sheet(1_000, devices);
+            assert_eq!(FigureSheet::decode(&sheet.encode(3)), Ok(sheet), "{devices} devices");
         }
     }
 
     #[test]
-    fn what_is_too_much_is_cut_and_still_a_page() {
-        let mut page = page(0, MOST_DEVICES + 3);
-        page.command = "ä".repeat(1_000);
-        let device = &mut page.devices[0];
+    fn what_is_too_much_is_cut_and_still_a_sheet() {
+        let mut sheet = sheet(0, MOST_DEVICES + 3);
+        sheet.command = "ä".repeat(1_000);
+        let device = &mut sheet.devices[0];
         device.past = vec![u64::MAX; 500];
         let line = format!("{}/train.rs:7", "ü".repeat(1_000));
         let site = CallSite { line, bytes: 1, blocks: 1 };
         device.call_sites = Some(vec![site; 50]);
-        let bytes = page.encode(1);
-        assert!(bytes.len() <= LONGEST_PAGE, "{}", bytes.len());
-        let read = Page::decode(&bytes).unwrap();
+        let bytes = sheet.encode(1);
+        assert!(bytes.len() <= LONGEST_SHEET, "{}", bytes.len());
+        let read = FigureSheet::decode(&bytes).unwrap();
         assert_eq!(read.devices.len(), MOST_DEVICES);
         assert_eq!(read.command, "ä".repeat(80));
         assert_eq!(read.devices[0].past.len(), MOST_POINTS);
@@ -348,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_page_is_within_the_bound() {
+    fn the_longest_sheet_is_within_the_bound() {
         let device = DeviceFigures {
             name: "n".repeat(LONGEST_TEXT),
             limit: Some(1),
@@ -360,16 +361,17 @@ mod tests {
             ..DeviceFigures::default()
         };
         let command = "c".repeat(LONGEST_TEXT);
-        let page = Page { command, devices: vec![device; MOST_DEVICES], ..Page::default() };
-        assert!(page.encode(1).len() <= LONGEST_PAGE);
+        let sheet =
+            FigureSheet { command, devices: vec![device; MOST_DEVICES], ..FigureSheet::default() };
+        assert!(sheet.encode(1).len() <= LONGEST_SHEET);
     }
 
     #[test]
-    fn no_mixture_of_two_pages_passes_for_a_third() {
+    fn no_mixture_of_two_sheets_passes_for_a_third() {
         for (before, after) in [(2, 2), (2, 1), (1, 2), (0, 3)] {
-            let (old, new) = (page(1, before), page(900, after));
+            let (old, new) = (sheet(1, before), sheet(900, after));
             let (mut first, second) = (old.encode(1), new.encode(2));
-            // A shorter page leaves the end of the longer one behind.
+            // A shorter sheet leaves the end of the longer one behind.
             first.resize(first.len().max(second.len()), 0);
             for cut in 0..=second.len() {
                 let mut forwards = first.clone();
@@ -377,9 +379,9 @@ mod tests {
                 let mut backwards = first.clone();
                 backwards[cut..second.len()].copy_from_slice(&second[cut..]);
                 for mixture in [forwards, backwards] {
-                    match Page::decode(&mixture) {
-                        Ok(page) => assert!(page == old || page == new, "cut at {cut}"),
-                        Err(error) => assert_eq!(error, PageError::Torn, "cut at {cut}"),
+                    match FigureSheet::decode(&mixture) {
+                        Ok(sheet) => assert!(sheet == old || sheet == new, "cut at {cut}"),
+                        Err(error) => assert_eq!(error, SheetError::Torn, "cut at {cut}"),
                     }
                 }
             }
@@ -388,19 +390,19 @@ mod tests {
 
     #[test]
     fn a_changed_byte_and_a_missing_end_are_found() {
-        let bytes = page(5, 3).encode(9);
+        let bytes = sheet(5, 3).encode(9);
         for place in 0..bytes.len() {
             let mut changed = bytes.clone();
             changed[place] ^= 0x10;
-            // The number of a page says nothing about its figures, but is covered too.
-            Page::decode(&changed).unwrap_err();
-            Page::decode(&bytes[..place]).unwrap_err();
+            // The number of a sheet says nothing about its figures, but is covered too.
+            FigureSheet::decode(&changed).unwrap_err();
+            FigureSheet::decode(&bytes[..place]).unwrap_err();
         }
     }
 
     /// Bytes with a checksum that is right.
     fn forged(figures: &[u8]) -> Vec<u8> {
-        let mut bytes = Page::default().encode(1);
+        let mut bytes = FigureSheet::default().encode(1);
         bytes.truncate(HEADER);
         bytes[24..HEADER].copy_from_slice(&u32::try_from(figures.len()).unwrap().to_le_bytes());
         bytes.extend(figures);
@@ -410,38 +412,38 @@ mod tests {
     }
 
     #[test]
-    fn figures_that_no_page_has_are_refused_though_their_checksum_is_right() {
-        let good = page(5, 4).encode(1)[HEADER..].to_vec();
-        Page::decode(&forged(&good)).unwrap();
+    fn figures_that_no_sheet_has_are_refused_though_their_checksum_is_right() {
+        let good = sheet(5, 4).encode(1)[HEADER..].to_vec();
+        FigureSheet::decode(&forged(&good)).unwrap();
         for place in (0..good.len()).step_by(4) {
             for value in [u64::MAX, 1 << 40, f64::NAN.to_bits(), f64::INFINITY.to_bits(), 200] {
                 let mut bad = good.clone();
                 let end = (place + 8).min(bad.len());
                 bad[place..end].copy_from_slice(&value.to_le_bytes()[..end - place]);
                 // Refused or not, what comes out is within bounds.
-                if let Ok(page) = Page::decode(&forged(&bad)) {
-                    assert!(page.devices.len() <= MOST_DEVICES);
-                    assert!(page.devices.iter().all(|it| it.allocations_per_second.is_finite()));
+                if let Ok(sheet) = FigureSheet::decode(&forged(&bad)) {
+                    assert!(sheet.devices.len() <= MOST_DEVICES);
+                    assert!(sheet.devices.iter().all(|it| it.allocations_per_second.is_finite()));
                 }
             }
         }
         let mut not_text = good.clone();
         not_text[16] = 0xff;
-        assert_eq!(Page::decode(&forged(&not_text)), Err(PageError::Figures("text")));
+        assert_eq!(FigureSheet::decode(&forged(&not_text)), Err(SheetError::Figures("text")));
         let mut many = good.clone();
         many[8..16].copy_from_slice(&u64::MAX.to_le_bytes());
-        assert_eq!(Page::decode(&forged(&many)), Err(PageError::Figures("text")));
+        assert_eq!(FigureSheet::decode(&forged(&many)), Err(SheetError::Figures("text")));
         let mut longer = good;
         longer.push(0);
-        assert_eq!(Page::decode(&forged(&longer)), Err(PageError::Figures("length")));
+        assert_eq!(FigureSheet::decode(&forged(&longer)), Err(SheetError::Figures("length")));
     }
 
     #[test]
     fn other_files_and_other_versions_are_told_apart() {
-        assert_eq!(Page::decode(b""), Err(PageError::NotAPage));
-        assert_eq!(Page::decode(&[0; 100]), Err(PageError::NotAPage));
-        let mut newer = Page::default().encode(1);
+        assert_eq!(FigureSheet::decode(b""), Err(SheetError::NotASheet));
+        assert_eq!(FigureSheet::decode(&[0; 100]), Err(SheetError::NotASheet));
+        let mut newer = FigureSheet::default().encode(1);
         newer[7] = 2;
-        assert_eq!(Page::decode(&newer), Err(PageError::Version(2)));
+        assert_eq!(FigureSheet::decode(&newer), Err(SheetError::Version(2)));
     }
 }

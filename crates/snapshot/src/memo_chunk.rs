@@ -6,13 +6,13 @@
 
 use crate::memo::Packed;
 
-/// Places in a page. Chosen: what a page costs beside them is little, and so is finding one in it.
-pub(crate) const PAGE: usize = 1024;
+/// Places in a chunk. Chosen: what a chunk costs beside them is little, and so is finding one in it.
+pub(crate) const CHUNK: usize = 1024;
 
-const WORDS: usize = PAGE / 64;
+const WORDS: usize = CHUNK / 64;
 
 /// Neighbouring places.
-pub(crate) struct MemoPage {
+pub(crate) struct MemoChunk {
     /// A bit for each place: whether it holds the next trace entry in order.
     in_order: Box<[u64; WORDS]>,
     /// The row of the first of these.
@@ -28,11 +28,11 @@ enum Others {
     Each(Box<[Packed]>),
 }
 
-impl MemoPage {
-    /// A page with these [`PAGE`] places.
+impl MemoChunk {
+    /// A chunk with these [`CHUNK`] places.
     pub(crate) fn new(places: &[Packed]) -> Self {
         let first_row = places.iter().find_map(|place| place.as_entry()).unwrap_or(0);
-        let mut page = Self {
+        let mut chunk = Self {
             in_order: Box::new([0; WORDS]),
             first_row,
             others: Others::Each(Box::default()),
@@ -41,20 +41,20 @@ impl MemoPage {
         let mut others = Vec::new();
         for (at, &place) in places.iter().enumerate() {
             if place.as_entry() == Some(next) {
-                page.in_order[at / 64] |= 1 << (at % 64);
+                chunk.in_order[at / 64] |= 1 << (at % 64);
                 next += 1;
             } else {
                 others.push(place);
             }
         }
-        page.others = match others.first() {
+        chunk.others = match others.first() {
             Some(&first) if others.iter().all(|&other| other == first) => Others::Same(first),
             _ => Others::Each(others.into()),
         };
-        page
+        chunk
     }
 
-    /// What lies at a place of the page.
+    /// What lies at a place of the chunk.
     pub(crate) fn get(&self, at: usize) -> Packed {
         let (word, bit) = (at / 64, at % 64);
         let before = self.in_order[..word].iter().map(|word| word.count_ones()).sum::<u32>()
@@ -68,12 +68,12 @@ impl MemoPage {
         }
     }
 
-    /// Puts something else at a place. That spreads the page out, once.
+    /// Puts something else at a place. That spreads the chunk out, once.
     pub(crate) fn set(&mut self, at: usize, value: Packed) {
         let spread = match &mut self.others {
-            Others::Each(places) if places.len() == PAGE => places,
+            Others::Each(places) if places.len() == CHUNK => places,
             _ => {
-                let places = (0..PAGE).map(|at| self.get(at)).collect();
+                let places = (0..CHUNK).map(|at| self.get(at)).collect();
                 self.in_order.fill(0);
                 self.others = Others::Each(places);
                 let Others::Each(places) = &mut self.others else { return };

@@ -1,4 +1,4 @@
-//! Pages of two recordings against the files in `testdata/pages`, and bounds on any page.
+//! Pages of two recordings against the files in `testdata/html`, and bounds on any page.
 //!
 //! `TONNAGE_UPDATE=1` writes them anew; then look at them in a browser.
 
@@ -8,7 +8,7 @@ use support::{hostile, page, recording, row, testdata};
 
 #[test]
 fn pages_are_as_they_were_looked_at() {
-    let folder = testdata().join("pages");
+    let folder = testdata().join("html");
     let update = std::env::var_os("TONNAGE_UPDATE").is_some();
     for name in ["mlp_seed.default.stacks", "mlp_seed.tight"] {
         let html = page(&recording(name));

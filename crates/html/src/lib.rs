@@ -35,7 +35,7 @@
 //! # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/traces/mlp_seed.default.pickle.zst");
 //! let file = tonnage_snapshot::open(path.as_ref())?;
 //! let report = Report::of(&file, &ReportOptions::default())?;
-//! let page = tonnage_page::report_page("mlp_seed", &report);
+//! let page = tonnage_html::report_html("mlp_seed", &report);
 //! assert!(page.starts_with("<!DOCTYPE html>"));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -73,13 +73,13 @@ use tonnage_analysis::report::{Ranks, Report};
 
 /// The page of one file's report; `file` is the name it goes by.
 #[must_use]
-pub fn report_page(file: &str, report: &Report) -> String {
+pub fn report_html(file: &str, report: &Report) -> String {
     document::document(file, &document::report(document::BRAND, file, report)).into_string()
 }
 
 /// The page of several files: how they compare, then the report of the one that is the limit.
 #[must_use]
-pub fn ranks_page(ranks: &Ranks) -> String {
+pub fn ranks_html(ranks: &Ranks) -> String {
     let title = format!("{} files", ranks.ranks.len());
     document::document(&title, &ranks::ranks(ranks)).into_string()
 }

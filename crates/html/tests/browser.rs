@@ -180,7 +180,7 @@ fn pointing_at_a_moment_says_how_much_there_was() {
 fn several_files_are_side_by_side_and_the_limit_is_reported() {
     let names = ["mlp_seed.default", "mlp_seed.tight", "multistream.default"];
     let ranks = Ranks::of(names.map(recording).into()).unwrap();
-    browse(&tonnage_page::ranks_page(&ranks), async |browser| {
+    browse(&tonnage_html::ranks_html(&ranks), async |browser| {
         let rows = browser.driver.find_all(By::Css(".ranks tbody tr")).await.unwrap();
         assert_eq!(rows.len(), 3);
         let limit = browser.driver.find(By::Css(".ranks tr.limit th")).await.unwrap();
@@ -193,11 +193,11 @@ fn several_files_are_side_by_side_and_the_limit_is_reported() {
     });
 }
 
-/// For whoever changes how the page looks: pictures of it under `target/pages`.
+/// For whoever changes how the page looks: pictures of it under `target/pictures`.
 #[test]
 #[ignore = "makes pictures to look at, checks nothing"]
 fn pictures() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/pages");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/pictures");
     std::fs::create_dir_all(&folder).unwrap();
     let mut pages = vec![("hostile".to_owned(), page(&row("hostile", &hostile::recording())))];
     for name in [
@@ -210,7 +210,7 @@ fn pictures() {
         pages.push((name.to_owned(), page(&recording(name))));
     }
     let ranks = ["mlp_seed.default", "mlp_seed.tight", "multistream.default"].map(recording);
-    pages.push(("ranks".to_owned(), tonnage_page::ranks_page(&Ranks::of(ranks.into()).unwrap())));
+    pages.push(("ranks".to_owned(), tonnage_html::ranks_html(&Ranks::of(ranks.into()).unwrap())));
     for (name, html) in pages {
         std::fs::write(folder.join(format!("{name}.html")), &html).unwrap();
         browse(&html, async |browser| {

@@ -10,8 +10,8 @@ use crate::text::{sentence, shown};
 use crate::{advice, growth, ooms, peak, timeline, verdict, waste};
 
 /// Both without `</style` or `</script`: a test says so.
-const STYLE: &str = include_str!("assets/page.css");
-const SCRIPT: &str = include_str!("assets/page.js");
+const STYLE: &str = include_str!("assets/report.css");
+const SCRIPT: &str = include_str!("assets/report.js");
 
 /// The longest title: tabs show less.
 const TITLE: usize = 120;

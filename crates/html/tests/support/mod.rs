@@ -28,5 +28,5 @@ pub(crate) fn row(name: &str, file: &SnapshotFile) -> RankRow {
 }
 
 pub(crate) fn page(row: &RankRow) -> String {
-    tonnage_page::report_page(&row.file, &row.report)
+    tonnage_html::report_html(&row.file, &row.report)
 }
