@@ -292,7 +292,7 @@ fn bad_settings_are_refused_and_touch_no_memory() {
             ("roundup_power2_divisions:3", "roundup_power2_divisions"),
             ("expandable_segments:yes", "expandable_segments"),
             ("expandable_segments", "expandable_segments"),
-            ("throw_on_cudamalloc_oom:True", "throw_on_cudamalloc_oom"),
+            ("expandable_segments_handle_type:posix_fd", "expandable_segments_handle_type"),
             (",expandable_segments:True", ","),
         ] {
             let config = Config::for_release(release);

@@ -332,8 +332,11 @@ fn v8_oversize_blocks_are_kept_whole_and_for_large_requests() {
 
 #[test]
 fn v9_a_free_segment_as_large_as_max_split_no_longer_serves_small_requests() {
-    assert!(Config::parse("max_split_size_mb:20", Release::V2_9).is_err());
-    for release in [Release::V2_10, Release::V2_11] {
+    for release in Release::ALL {
+        if !release.split_size_may_equal_large_segment() {
+            assert!(Config::parse("max_split_size_mb:20", release).is_err());
+            continue;
+        }
         let mut it = Vector::new(release, "max_split_size_mb:20");
         it.alloc("a", 5_242_880);
         it.free("a");
@@ -574,7 +577,7 @@ fn v21_expandable_mode_cuts_ordinary_cached_blocks_by_granules() {
 }
 
 #[test]
-fn v22_of_nested_diversions_the_newest_wins_and_in_2_9_the_oldest() {
+fn v22_of_nested_diversions_the_newest_wins_and_before_2_10_the_oldest() {
     each_release("", |it| {
         it.divert_to(P7);
         it.divert_to(P8);
@@ -582,7 +585,7 @@ fn v22_of_nested_diversions_the_newest_wins_and_in_2_9_the_oldest() {
         it.end(P8);
         it.alloc("b", 1_000);
         let pools = [it.segment_of("a").pool, it.segment_of("b").pool];
-        if it.release() == Release::V2_9 {
+        if it.release() < Release::V2_10 {
             assert_eq!(pools, [P7, P7]);
             it.expect([(R, 2_097_152)]);
         } else {
@@ -593,7 +596,7 @@ fn v22_of_nested_diversions_the_newest_wins_and_in_2_9_the_oldest() {
 }
 
 #[test]
-fn v23_a_spare_pool_serves_before_the_flush_in_2_11_and_after_it_before() {
+fn v23_a_spare_pool_serves_before_the_flush_from_2_11_on_and_after_it_before() {
     each_release("", |it| {
         it.divert_to(P7);
         it.alloc("a", 41_943_040);
@@ -604,7 +607,7 @@ fn v23_a_spare_pool_serves_before_the_flush_in_2_11_and_after_it_before() {
         it.free("q");
         it.fraction(0.01);
         it.alloc("r", 36_700_160);
-        if it.release() == Release::V2_11 {
+        if it.release() >= Release::V2_11 {
             it.assert_at("r", S1, 0);
             assert_eq!(it.segment_of("r").pool, P7);
             it.expect([(R, 73_400_320), (RETRIES, 0), (DEVICE_FREES, 0)]);
@@ -618,23 +621,26 @@ fn v23_a_spare_pool_serves_before_the_flush_in_2_11_and_after_it_before() {
 
 #[test]
 fn v24_the_large_segment_size_survives_a_new_settings_string() {
-    let mut it = Vector::new(Release::V2_11, "large_segment_size_mb:32");
-    it.alloc("a", 5_242_880);
-    it.expect([(R, 33_554_432)]);
-    it.alloc("b", 10_485_760);
-    it.assert_at("b", S1, 5_242_880);
-    it.engine.configure("").unwrap();
-    assert_eq!(it.engine.config().large_segment_size(), 32 * MIB);
-    it.alloc("c", 30_000_000);
-    it.assert_at("c", S2, 0);
-    it.assert_segment_size(S2, 31_457_280);
-    it.assert_blocks(
-        S2,
-        &[(30_000_128, BlockState::ActiveAllocated), (1_457_152, BlockState::Inactive)],
-    );
-    it.expect([(R, 65_011_712)]);
-    for release in [Release::V2_9, Release::V2_10] {
-        assert!(Config::parse("large_segment_size_mb:32", release).is_err(), "{release}");
+    for release in Release::ALL {
+        if !release.large_segment_configurable() {
+            assert!(Config::parse("large_segment_size_mb:32", release).is_err(), "{release}");
+            continue;
+        }
+        let mut it = Vector::new(release, "large_segment_size_mb:32");
+        it.alloc("a", 5_242_880);
+        it.expect([(R, 33_554_432)]);
+        it.alloc("b", 10_485_760);
+        it.assert_at("b", S1, 5_242_880);
+        it.engine.configure("").unwrap();
+        assert_eq!(it.engine.config().large_segment_size(), 32 * MIB);
+        it.alloc("c", 30_000_000);
+        it.assert_at("c", S2, 0);
+        it.assert_segment_size(S2, 31_457_280);
+        it.assert_blocks(
+            S2,
+            &[(30_000_128, BlockState::ActiveAllocated), (1_457_152, BlockState::Inactive)],
+        );
+        it.expect([(R, 65_011_712)]);
     }
 }
 

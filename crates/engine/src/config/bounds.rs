@@ -9,7 +9,7 @@
 
 use super::error::Problem;
 use super::key::Key;
-use super::{Backend, MIB, Release};
+use super::{Backend, MIB, Release, Reserve};
 
 /// Large segments, unless `large_segment_size_mb` says otherwise.
 pub(super) const DEFAULT_LARGE_SEGMENT_SIZE: u64 = 20 * MIB;
@@ -47,7 +47,16 @@ pub(super) fn allowed(key: Key, release: Release, large_segment_size: u64) -> St
         Key::Backend => {
             format!("`{}` or `{}`", Backend::Native, Backend::CudaMallocAsync)
         }
-        Key::ExpandableSegments
+        Key::PinnedMaxRoundThresholdMb | Key::PinnedMaxCachedSizeMb => "a whole number of MB".into(),
+        Key::ExpandableSegmentsReserve => {
+            "a positive share of the device's memory, as in `0.5`, or a size, as in `40G`".into()
+        }
+        Key::ExpandableSegmentsReserveByClass => {
+            "a list of classes with a share of the device's memory or a size each, as in `[a:0.25,b:2G]`".into()
+        }
+        Key::PinnedFreeCatchAll
+        | Key::ThrowOnCudamallocOom
+        | Key::ExpandableSegments
         | Key::PinnedUseBackgroundThreads
         | Key::ReleaseLockOnCudamalloc
         | Key::GraphCaptureRecordStreamReuse
@@ -74,6 +83,16 @@ pub(super) fn split_size(
 /// `pinned_reserve_segment_size_mb`.
 pub(super) fn pinned_reserve_segment_size(mb: u64) -> Result<u64, Problem> {
     if mb > 0 { Ok(bytes(mb)) } else { Err(Problem::OutOfRange) }
+}
+
+/// `pinned_max_round_threshold_mb` and `pinned_max_cached_size_mb`, which may be anything.
+pub(super) fn pinned_bound(mb: u64) -> Result<u64, Problem> {
+    Ok(bytes(mb))
+}
+
+/// A value of `expandable_segments_reserve` that a string can give.
+pub(super) fn reserve(value: Reserve) -> Result<Reserve, Problem> {
+    if value.is_valid() { Ok(value) } else { Err(Problem::OutOfRange) }
 }
 
 /// `garbage_collection_threshold`.
@@ -140,11 +159,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_split_bound_is_strict_in_2_9_only() {
+    fn the_split_bound_is_strict_before_2_10_only() {
         let least = |release| (0..64).find(|&mb| split_size(mb, release, 20 * MIB).is_ok());
-        assert_eq!(least(Release::V2_9), Some(21));
-        assert_eq!(least(Release::V2_10), Some(20));
-        assert_eq!(least(Release::V2_11), Some(20));
+        assert_eq!(Release::ALL.map(least), [21, 21, 20, 20, 20, 20, 20, 20].map(Some));
     }
 
     #[test]

@@ -9,7 +9,8 @@
 
 use super::error::{ConfigError, Place, Problem};
 use super::key::Key;
-use super::{Backend, Config, DIVISION_SLOTS, Release, bounds};
+use super::token::tokenise;
+use super::{Backend, Config, DIVISION_SLOTS, Release, Reserve, bounds};
 
 /// Collects settings; [`build`](Self::build) checks them.
 ///
@@ -151,6 +152,53 @@ impl ConfigBuilder {
         self
     }
 
+    /// Whether one list takes pinned blocks of every size back.
+    #[must_use]
+    pub fn pinned_free_catch_all(mut self, on: bool) -> Self {
+        self.config.pinned_free_catch_all = on;
+        self
+    }
+
+    /// Bytes above which requests for pinned memory are not rounded to powers of two. Pass `None` for no
+    /// such bound.
+    #[must_use]
+    pub fn pinned_max_round_threshold(mut self, bytes: impl Into<Option<u64>>) -> Self {
+        self.config.pinned_max_round_threshold = bytes.into();
+        self
+    }
+
+    /// Bytes above which pinned blocks are not kept for reuse. Pass `None` for no such bound.
+    #[must_use]
+    pub fn pinned_max_cached_size(mut self, bytes: impl Into<Option<u64>>) -> Self {
+        self.config.pinned_max_cached_size = bytes.into();
+        self
+    }
+
+    /// Whether requests beyond `per_process_memory_fraction` are rejected before the driver is asked.
+    #[must_use]
+    pub fn throw_on_cudamalloc_oom(mut self, on: bool) -> Self {
+        self.config.throw_on_cudamalloc_oom = on;
+        self
+    }
+
+    /// Addresses that an expandable segment reserves. Pass `None` for an eighth more than the device has.
+    #[must_use]
+    pub fn expandable_segments_reserve(mut self, reserve: impl Into<Option<Reserve>>) -> Self {
+        self.config.expandable_segments_reserve = reserve.into();
+        self
+    }
+
+    /// The same for segments of the streams that are tagged with this class.
+    #[must_use]
+    pub fn expandable_segments_reserve_of_class(
+        mut self,
+        class: impl Into<String>,
+        reserve: Reserve,
+    ) -> Self {
+        self.config.expandable_segments_reserve_by_class.insert(class.into(), reserve);
+        self
+    }
+
     /// The allocator behind the memory functions.
     #[must_use]
     pub fn backend(mut self, backend: Backend) -> Self {
@@ -193,6 +241,33 @@ impl ConfigBuilder {
             let size = config.pinned_reserve_segment_size;
             let bound = bounds::pinned_reserve_segment_size;
             check.size(Key::PinnedReserveSegmentSizeMb, size, bound)?;
+        }
+        for (key, bound) in [
+            (Key::PinnedMaxRoundThresholdMb, config.pinned_max_round_threshold),
+            (Key::PinnedMaxCachedSizeMb, config.pinned_max_cached_size),
+        ] {
+            if let Some(bytes) = bound {
+                check.size(key, bytes, bounds::pinned_bound)?;
+            }
+        }
+        for (key, on) in [
+            (Key::GraphCaptureRecordStreamReuse, config.graph_capture_record_stream_reuse),
+            (Key::PinnedFreeCatchAll, config.pinned_free_catch_all),
+            (Key::ThrowOnCudamallocOom, config.throw_on_cudamalloc_oom),
+        ] {
+            if on {
+                check.result(key, "True", Ok(()))?;
+            }
+        }
+        if let Some(reserve) = config.expandable_segments_reserve {
+            check.result(Key::ExpandableSegmentsReserve, reserve, bounds::reserve(reserve))?;
+        }
+        for (class, &reserve) in &config.expandable_segments_reserve_by_class {
+            let key = Key::ExpandableSegmentsReserveByClass;
+            let tokens = tokenise(class, release);
+            let is_one = tokens.len() == 1 && tokens[0].is(class) && class != "]";
+            let result = if is_one { bounds::reserve(reserve) } else { Err(Problem::OutOfRange) };
+            check.result(key, format_args!("{class}:{reserve}"), result)?;
         }
         config.roundup_power2_divisions = check.divisions(divisions)?;
         config.last_settings = config.to_conf_string();
@@ -260,7 +335,7 @@ mod tests {
     #[test]
     fn a_builder_makes_what_the_string_makes() {
         let built = Config::builder()
-            .release(Release::V2_11)
+            .release(Release::V2_15)
             .expandable_segments(true)
             .max_split_size(128 * MIB)
             .max_non_split_rounding(64 * MIB)
@@ -274,10 +349,16 @@ mod tests {
             .pinned_num_register_threads(8)
             .pinned_use_background_threads(true)
             .pinned_reserve_segment_size(MIB)
+            .pinned_free_catch_all(true)
+            .pinned_max_round_threshold(MIB)
+            .pinned_max_cached_size(0)
+            .throw_on_cudamalloc_oom(true)
+            .expandable_segments_reserve(Reserve::Fraction(0.5))
+            .expandable_segments_reserve_of_class("a", Reserve::Gib(1.5))
             .backend(Backend::CudaMallocAsync)
             .build()
             .unwrap();
-        assert_eq!(Config::parse(built.last_settings(), Release::V2_11), Ok(built));
+        assert_eq!(Config::parse(built.last_settings(), Release::V2_15), Ok(built));
         let defaults = Config::builder().release(Release::V2_9).build();
         assert_eq!(defaults, Ok(Config::for_release(Release::V2_9)));
     }
@@ -293,7 +374,23 @@ mod tests {
 
     #[test]
     fn the_bounds_are_the_parsers() {
-        let rows: [(ConfigBuilder, &str, &str, &str); 11] = [
+        let rows: [(ConfigBuilder, &str, &str, &str); 13] = [
+            (
+                Config::builder()
+                    .release(Release::V2_15)
+                    .expandable_segments_reserve(Reserve::Fraction(0.0)),
+                "expandable_segments_reserve",
+                "0",
+                "positive",
+            ),
+            (
+                Config::builder()
+                    .release(Release::V2_15)
+                    .expandable_segments_reserve_of_class("a b", Reserve::Gib(1.0)),
+                "expandable_segments_reserve_by_class",
+                "a b:1G",
+                "list of classes",
+            ),
             (
                 Config::builder().max_split_size(10 * MIB),
                 "max_split_size_mb",
@@ -373,11 +470,26 @@ mod tests {
 
     #[test]
     fn a_setting_of_a_later_release_is_refused() {
+        let oldest = Config::builder().release(Release::V2_8);
+        let error = oldest.graph_capture_record_stream_reuse(true).build().unwrap_err();
+        assert!(error.to_string().contains("it came with PyTorch 2.9"), "{error}");
         let builder = || Config::builder().release(Release::V2_9);
         for (builder, key) in [
             (builder().large_segment_size(32 * MIB), "large_segment_size_mb"),
             (builder().per_process_memory_fraction(0.5), "per_process_memory_fraction"),
             (builder().pinned_reserve_segment_size(MIB), "pinned_reserve_segment_size_mb"),
+            (builder().pinned_free_catch_all(true), "pinned_free_catch_all"),
+            (builder().throw_on_cudamalloc_oom(true), "throw_on_cudamalloc_oom"),
+            (builder().pinned_max_round_threshold(0), "pinned_max_round_threshold_mb"),
+            (builder().pinned_max_cached_size(MIB), "pinned_max_cached_size_mb"),
+            (
+                builder().expandable_segments_reserve(Reserve::Gib(2.0)),
+                "expandable_segments_reserve",
+            ),
+            (
+                builder().expandable_segments_reserve_of_class("a", Reserve::Fraction(0.5)),
+                "expandable_segments_reserve_by_class",
+            ),
         ] {
             let error = builder.build().unwrap_err();
             assert_eq!((error.key(), error.kind()), (key, ConfigErrorKind::RuntimeError));

@@ -51,13 +51,28 @@ impl Config {
             Key::PinnedNumRegisterThreads => (self.pinned_num_register_threads
                 != default.pinned_num_register_threads)
                 .then(|| self.pinned_num_register_threads.to_string()),
+            Key::PinnedMaxRoundThresholdMb => {
+                self.pinned_max_round_threshold.map(|bytes| self.mb(bytes))
+            }
+            Key::PinnedMaxCachedSizeMb => self.pinned_max_cached_size.map(|bytes| self.mb(bytes)),
+            Key::PinnedFreeCatchAll => flag(self.pinned_free_catch_all),
+            Key::ThrowOnCudamallocOom => flag(self.throw_on_cudamalloc_oom),
+            Key::ExpandableSegmentsReserve => {
+                self.expandable_segments_reserve.map(|reserve| reserve.to_string())
+            }
+            Key::ExpandableSegmentsReserveByClass => {
+                let classes = &self.expandable_segments_reserve_by_class;
+                let entries: Vec<_> =
+                    classes.iter().map(|(class, reserve)| format!("{class}:{reserve}")).collect();
+                (!entries.is_empty()).then(|| format!("[{}]", entries.join(",")))
+            }
             Key::PinnedReserveSegmentSizeMb => (self.pinned_reserve_segment_size
                 != default.pinned_reserve_segment_size)
                 .then(|| self.mb(self.pinned_reserve_segment_size)),
         }
     }
 
-    /// A size in MB. In 2.9, where it must fit into an `int`, a larger one can only have come from
+    /// A size in MB. Before 2.10, where it must fit into an `int`, a larger one can only have come from
     /// a negative number, and all of these make the same size.
     fn mb(&self, bytes: u64) -> String {
         let mb = bytes / MIB;
@@ -96,7 +111,7 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Backend, Release};
+    use crate::config::{Backend, Release, Reserve};
     use proptest::prelude::*;
 
     fn canonical(conf: &str, release: Release) -> String {
@@ -127,7 +142,7 @@ mod tests {
 
     #[test]
     fn lists_of_divisions_are_written_short() {
-        for (list, in_2_9, later) in [
+        for (list, before, later) in [
             ("8", "8", "8"),
             ("[1:2,4:8,16:4,64:1,>:2]", "[1:2,4:8,16:4,64:2,>:2]", "[1:2,4:8,16:4,64:1,128:2,>:2]"),
             ("[64:8,256:4]", "[64:8,256:4]", "[64:8,256:4]"),
@@ -137,9 +152,8 @@ mod tests {
             ("[16384:0,32768:4]", "[16384:0,32768:4]", "[16384:0,32768:4]"),
         ] {
             let conf = format!("roundup_power2_divisions:{list}");
-            for (release, wanted) in
-                [(Release::V2_9, in_2_9), (Release::V2_10, later), (Release::V2_11, later)]
-            {
+            for release in Release::ALL {
+                let wanted = if release < Release::V2_10 { before } else { later };
                 let wanted = format!("roundup_power2_divisions:{wanted}");
                 assert_eq!(canonical(&conf, release), wanted, "{release}: {list}");
             }
@@ -172,7 +186,7 @@ mod tests {
         let sizes = (mb(), proptest::option::of(mb()), proptest::option::of(mb()), mb());
         let numbers = (0.0_f64..1.0, 0.0_f64..=1.0, divisions(), 0_u32..8);
         let release = proptest::sample::select(&Release::ALL[..]);
-        let flags = any::<[bool; 10]>();
+        let flags = any::<[bool; 17]>();
         (release, sizes, numbers, flags).prop_filter_map(
             "within bounds",
             |(release, (large, split, rounding, reserve), (gc, fraction, slots, threads), on)| {
@@ -183,7 +197,9 @@ mod tests {
                     .roundup_power2_divisions(slots)
                     .expandable_segments(on[1])
                     .release_lock_on_cudamalloc(on[2])
-                    .graph_capture_record_stream_reuse(on[3])
+                    .graph_capture_record_stream_reuse(
+                        on[3] && release.capture_reuse_configurable(),
+                    )
                     .pinned_use_cuda_host_register(on[4])
                     .pinned_use_background_threads(on[5])
                     .pinned_num_register_threads(1 << threads)
@@ -199,6 +215,25 @@ mod tests {
                 }
                 if on[9] && release.pinned_reserve_configurable() {
                     builder = builder.pinned_reserve_segment_size(reserve);
+                }
+                if release.rejection_configurable() {
+                    builder = builder.throw_on_cudamalloc_oom(on[10]).pinned_free_catch_all(on[11]);
+                }
+                if release.pinned_bounds_configurable() {
+                    builder = builder
+                        .pinned_max_round_threshold(on[12].then_some(large))
+                        .pinned_max_cached_size(on[13].then_some(reserve));
+                }
+                if release.reserve_configurable() {
+                    builder = builder.expandable_segments_reserve(
+                        on[14].then_some(Reserve::Fraction(fraction + 0.1)),
+                    );
+                    for (class, on) in [("a", on[15]), ("b.c", on[16])] {
+                        if on {
+                            let size = Reserve::Gib(gc + 0.5);
+                            builder = builder.expandable_segments_reserve_of_class(class, size);
+                        }
+                    }
                 }
                 builder.build().ok()
             },

@@ -5,8 +5,8 @@
 //!
 //! | release | common keys from the first one set of | keys of CUDA from the first one set of |
 //! | --- | --- | --- |
-//! | 2.9 | `PYTORCH_CUDA_ALLOC_CONF` | the same |
-//! | 2.10, 2.11 | `PYTORCH_CUDA_ALLOC_CONF`, `PYTORCH_HIP_ALLOC_CONF`, `PYTORCH_ALLOC_CONF` | `PYTORCH_CUDA_ALLOC_CONF`, `PYTORCH_ALLOC_CONF` |
+//! | 2.8, 2.9 | `PYTORCH_CUDA_ALLOC_CONF` | the same |
+//! | 2.10 to 2.15 | `PYTORCH_CUDA_ALLOC_CONF`, `PYTORCH_HIP_ALLOC_CONF`, `PYTORCH_ALLOC_CONF` | `PYTORCH_CUDA_ALLOC_CONF`, `PYTORCH_ALLOC_CONF` |
 //!
 //! Values are never combined: the first variable that is set, even to nothing, is the only one
 //! read. A build for CUDA is assumed; on ROCm the HIP name is honoured for more.
@@ -78,7 +78,7 @@ mod tests {
     fn the_first_variable_set_is_the_only_one_read() {
         let (cuda, hip, generic) = (conf(100), conf(200), conf(300));
         // Which variables are set; the split size in MB and whether CUDA's key took effect, in
-        // 2.9 and later.
+        // 2.9 and before, and later.
         type Set<'a> = &'a [(&'a str, &'a str)];
         type Found = (Option<u64>, bool);
         let table: [(Set<'_>, Found, Found); 9] = [
@@ -96,10 +96,9 @@ mod tests {
             ),
             (&[(CUDA, ""), (GENERIC, &generic)], (None, false), (None, false)),
         ];
-        for (variables, in_2_9, later) in table {
-            for (release, (mb, lock)) in
-                [(Release::V2_9, in_2_9), (Release::V2_10, later), (Release::V2_11, later)]
-            {
+        for (variables, before, later) in table {
+            for release in Release::ALL {
+                let (mb, lock) = if release < Release::V2_10 { before } else { later };
                 let config = read(variables, release).unwrap();
                 let found = (
                     config.max_split_size_limit().map(|bytes| bytes / MIB),

@@ -31,8 +31,8 @@ pub struct ConfigError {
 pub enum ConfigErrorKind {
     /// `ValueError`: an unknown key or a bad value from 2.10 on, and what is no number at all.
     ValueError,
-    /// `RuntimeError`: a string that breaks off or lacks a separator, a changed backend, and in
-    /// 2.9 unknown keys and bad values too.
+    /// `RuntimeError`: a string that breaks off or lacks a separator, a changed backend, and
+    /// before 2.10 unknown keys and bad values too.
     RuntimeError,
     /// `IndexError`: a number too large for the type it is read into. The C++ exception is
     /// `std::out_of_range`, for which that is the binding's translation.
@@ -331,7 +331,6 @@ mod tests {
     fn the_exception_depends_on_the_mistake_and_the_release() {
         let rows: &[(&str, ConfigErrorKind, ConfigErrorKind)] = &[
             ("no_such_key:1", RuntimeError, ValueError),
-            ("throw_on_cudamalloc_oom:True", RuntimeError, ValueError),
             ("max_split_size_mb:10", RuntimeError, ValueError),
             ("garbage_collection_threshold:0", RuntimeError, ValueError),
             ("expandable_segments:yes", RuntimeError, ValueError),
@@ -345,10 +344,24 @@ mod tests {
             ("roundup_power2_divisions:[4:4", RuntimeError, RuntimeError),
             ("backend:native,backend:cudaMallocAsync", RuntimeError, RuntimeError),
         ];
-        for &(conf, in_2_9, later) in rows {
-            assert_eq!(refuse(conf, Release::V2_9).kind(), in_2_9, "{conf}");
-            assert_eq!(refuse(conf, Release::V2_10).kind(), later, "{conf}");
-            assert_eq!(refuse(conf, Release::V2_11).kind(), later, "{conf}");
+        for &(conf, before, later) in rows {
+            for release in Release::ALL {
+                let wanted = if release < Release::V2_10 { before } else { later };
+                assert_eq!(refuse(conf, release).kind(), wanted, "{release}: {conf}");
+            }
+        }
+        for (conf, until) in [
+            ("throw_on_cudamalloc_oom:True", Release::V2_11),
+            ("pinned_free_catch_all:True", Release::V2_11),
+            ("pinned_max_cached_size_mb:1", Release::V2_12),
+            ("expandable_segments_reserve:0.5", Release::V2_14),
+            ("expandable_segments_handle_type:posix_fd", Release::NEWEST),
+        ] {
+            let releases = Release::ALL.into_iter();
+            for release in releases.filter(|&release| Release::V2_10 <= release && release <= until)
+            {
+                assert_eq!(refuse(conf, release).kind(), ValueError, "{release}: {conf}");
+            }
         }
     }
 

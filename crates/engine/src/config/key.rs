@@ -15,6 +15,8 @@ pub(super) enum Key {
     RoundupPower2Divisions,
     ExpandableSegments,
     PinnedUseBackgroundThreads,
+    PinnedMaxRoundThresholdMb,
+    PinnedMaxCachedSizeMb,
     Backend,
     PerProcessMemoryFraction,
     ReleaseLockOnCudamalloc,
@@ -22,15 +24,15 @@ pub(super) enum Key {
     PinnedUseCudaHostRegister,
     PinnedNumRegisterThreads,
     PinnedReserveSegmentSizeMb,
+    PinnedFreeCatchAll,
+    ThrowOnCudamallocOom,
+    ExpandableSegmentsReserve,
+    ExpandableSegmentsReserveByClass,
 }
-
-/// Keys of releases that are not followed here, and where they came from: a settings string
-/// copied from newer documentation deserves more than "unknown".
-const LATER_KEYS: &[(&str, &str)] = &[("throw_on_cudamalloc_oom", "2.12")];
 
 impl Key {
     /// Every key: first the ones common to all accelerators, then those of CUDA.
-    pub(super) const ALL: [Self; 14] = [
+    pub(super) const ALL: [Self; 20] = [
         Self::LargeSegmentSizeMb,
         Self::MaxSplitSizeMb,
         Self::MaxNonSplitRoundingMb,
@@ -38,6 +40,8 @@ impl Key {
         Self::RoundupPower2Divisions,
         Self::ExpandableSegments,
         Self::PinnedUseBackgroundThreads,
+        Self::PinnedMaxRoundThresholdMb,
+        Self::PinnedMaxCachedSizeMb,
         Self::Backend,
         Self::PerProcessMemoryFraction,
         Self::ReleaseLockOnCudamalloc,
@@ -45,6 +49,10 @@ impl Key {
         Self::PinnedUseCudaHostRegister,
         Self::PinnedNumRegisterThreads,
         Self::PinnedReserveSegmentSizeMb,
+        Self::PinnedFreeCatchAll,
+        Self::ThrowOnCudamallocOom,
+        Self::ExpandableSegmentsReserve,
+        Self::ExpandableSegmentsReserveByClass,
     ];
 
     /// The key as PyTorch's documentation writes it.
@@ -64,6 +72,12 @@ impl Key {
             Self::PinnedUseCudaHostRegister => "pinned_use_cuda_host_register",
             Self::PinnedNumRegisterThreads => "pinned_num_register_threads",
             Self::PinnedReserveSegmentSizeMb => "pinned_reserve_segment_size_mb",
+            Self::PinnedMaxRoundThresholdMb => "pinned_max_round_threshold_mb",
+            Self::PinnedMaxCachedSizeMb => "pinned_max_cached_size_mb",
+            Self::PinnedFreeCatchAll => "pinned_free_catch_all",
+            Self::ThrowOnCudamallocOom => "throw_on_cudamalloc_oom",
+            Self::ExpandableSegmentsReserve => "expandable_segments_reserve",
+            Self::ExpandableSegmentsReserveByClass => "expandable_segments_reserve_by_class",
         }
     }
 
@@ -96,7 +110,25 @@ impl Key {
             Self::LargeSegmentSizeMb => release.large_segment_configurable(),
             Self::PerProcessMemoryFraction => release.memory_fraction_configurable(),
             Self::PinnedReserveSegmentSizeMb => release.pinned_reserve_configurable(),
-            _ => true,
+            Self::GraphCaptureRecordStreamReuse => release.capture_reuse_configurable(),
+            Self::PinnedFreeCatchAll => release.pinned_catch_all_configurable(),
+            Self::ThrowOnCudamallocOom => release.rejection_configurable(),
+            Self::PinnedMaxRoundThresholdMb | Self::PinnedMaxCachedSizeMb => {
+                release.pinned_bounds_configurable()
+            }
+            Self::ExpandableSegmentsReserve | Self::ExpandableSegmentsReserveByClass => {
+                release.reserve_configurable()
+            }
+            Self::MaxSplitSizeMb
+            | Self::MaxNonSplitRoundingMb
+            | Self::GarbageCollectionThreshold
+            | Self::RoundupPower2Divisions
+            | Self::ExpandableSegments
+            | Self::PinnedUseBackgroundThreads
+            | Self::Backend
+            | Self::ReleaseLockOnCudamalloc
+            | Self::PinnedUseCudaHostRegister
+            | Self::PinnedNumRegisterThreads => true,
         }
     }
 
@@ -114,18 +146,15 @@ impl Key {
                 | Self::RoundupPower2Divisions
                 | Self::ExpandableSegments
                 | Self::PinnedUseBackgroundThreads
+                | Self::PinnedMaxRoundThresholdMb
+                | Self::PinnedMaxCachedSizeMb
         )
     }
 }
 
 /// What may help someone who wrote `text`, which is no key of `release`.
 pub(super) fn hint(text: &str, release: Release) -> Option<String> {
-    let since = Release::ALL
-        .into_iter()
-        .find(|&later| Key::find(text, later).is_some())
-        .map(Release::name)
-        .or_else(|| LATER_KEYS.iter().find(|later| later.0 == text).map(|later| later.1));
-    if let Some(since) = since {
+    if let Some(since) = Release::ALL.into_iter().find(|&later| Key::find(text, later).is_some()) {
         return Some(format!("it came with PyTorch {since}"));
     }
     let lower = text.to_lowercase();
@@ -144,9 +173,9 @@ mod tests {
     #[test]
     fn no_two_keys_share_a_name() {
         for key in Key::ALL {
-            assert_eq!(Key::find(key.name(), Release::V2_11), Some(key));
+            assert_eq!(Key::find(key.name(), Release::NEWEST), Some(key));
             if let Some(alias) = key.alias() {
-                assert_eq!(Key::find(alias, Release::V2_9), Some(key));
+                assert_eq!(Key::find(alias, Release::OLDEST), Some(key));
             }
         }
     }
@@ -156,16 +185,30 @@ mod tests {
         let unknown = |release: Release| -> Vec<&str> {
             Key::ALL.iter().filter(|k| !k.exists_in(release)).map(|k| k.name()).collect()
         };
-        assert_eq!(
-            unknown(Release::V2_9),
-            [
-                "large_segment_size_mb",
-                "per_process_memory_fraction",
-                "pinned_reserve_segment_size_mb"
-            ]
-        );
-        assert_eq!(unknown(Release::V2_10), ["large_segment_size_mb"]);
-        assert!(unknown(Release::V2_11).is_empty());
+        let came_with = [
+            (Release::V2_9, &["graph_capture_record_stream_reuse"][..]),
+            (Release::V2_10, &["per_process_memory_fraction", "pinned_reserve_segment_size_mb"]),
+            (Release::V2_11, &["large_segment_size_mb"]),
+            (Release::V2_12, &["pinned_free_catch_all", "throw_on_cudamalloc_oom"]),
+            (Release::V2_13, &["pinned_max_round_threshold_mb", "pinned_max_cached_size_mb"]),
+            (
+                Release::V2_15,
+                &["expandable_segments_reserve", "expandable_segments_reserve_by_class"],
+            ),
+        ];
+        for release in Release::ALL {
+            let mut later: Vec<&str> = came_with
+                .iter()
+                .filter(|(since, _)| *since > release)
+                .flat_map(|(_, names)| names.iter().copied())
+                .collect();
+            let mut found = unknown(release);
+            later.sort_unstable();
+            found.sort_unstable();
+            assert_eq!(found, later, "{release}");
+        }
+        let never = "expandable_segments_handle_type";
+        assert!(Release::ALL.into_iter().all(|release| Key::find(never, release).is_none()));
     }
 
     #[test]
@@ -174,6 +217,7 @@ mod tests {
             assert_eq!(hint(text, release).as_deref(), wanted, "{text}");
         };
         check("throw_on_cudamalloc_oom", Release::V2_11, Some("it came with PyTorch 2.12"));
+        check("expandable_segments_reserve", Release::V2_14, Some("it came with PyTorch 2.15"));
         check("large_segment_size_mb", Release::V2_10, Some("it came with PyTorch 2.11"));
         check("per_process_memory_fraction", Release::V2_9, Some("it came with PyTorch 2.10"));
         check("max_split_size", Release::V2_11, Some("did you mean `max_split_size_mb`?"));

@@ -9,6 +9,7 @@
 //! one. Among other things it does not apply `per_process_memory_fraction`, which PyTorch does
 //! once, when a device's allocator is created.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 // 1. Which release's rules hold.
@@ -18,6 +19,7 @@ mod release;
 mod backend;
 mod key;
 mod number;
+mod reserve;
 mod token;
 
 // 3. What a value may be, and what is said when it may not.
@@ -38,7 +40,8 @@ pub use builder::{ConfigBuilder, Divisions};
 pub use environment::{from_environment, from_process_environment};
 pub use error::{ConfigError, ConfigErrorKind};
 pub use recorded::{Override, RecordedSettings};
-pub use release::{ParseReleaseError, Release};
+pub use release::{Nearest, ParseReleaseError, Release, Tie};
+pub use reserve::Reserve;
 
 use parse::Parser;
 
@@ -69,6 +72,12 @@ pub struct Config {
     pinned_num_register_threads: u64,
     pinned_use_background_threads: bool,
     pinned_reserve_segment_size: u64,
+    pinned_free_catch_all: bool,
+    pinned_max_round_threshold: Option<u64>,
+    pinned_max_cached_size: Option<u64>,
+    throw_on_cudamalloc_oom: bool,
+    expandable_segments_reserve: Option<Reserve>,
+    expandable_segments_reserve_by_class: BTreeMap<String, Reserve>,
     backend: Backend,
     last_settings: String,
 }
@@ -99,6 +108,12 @@ impl Config {
             pinned_num_register_threads: 1,
             pinned_use_background_threads: false,
             pinned_reserve_segment_size: 0,
+            pinned_free_catch_all: false,
+            pinned_max_round_threshold: None,
+            pinned_max_cached_size: None,
+            throw_on_cudamalloc_oom: false,
+            expandable_segments_reserve: None,
+            expandable_segments_reserve_by_class: BTreeMap::new(),
             backend: Backend::Native,
             last_settings: String::new(),
         }
@@ -115,7 +130,7 @@ impl Config {
     /// Parses `conf` at run time, as `torch._C._accelerator_setAllocatorSettings` does.
     ///
     /// First `max_split_size`, the divisions and the garbage collection threshold go back to
-    /// their defaults, in 2.11 `max_non_split_rounding` too; every other setting keeps its value
+    /// their defaults, from 2.11 on `max_non_split_rounding` too; every other setting keeps its value
     /// unless `conf` names it. The backend cannot change any more.
     ///
     /// After an error the settings before the mistake stay applied, the resets are done, and
@@ -236,6 +251,43 @@ impl Config {
         self.pinned_reserve_segment_size
     }
 
+    /// Whether one list takes pinned blocks of every size back.
+    #[must_use]
+    pub fn pinned_free_catch_all(&self) -> bool {
+        self.pinned_free_catch_all
+    }
+
+    /// Bytes above which requests for pinned memory are not rounded to powers of two; none = no bound.
+    #[must_use]
+    pub fn pinned_max_round_threshold(&self) -> Option<u64> {
+        self.pinned_max_round_threshold
+    }
+
+    /// Bytes above which pinned blocks are not kept for reuse; none = no bound.
+    #[must_use]
+    pub fn pinned_max_cached_size(&self) -> Option<u64> {
+        self.pinned_max_cached_size
+    }
+
+    /// Whether requests that would take more than `per_process_memory_fraction` of the device are
+    /// rejected before the driver is asked.
+    #[must_use]
+    pub fn throw_on_cudamalloc_oom(&self) -> bool {
+        self.throw_on_cudamalloc_oom
+    }
+
+    /// Addresses that an expandable segment reserves, if not an eighth more than the device has.
+    #[must_use]
+    pub fn expandable_segments_reserve(&self) -> Option<Reserve> {
+        self.expandable_segments_reserve
+    }
+
+    /// The same for segments of streams that are tagged with a class.
+    #[must_use]
+    pub fn expandable_segments_reserve_by_class(&self) -> &BTreeMap<String, Reserve> {
+        &self.expandable_segments_reserve_by_class
+    }
+
     /// The allocator behind the memory functions.
     #[must_use]
     pub fn backend(&self) -> Backend {
@@ -284,9 +336,14 @@ mod tests {
             assert!(!config.graph_capture_record_stream_reuse());
             assert!(!config.pinned_use_cuda_host_register());
             assert!(!config.pinned_use_background_threads());
+            assert!(!config.pinned_free_catch_all() && !config.throw_on_cudamalloc_oom());
+            assert_eq!(config.pinned_max_round_threshold(), None);
+            assert_eq!(config.pinned_max_cached_size(), None);
+            assert_eq!(config.expandable_segments_reserve(), None);
+            assert!(config.expandable_segments_reserve_by_class().is_empty());
             assert_eq!(Config::parse("", release), Ok(config));
         }
-        assert_eq!(Config::default(), Config::for_release(Release::V2_11));
+        assert_eq!(Config::default(), Config::for_release(Release::default()));
     }
 
     #[test]

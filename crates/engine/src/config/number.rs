@@ -51,6 +51,17 @@ pub(super) fn double(text: &str) -> Result<f64, Problem> {
     Ok(if negative { -magnitude } else { magnitude })
 }
 
+/// A decimal number that is all of the text, without the white space and the remarks that C allows
+/// around one. Too large, it is infinite.
+pub(super) fn whole_decimal(text: &str) -> Option<f64> {
+    let (negative, rest) = sign(text);
+    let of_digits =
+        rest.bytes().all(|b| matches!(b, b'0'..=b'9' | b'.' | b'e' | b'E' | b'+' | b'-'));
+    let magnitude: f64 =
+        rest.parse().ok().filter(|_| of_digits && !rest.starts_with(['+', '-']))?;
+    Some(if negative { -magnitude } else { magnitude })
+}
+
 /// Infinity and not-a-number are numbers to C; every bound then refuses them.
 fn special(text: &str) -> Option<f64> {
     let begins =

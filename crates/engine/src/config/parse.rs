@@ -4,19 +4,21 @@
 //! Out: the `Config` changed in place; or an error, and then whatever came before the mistake
 //!      stays applied.
 //!
-//! Note \[Two parsers\]. In 2.9 one parser reads all keys from left to right. From 2.10 on the
+//! Note \[Two parsers\]. Before 2.10 one parser reads all keys from left to right. From 2.10 on the
 //! parser common to all accelerators walks the whole string first and skips what belongs to CUDA;
 //! then CUDA's parser walks it again and skips the rest. Both refuse unknown keys. So a mistake in
-//! a common key at the end of the string keeps a CUDA key at its beginning from being applied. In
-//! 2.11 one more walk precedes them, which looks for `large_segment_size_mb` alone because the
+//! a common key at the end of the string keeps a CUDA key at its beginning from being applied. From
+//! 2.11 on one more walk precedes them, which looks for `large_segment_size_mb` alone because the
 //! bounds of other keys depend on it.
 //!
 //! Bounds are in [`bounds`], the defaults in [`Config`]; nothing here knows a number.
 
+use std::collections::BTreeMap;
+
 use super::error::{ConfigError, Place, Problem};
 use super::key::Key;
 use super::token::{Token, tokenise};
-use super::{Backend, Config, DIVISION_SLOTS, Release, bounds, number};
+use super::{Backend, Config, DIVISION_SLOTS, Release, Reserve, bounds, number};
 
 /// Which parser reads: see Note \[Two parsers\].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,6 +151,22 @@ impl<'a> Walk<'a> {
                 self.config.pinned_num_register_threads =
                     self.size(key, bounds::register_threads)?;
             }
+            Key::PinnedMaxRoundThresholdMb => {
+                self.config.pinned_max_round_threshold =
+                    Some(self.size(key, bounds::pinned_bound)?);
+            }
+            Key::PinnedMaxCachedSizeMb => {
+                self.config.pinned_max_cached_size = Some(self.size(key, bounds::pinned_bound)?);
+            }
+            Key::ExpandableSegmentsReserve => {
+                // What is no such value is passed over: PyTorch warns of it and keeps what it had.
+                if let Some(reserve) = Reserve::read(&self.value(key)?.text) {
+                    self.config.expandable_segments_reserve = Some(reserve);
+                }
+            }
+            Key::ExpandableSegmentsReserveByClass => self.reserve_by_class()?,
+            Key::PinnedFreeCatchAll => self.config.pinned_free_catch_all = self.boolean(key)?,
+            Key::ThrowOnCudamallocOom => self.config.throw_on_cudamalloc_oom = self.boolean(key)?,
             Key::GarbageCollectionThreshold => {
                 self.config.garbage_collection_threshold =
                     self.fraction(key, bounds::garbage_collection_threshold)?;
@@ -262,17 +280,39 @@ impl<'a> Walk<'a> {
                 last_slot = Some(slot);
             }
             match self.tokens.get(self.next) {
-                // 2.9 reads past the end of its tokens here; what that gives is undefined.
+                // Before 2.10 PyTorch reads past the end of its tokens here; what that gives is undefined.
                 None => return Err(self.missing(key, Problem::UnclosedList)),
                 Some(token) if token.is("]") => {}
                 Some(_) => self.separator(key, ',')?,
             }
         }
-        // 2.9 does not ask for the bracket after `[` or a comma, so both may end its string.
+        // Before 2.10 no bracket is asked for after `[` or a comma, so both may end the string.
         if self.config.release.separators_enforced() {
             return Ok(());
         }
         Err(self.missing(key, Problem::UnclosedList))
+    }
+
+    /// A list of `class:value`, which replaces the one before once it is read to its end.
+    fn reserve_by_class(&mut self) -> Result<(), ConfigError> {
+        let key = Key::ExpandableSegmentsReserveByClass;
+        // Any token does for the brackets and the colon, as in every list.
+        self.value(key)?;
+        let mut by_class = BTreeMap::new();
+        loop {
+            let class = self.take().ok_or_else(|| self.missing(key, Problem::UnclosedList))?;
+            if class.is("]") {
+                self.config.expandable_segments_reserve_by_class = by_class;
+                return Ok(());
+            }
+            self.separator(key, ':')?;
+            if let Some(reserve) = Reserve::read(&self.value(key)?.text) {
+                by_class.insert(class.text.clone(), reserve);
+            }
+            if self.tokens.get(self.next).is_some_and(|token| token.is(",")) {
+                self.next += 1;
+            }
+        }
     }
 
     fn value(&mut self, key: Key) -> Result<&'a Token, ConfigError> {

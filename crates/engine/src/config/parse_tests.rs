@@ -10,6 +10,11 @@ fn parse(conf: &str, release: Release) -> Config {
     Config::parse(conf, release).unwrap_or_else(|error| panic!("{release}: {conf:?}: {error}"))
 }
 
+/// Releases with two parsers, which mind less and reset more.
+fn later() -> impl Iterator<Item = Release> {
+    Release::ALL.into_iter().filter(|release| release.two_parsers())
+}
+
 fn slots(list: &str, release: Release) -> [u64; DIVISION_SLOTS] {
     *parse(&format!("roundup_power2_divisions:{list}"), release).roundup_power2_divisions()
 }
@@ -38,10 +43,11 @@ fn lists_of_divisions_give_the_check_values() {
             [8, 2, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1],
         ),
     ];
-    for (list, in_2_9, later) in rows {
-        assert_eq!(slots(list, Release::V2_9), in_2_9, "{list}");
-        assert_eq!(slots(list, Release::V2_10), later, "{list}");
-        assert_eq!(slots(list, Release::V2_11), later, "{list}");
+    for (list, before, later) in rows {
+        for release in Release::ALL {
+            let wanted = if release < Release::V2_10 { before } else { later };
+            assert_eq!(slots(list, release), wanted, "{release}: {list}");
+        }
     }
 }
 
@@ -64,8 +70,11 @@ fn every_key_sets_its_own_setting() {
         pinned_use_background_threads:True,backend:cudaMallocAsync,\
         per_process_memory_fraction:0.25,release_lock_on_cudamalloc:True,\
         graph_capture_record_stream_reuse:True,pinned_use_cuda_host_register:True,\
-        pinned_num_register_threads:8,pinned_reserve_segment_size_mb:512";
-    let config = parse(conf, Release::V2_11);
+        pinned_num_register_threads:8,pinned_reserve_segment_size_mb:512,\
+        pinned_free_catch_all:True,throw_on_cudamalloc_oom:True,pinned_max_round_threshold_mb:5,\
+        pinned_max_cached_size_mb:7,expandable_segments_reserve:0.5,\
+        expandable_segments_reserve_by_class:[a:0.25,b:2G]";
+    let config = parse(conf, Release::NEWEST);
     assert_eq!(config.large_segment_size(), 32 * MIB);
     assert_eq!(config.max_split_size(), 40 * MIB);
     assert_eq!(config.max_non_split_rounding(), 48 * MIB);
@@ -78,7 +87,75 @@ fn every_key_sets_its_own_setting() {
     assert!(config.expandable_segments() && config.pinned_use_background_threads());
     assert!(config.release_lock_on_cudamalloc() && config.pinned_use_cuda_host_register());
     assert!(config.graph_capture_record_stream_reuse());
+    assert!(config.pinned_free_catch_all() && config.throw_on_cudamalloc_oom());
+    assert_eq!(config.pinned_max_round_threshold(), Some(5 * MIB));
+    assert_eq!(config.pinned_max_cached_size(), Some(7 * MIB));
+    assert_eq!(config.expandable_segments_reserve(), Some(Reserve::Fraction(0.5)));
+    assert_eq!(by_class(&config), "a:0.25 b:2G");
     assert_eq!(config.last_settings(), conf);
+}
+
+fn by_class(config: &Config) -> String {
+    let classes = config.expandable_segments_reserve_by_class().iter();
+    classes.map(|(class, reserve)| format!("{class}:{reserve}")).collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn settings_of_2_12_and_later_survive_other_strings() {
+    let conf = "pinned_free_catch_all:True,throw_on_cudamalloc_oom:True,\
+        pinned_max_round_threshold_mb:0,pinned_max_cached_size_mb:-1,\
+        expandable_segments_reserve:2g,expandable_segments_reserve_by_class:[a:.5]";
+    let mut config = parse(conf, Release::V2_15);
+    config.apply("").unwrap();
+    assert!(config.pinned_free_catch_all() && config.throw_on_cudamalloc_oom());
+    assert_eq!(config.pinned_max_round_threshold(), Some(0));
+    assert_eq!(config.pinned_max_cached_size(), Some(0xffff_ffff_fff0_0000));
+    assert_eq!(config.expandable_segments_reserve(), Some(Reserve::Gib(2.0)));
+    assert_eq!(by_class(&config), "a:0.5");
+}
+
+#[test]
+fn a_reserve_that_is_none_is_passed_over() {
+    let mut config = parse("expandable_segments_reserve:0.5", Release::V2_15);
+    for value in ["0", "-1", "x", "0.25x", "nan", "inf", "G", "2GG", "0x1p-2", "1e400"] {
+        config.apply(&format!("expandable_segments_reserve:{value}")).unwrap();
+        assert_eq!(config.expandable_segments_reserve(), Some(Reserve::Fraction(0.5)), "{value}");
+    }
+    for conf in ["expandable_segments_reserve", "expandable_segments_reserve:"] {
+        assert_eq!(config.apply(conf).unwrap_err().kind(), ConfigErrorKind::RuntimeError);
+    }
+    // The bracket is a value like others, and what follows it is then no key.
+    let error = config.apply("expandable_segments_reserve:[a:0.25]").unwrap_err();
+    assert_eq!((error.key(), error.kind()), (":", ConfigErrorKind::ValueError));
+}
+
+/// What 2.15.0 makes of these lists, one after the other.
+#[test]
+fn a_list_of_reserves_replaces_the_one_before_it() {
+    let mut config = Config::for_release(Release::V2_15);
+    for (list, wanted) in [
+        ("[a:0.25,b:2G]", Ok("a:0.25 b:2G")),
+        ("[a:x,b:0.5]", Ok("b:0.5")),
+        ("[b:1G]", Ok("b:1G")),
+        ("[]", Ok("")),
+        ("[a:0.1,]", Ok("a:0.1")),
+        ("[a,0.2]", Ok("a:0.2")),
+        ("[a:0.1,a:0.2]", Ok("a:0.2")),
+        ("[a:[,b:0.3]", Ok("b:0.3")),
+        ("[a:0.25", Err("b:0.3")),
+        ("0.25", Err("b:0.3")),
+        ("[a]", Err("b:0.3")),
+        ("[:0.2]", Err("b:0.3")),
+        ("[a:0.1:b:0.2]", Err("b:0.3")),
+        ("[a:0.1,,b:0.3]", Err("b:0.3")),
+        ("", Err("b:0.3")),
+    ] {
+        let result = config.apply(&format!("expandable_segments_reserve_by_class:{list}"));
+        let (Ok(kept) | Err(kept)) = wanted;
+        assert_eq!(by_class(&config), kept, "{list}");
+        let kind = result.map_err(|error| error.kind());
+        assert_eq!(kind, wanted.map(drop).map_err(|_| ConfigErrorKind::RuntimeError), "{list}");
+    }
 }
 
 #[test]
@@ -102,7 +179,7 @@ fn a_trailing_comma_is_fine_and_a_leading_one_is_an_unknown_key() {
 }
 
 #[test]
-fn separators_are_enforced_in_2_9_only() {
+fn separators_are_enforced_before_2_10_only() {
     let confs = [
         "expandable_segments,True",
         "expandable_segments[True",
@@ -114,14 +191,14 @@ fn separators_are_enforced_in_2_9_only() {
         let error = Config::parse(conf, Release::V2_9).unwrap_err();
         assert_eq!(error.kind(), ConfigErrorKind::RuntimeError, "{conf}");
         assert!(error.to_string().contains("belongs here"), "{error}");
-        for release in [Release::V2_10, Release::V2_11] {
+        for release in later() {
             assert!(parse(conf, release).expandable_segments(), "{conf}");
         }
     }
 }
 
 #[test]
-fn a_tab_breaks_a_word_in_2_9_only() {
+fn a_tab_breaks_a_word_before_2_10_only() {
     let conf = "max_split_size_mb\t:40,\nexpandable_segments:True";
     assert!(Config::parse(conf, Release::V2_9).is_err());
     assert!(parse(conf, Release::V2_10).expandable_segments());
@@ -146,7 +223,7 @@ fn numbers_are_read_up_to_the_first_other_character() {
 #[test]
 fn huge_sizes_saturate_and_negative_ones_are_huge() {
     let largest = 0xffff_ffff_fff0_0000;
-    for release in [Release::V2_10, Release::V2_11] {
+    for release in later() {
         for mb in ["17592186044415", "17592186044416", "18446744073709551615", "-1"] {
             assert_eq!(
                 parse(&format!("max_split_size_mb:{mb}"), release).max_split_size(),
@@ -163,12 +240,12 @@ fn huge_sizes_saturate_and_negative_ones_are_huge() {
 }
 
 #[test]
-fn a_split_size_of_20_is_too_small_in_2_9_only() {
+fn a_split_size_of_20_is_too_small_before_2_10_only() {
     for key in ["max_split_size_mb", "max_non_split_rounding_mb"] {
         let message = Config::parse(&format!("{key}:20"), Release::V2_9).unwrap_err().to_string();
         assert!(message.contains("more than 20"), "{message}");
         assert!(Config::parse(&format!("{key}:21"), Release::V2_9).is_ok());
-        for release in [Release::V2_10, Release::V2_11] {
+        for release in later() {
             assert!(Config::parse(&format!("{key}:20"), release).is_ok());
             assert!(Config::parse(&format!("{key}:19"), release).is_err());
         }
@@ -200,13 +277,13 @@ fn parsing_again_resets_what_the_release_resets() {
         max_non_split_rounding_mb:64,expandable_segments:True,release_lock_on_cudamalloc:True,\
         graph_capture_record_stream_reuse:True,pinned_use_cuda_host_register:True,\
         pinned_num_register_threads:8,pinned_use_background_threads:True";
-    for release in Release::ALL {
+    for release in Release::ALL.into_iter().filter(|release| release.capture_reuse_configurable()) {
         let mut config = parse(conf, release);
         config.apply("").unwrap();
         assert_eq!(config.max_split_size_limit(), None);
         assert_eq!(config.garbage_collection_threshold(), 0.0);
         assert_eq!(config.roundup_power2_divisions(), &[0; 16]);
-        let kept = if release == Release::V2_11 { 20 } else { 64 };
+        let kept = if release >= Release::V2_11 { 20 } else { 64 };
         assert_eq!(config.max_non_split_rounding(), kept * MIB, "{release}");
         assert!(config.expandable_segments() && config.release_lock_on_cudamalloc());
         assert!(config.graph_capture_record_stream_reuse());
@@ -245,10 +322,10 @@ fn a_bad_common_key_keeps_earlier_cuda_keys_out_from_2_10_on() {
     for release in Release::ALL {
         let mut config = Config::for_release(release);
         config.apply(conf).unwrap_err();
-        assert_eq!(config.release_lock_on_cudamalloc(), release == Release::V2_9);
+        assert_eq!(config.release_lock_on_cudamalloc(), release < Release::V2_10);
         let mut config = Config::for_release(release);
         config.apply("backend:no,max_split_size_mb:50").unwrap_err();
-        assert_eq!(config.max_split_size_limit().is_some(), release != Release::V2_9);
+        assert_eq!(config.max_split_size_limit().is_some(), release >= Release::V2_10);
     }
 }
 
@@ -312,6 +389,8 @@ pub(in super::super) fn settings() -> impl Strategy<Value = String> {
         "é",
         "throw_on_cudamalloc_oom",
         "[64:8,256:4,>:1]",
+        "[a:0.25,b:2G]",
+        "2G",
         "18446744073709551616",
         "9223372036854775808",
     ];

@@ -3,8 +3,7 @@
 //! In:  a version as people and `torch.__version__` write it.
 //! Out: a [`Release`], with one question per difference between the releases.
 //!
-//! No other file compares release numbers: it asks here, so the table of differences (section 26
-//! of the specification) can be read, and extended, in one place.
+//! No other file compares release numbers: it asks here, so the table of differences can be read, and extended, in one place.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,8 +11,12 @@ use std::str::FromStr;
 use thiserror::Error;
 
 /// A PyTorch release whose allocator is followed to the letter.
+///
+/// Patch releases share their allocator: 2.12.0 and 2.12.1, 2.14.0 and 2.14.1 were compared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Release {
+    /// 2.8, checked against 2.8.0.
+    V2_8,
     /// 2.9, checked against 2.9.1.
     V2_9,
     /// 2.10, checked against 2.10.0.
@@ -21,30 +24,129 @@ pub enum Release {
     /// 2.11, checked against 2.11.0.
     #[default]
     V2_11,
+    /// 2.12, checked against 2.12.1.
+    V2_12,
+    /// 2.13, checked against 2.13.0.
+    V2_13,
+    /// 2.14, checked against 2.14.1.
+    V2_14,
+    /// 2.15, checked against 2.15.0.
+    V2_15,
+}
+
+/// Which of two free blocks of one stream and size serves first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tie {
+    /// The one at the lower address.
+    Address,
+    /// The one made first. A split makes its front part anew; what remains keeps its place in the
+    /// order, and so does a block that absorbs others.
+    Block,
+    /// The one of the older segment; within a segment, the one at the lower address.
+    Segment,
 }
 
 /// A version that is not one of the releases followed here.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error(
-    "`{text}` is not a PyTorch release that is followed here: write 2.9, 2.10 or 2.11 \
-     (2.9.1 and 2.11.0+cu130 will do too)"
-)]
-pub struct ParseReleaseError {
-    text: String,
+pub enum ParseReleaseError {
+    /// Not a version of PyTorch.
+    #[error(
+        "`{0}` is not a version of PyTorch: write a release from {oldest} to {newest} \
+         ({oldest}.0 and {newest}.0+cu130 will do too)",
+        oldest = Release::OLDEST,
+        newest = Release::NEWEST
+    )]
+    NotAVersion(String),
+    /// A version older than the oldest release followed here.
+    #[error(
+        "PyTorch {0} is not followed here, the oldest release that is, is {oldest}: its rules may differ in \
+         every point, so none are taken for it. Releases from {oldest} to {newest} can be asked for",
+        oldest = Release::OLDEST,
+        newest = Release::NEWEST
+    )]
+    TooOld(String),
+    /// A version newer than the newest release followed here.
+    #[error(
+        "PyTorch {0} is newer than {newest}, the newest release followed here",
+        newest = Release::NEWEST
+    )]
+    TooNew(String),
+}
+
+/// The release whose rules are nearest to those of some version of PyTorch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Nearest {
+    /// The release followed.
+    pub release: Release,
+    /// The version that was asked for, if it is newer than any release followed here.
+    unknown: Option<String>,
+}
+
+impl Nearest {
+    /// What to tell whoever asked for a version that is not known yet; none for the releases that are.
+    #[must_use]
+    pub fn note(&self) -> Option<String> {
+        let version = self.unknown.as_ref()?;
+        let newest = self.release;
+        Some(format!(
+            "PyTorch {version} is newer than {newest}, the newest release followed here: the rules of {newest} \
+             are taken, and may differ from its own"
+        ))
+    }
+}
+
+/// Reads what [`Release`] reads, and later versions too.
+impl FromStr for Nearest {
+    type Err = ParseReleaseError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.parse() {
+            Ok(release) => Ok(Self { release, unknown: None }),
+            Err(ParseReleaseError::TooNew(version)) => {
+                Ok(Self { release: Release::NEWEST, unknown: Some(version) })
+            }
+            Err(error) => Err(error),
+        }
+    }
 }
 
 impl Release {
     /// Every release, oldest first.
-    pub const ALL: [Self; 3] = [Self::V2_9, Self::V2_10, Self::V2_11];
+    pub const ALL: [Self; 8] = [
+        Self::V2_8,
+        Self::V2_9,
+        Self::V2_10,
+        Self::V2_11,
+        Self::V2_12,
+        Self::V2_13,
+        Self::V2_14,
+        Self::V2_15,
+    ];
+
+    /// The oldest release followed.
+    pub const OLDEST: Self = Self::V2_8;
+
+    /// The newest release followed.
+    pub const NEWEST: Self = Self::V2_15;
 
     /// The major and minor number, as in `2.11`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
+            Self::V2_8 => "2.8",
             Self::V2_9 => "2.9",
             Self::V2_10 => "2.10",
             Self::V2_11 => "2.11",
+            Self::V2_12 => "2.12",
+            Self::V2_13 => "2.13",
+            Self::V2_14 => "2.14",
+            Self::V2_15 => "2.15",
         }
+    }
+
+    /// The minor number of 2.x.
+    fn minor(self) -> u64 {
+        8 + self as u64
     }
 
     // How requests are served.
@@ -54,6 +156,23 @@ impl Release {
     #[must_use]
     pub fn newest_diversion_wins(self) -> bool {
         self >= Self::V2_10
+    }
+
+    /// Which of several free blocks of one stream and size serves first.
+    #[must_use]
+    pub fn tie(self) -> Tie {
+        match self {
+            Self::V2_8 | Self::V2_9 | Self::V2_10 | Self::V2_11 => Tie::Address,
+            Self::V2_12 => Tie::Block,
+            Self::V2_13 | Self::V2_14 | Self::V2_15 => Tie::Segment,
+        }
+    }
+
+    /// An open pool scope counts as a graph capture: no events are polled, frees that wait for other
+    /// streams are deferred, nothing is flushed. From 2.13 on only a capture that was begun as one does.
+    #[must_use]
+    pub fn pool_scope_is_capture(self) -> bool {
+        self < Self::V2_13
     }
 
     /// Pools marked `use_on_oom` are tried before any cache is given back; before 2.11 they come
@@ -73,6 +192,12 @@ impl Release {
     #[must_use]
     pub fn no_split_pools(self) -> bool {
         self >= Self::V2_10
+    }
+
+    /// A pool loses its `no_split` mark with its last use; before 2.14 the mark outlives it.
+    #[must_use]
+    pub fn released_pool_loses_no_split(self) -> bool {
+        self >= Self::V2_14
     }
 
     /// Restoring a checkpoint accepts an expandable segment that has grown since.
@@ -101,6 +226,37 @@ impl Release {
         self >= Self::V2_10
     }
 
+    /// `graph_capture_record_stream_reuse` is a setting.
+    #[must_use]
+    pub fn capture_reuse_configurable(self) -> bool {
+        self >= Self::V2_9
+    }
+
+    /// `throw_on_cudamalloc_oom` is a setting, and rejected requests are counted
+    /// (`num_oom_rejections`).
+    #[must_use]
+    pub fn rejection_configurable(self) -> bool {
+        self >= Self::V2_12
+    }
+
+    /// `pinned_free_catch_all` is a setting.
+    #[must_use]
+    pub fn pinned_catch_all_configurable(self) -> bool {
+        self >= Self::V2_12
+    }
+
+    /// `pinned_max_round_threshold_mb` and `pinned_max_cached_size_mb` are settings.
+    #[must_use]
+    pub fn pinned_bounds_configurable(self) -> bool {
+        self >= Self::V2_13
+    }
+
+    /// `expandable_segments_reserve` and `expandable_segments_reserve_by_class` are settings.
+    #[must_use]
+    pub fn reserve_configurable(self) -> bool {
+        self >= Self::V2_15
+    }
+
     /// `PYTORCH_ALLOC_CONF`, the variable without a vendor's name, is read.
     #[must_use]
     pub fn generic_variable_honoured(self) -> bool {
@@ -108,13 +264,13 @@ impl Release {
     }
 
     /// `max_split_size_mb` and `max_non_split_rounding_mb` may equal the large segment size;
-    /// in 2.9 they must exceed it.
+    /// before 2.10 they must exceed it.
     #[must_use]
     pub fn split_size_may_equal_large_segment(self) -> bool {
         self >= Self::V2_10
     }
 
-    /// In a list of divisions `>` fills from the slot after the last key; in 2.9 from the last
+    /// In a list of divisions `>` fills from the slot after the last key; before 2.10 from the last
     /// key's own slot, overwriting it.
     #[must_use]
     pub fn division_tail_starts_after_last_key(self) -> bool {
@@ -132,16 +288,16 @@ impl Release {
     /// A wrong separator is an error; from 2.10 on any token does in its place.
     #[must_use]
     pub fn separators_enforced(self) -> bool {
-        self == Self::V2_9
+        self < Self::V2_10
     }
 
-    /// A bad setting raises Python's `ValueError`; in 2.9 a `RuntimeError`.
+    /// A bad setting raises Python's `ValueError`; before 2.10 a `RuntimeError`.
     #[must_use]
     pub fn bad_setting_is_value_error(self) -> bool {
         self >= Self::V2_10
     }
 
-    /// Every kind of white space is dropped; in 2.9 only the space itself, so that a tab becomes
+    /// Every kind of white space is dropped; before 2.10 only the space itself, so that a tab becomes
     /// part of the word it touches.
     #[must_use]
     pub fn drops_all_white_space(self) -> bool {
@@ -149,7 +305,7 @@ impl Release {
     }
 
     /// The keys common to all accelerators are read by one parser and those of CUDA by a second
-    /// one, which starts when the first has finished; in 2.9 one parser reads all.
+    /// one, which starts when the first has finished; before 2.10 one parser reads all.
     #[must_use]
     pub fn two_parsers(self) -> bool {
         self >= Self::V2_10
@@ -158,7 +314,21 @@ impl Release {
     /// Whole numbers are read as a C `int`; from 2.10 on as an `unsigned long long`.
     #[must_use]
     pub fn reads_numbers_as_int(self) -> bool {
-        self == Self::V2_9
+        self < Self::V2_10
+    }
+
+    // What the figures contain.
+
+    /// `memory_stats` has `num_oom_rejections`.
+    #[must_use]
+    pub fn stats_have_rejections(self) -> bool {
+        self >= Self::V2_12
+    }
+
+    /// `memory_stats` has `reserved_bytes_by_private_pools`.
+    #[must_use]
+    pub fn stats_have_private_pools(self) -> bool {
+        self >= Self::V2_13
     }
 
     // What recordings contain.
@@ -186,6 +356,36 @@ impl Release {
     pub fn trace_has_forward_frames(self) -> bool {
         self >= Self::V2_11
     }
+
+    /// Traces may have entries of the action `annotate`.
+    #[must_use]
+    pub fn trace_has_annotations(self) -> bool {
+        self >= Self::V2_14
+    }
+
+    /// Trace entries carry `internal_metadata`.
+    #[must_use]
+    pub fn trace_has_internal_metadata(self) -> bool {
+        self >= Self::V2_15
+    }
+
+    /// Snapshots list pinned memory: `host_segments` and `host_traces`.
+    #[must_use]
+    pub fn snapshot_has_host_memory(self) -> bool {
+        self >= Self::V2_14
+    }
+
+    /// The settings in a snapshot have `graph_capture_record_stream_reuse`.
+    #[must_use]
+    pub fn recorded_settings_have_capture_reuse(self) -> bool {
+        self >= Self::V2_9
+    }
+
+    /// The settings in a snapshot have `max_round_threshold` and `max_cached_size`.
+    #[must_use]
+    pub fn recorded_settings_have_pinned_bounds(self) -> bool {
+        self >= Self::V2_13
+    }
 }
 
 impl fmt::Display for Release {
@@ -201,21 +401,31 @@ impl FromStr for Release {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let trimmed = text.trim();
-        let public = trimmed.split('+').next().unwrap_or_default();
-        let public = public.strip_prefix('v').unwrap_or(public);
-        let mut numbers = public.splitn(3, '.');
-        let (major, minor, patch) = (numbers.next(), numbers.next(), numbers.next());
-        let patch_is_number = patch.is_none_or(|p| p.starts_with(|c: char| c.is_ascii_digit()));
-        let release = match (major, minor) {
-            (Some("2"), Some("9")) => Some(Self::V2_9),
-            (Some("2"), Some("10")) => Some(Self::V2_10),
-            (Some("2"), Some("11")) => Some(Self::V2_11),
-            _ => None,
-        };
-        release
-            .filter(|_| patch_is_number)
-            .ok_or_else(|| ParseReleaseError { text: trimmed.to_owned() })
+        let not_a_version = || ParseReleaseError::NotAVersion(trimmed.to_owned());
+        let (major, minor) = numbers_of(trimmed).ok_or_else(not_a_version)?;
+        let known = |release: &Self| major == 2 && release.minor() == minor;
+        let version = || trimmed.trim_start_matches('v').to_owned();
+        Self::ALL.into_iter().find(known).ok_or_else(|| {
+            if (major, minor) < (2, Self::OLDEST.minor()) {
+                ParseReleaseError::TooOld(version())
+            } else {
+                ParseReleaseError::TooNew(version())
+            }
+        })
     }
+}
+
+/// Major and minor number of a version.
+fn numbers_of(version: &str) -> Option<(u64, u64)> {
+    let public = version.split('+').next().unwrap_or_default();
+    let public = public.strip_prefix('v').unwrap_or(public);
+    let mut parts = public.splitn(3, '.');
+    // Digits alone: `parse` would take a sign too.
+    let mut number =
+        || parts.next().filter(|part| part.bytes().all(|b| b.is_ascii_digit()))?.parse().ok();
+    let numbers = (number()?, number()?);
+    let patch_is_number = parts.next().is_none_or(|p| p.starts_with(|c: char| c.is_ascii_digit()));
+    patch_is_number.then_some(numbers)
 }
 
 #[cfg(test)]
@@ -225,6 +435,7 @@ mod tests {
     #[test]
     fn versions_are_read_as_torch_writes_them() {
         for (text, release) in [
+            ("2.8", Release::V2_8),
             ("2.9", Release::V2_9),
             ("2.9.1", Release::V2_9),
             ("2.10.0", Release::V2_10),
@@ -232,6 +443,7 @@ mod tests {
             (" v2.11.0 ", Release::V2_11),
             ("2.11.0+cu130", Release::V2_11),
             ("2.11.0a0+git1f2e3d", Release::V2_11),
+            ("2.15.0", Release::V2_15),
         ] {
             assert_eq!(text.parse(), Ok(release), "{text}");
         }
@@ -241,42 +453,105 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_version_says_which_are_known() {
-        for text in ["", "2", "2.1", "2.8.0", "2.12.0", "3.9", "2.9x", "2.9.x", "2,9", "2.110"] {
-            let message = text.parse::<Release>().unwrap_err().to_string();
+    fn what_is_no_version_says_which_are_known() {
+        for text in
+            ["", "2", "2.", "2.9x", "2.9.x", "2,9", "-2.9", "2.+9", "two", "2.99999999999999999999"]
+        {
+            let error = text.parse::<Release>().unwrap_err();
+            assert_eq!(error, ParseReleaseError::NotAVersion(text.to_owned()));
+            let message = error.to_string();
             assert!(message.contains(&format!("`{text}`")), "{message}");
-            assert!(message.contains("2.9, 2.10 or 2.11"), "{message}");
+            assert!(message.contains("2.8 to 2.15"), "{message}");
+            assert_eq!(text.parse::<Nearest>(), Err(error));
         }
     }
 
     #[test]
+    fn older_versions_are_refused() {
+        for text in ["2.7.1", "2.1", "1.13.1", "0.4"] {
+            let error = text.parse::<Nearest>().unwrap_err();
+            assert_eq!(error, ParseReleaseError::TooOld(text.to_owned()));
+            let message = error.to_string();
+            assert!(message.starts_with(&format!("PyTorch {text} ")), "{message}");
+            assert!(message.contains("2.8"), "{message}");
+        }
+    }
+
+    #[test]
+    fn newer_versions_get_the_nearest_rules_and_a_sentence() {
+        for text in ["2.16", "2.16.0", "v2.110", "3.0.0a0"] {
+            assert!(matches!(text.parse::<Release>(), Err(ParseReleaseError::TooNew(_))), "{text}");
+            let nearest: Nearest = text.parse().unwrap();
+            assert_eq!(nearest.release, Release::NEWEST);
+            let note = nearest.note().unwrap();
+            assert!(
+                note.starts_with(&format!("PyTorch {} is newer than 2.15", &text.replace('v', ""))),
+                "{note}"
+            );
+        }
+        let known: Nearest = "2.9.1".parse().unwrap();
+        assert_eq!((known.release, known.note()), (Release::V2_9, None));
+    }
+
+    #[test]
     fn later_releases_are_greater_and_the_newest_is_the_default() {
-        assert!(Release::V2_9 < Release::V2_10 && Release::V2_10 < Release::V2_11);
-        assert_eq!(Release::default(), Release::V2_11);
+        assert!(Release::ALL.windows(2).all(|pair| pair[0] < pair[1]));
+        assert_eq!(Release::ALL.first(), Some(&Release::OLDEST));
+        assert_eq!(Release::ALL.last(), Some(&Release::NEWEST));
     }
 
     #[test]
     fn each_difference_appears_in_the_release_of_the_table() {
         type Question = fn(Release) -> bool;
-        let table: [(Question, [bool; 3]); 15] = [
-            (Release::newest_diversion_wins, [false, true, true]),
-            (Release::use_on_oom_before_reclaim, [false, false, true]),
-            (Release::no_split_pools, [false, true, true]),
-            (Release::large_segment_configurable, [false, false, true]),
-            (Release::generic_variable_honoured, [false, true, true]),
-            (Release::memory_fraction_configurable, [false, true, true]),
-            (Release::split_size_may_equal_large_segment, [false, true, true]),
-            (Release::division_tail_starts_after_last_key, [false, true, true]),
-            (Release::bad_setting_is_value_error, [false, true, true]),
-            (Release::separators_enforced, [true, false, false]),
-            (Release::reparse_resets_non_split_rounding, [false, false, true]),
-            (Release::skip_actions, [false, false, true]),
-            (Release::include_traces, [false, false, true]),
-            (Release::pinned_reserve_configurable, [false, true, true]),
-            (Release::drops_all_white_space, [false, true, true]),
+        // Questions that become true with a release, and those that cease to be.
+        let since: [(Question, Release); 29] = [
+            (Release::capture_reuse_configurable, Release::V2_9),
+            (Release::recorded_settings_have_capture_reuse, Release::V2_9),
+            (Release::newest_diversion_wins, Release::V2_10),
+            (Release::no_split_pools, Release::V2_10),
+            (Release::generic_variable_honoured, Release::V2_10),
+            (Release::memory_fraction_configurable, Release::V2_10),
+            (Release::split_size_may_equal_large_segment, Release::V2_10),
+            (Release::division_tail_starts_after_last_key, Release::V2_10),
+            (Release::bad_setting_is_value_error, Release::V2_10),
+            (Release::pinned_reserve_configurable, Release::V2_10),
+            (Release::drops_all_white_space, Release::V2_10),
+            (Release::two_parsers, Release::V2_10),
+            (Release::trace_has_user_metadata, Release::V2_10),
+            (Release::use_on_oom_before_reclaim, Release::V2_11),
+            (Release::large_segment_configurable, Release::V2_11),
+            (Release::reparse_resets_non_split_rounding, Release::V2_11),
+            (Release::skip_actions, Release::V2_11),
+            (Release::include_traces, Release::V2_11),
+            (Release::rejection_configurable, Release::V2_12),
+            (Release::pinned_catch_all_configurable, Release::V2_12),
+            (Release::stats_have_rejections, Release::V2_12),
+            (Release::pinned_bounds_configurable, Release::V2_13),
+            (Release::stats_have_private_pools, Release::V2_13),
+            (Release::recorded_settings_have_pinned_bounds, Release::V2_13),
+            (Release::released_pool_loses_no_split, Release::V2_14),
+            (Release::trace_has_annotations, Release::V2_14),
+            (Release::snapshot_has_host_memory, Release::V2_14),
+            (Release::reserve_configurable, Release::V2_15),
+            (Release::trace_has_internal_metadata, Release::V2_15),
         ];
-        for (row, (question, answers)) in table.into_iter().enumerate() {
-            assert_eq!(Release::ALL.map(question), answers, "row {row}");
+        let until: [(Question, Release); 3] = [
+            (Release::separators_enforced, Release::V2_10),
+            (Release::reads_numbers_as_int, Release::V2_10),
+            (Release::pool_scope_is_capture, Release::V2_13),
+        ];
+        for release in Release::ALL {
+            for (row, (question, first)) in since.into_iter().enumerate() {
+                assert_eq!(question(release), release >= first, "{release}, row {row}");
+            }
+            for (row, (question, first)) in until.into_iter().enumerate() {
+                assert_eq!(question(release), release < first, "{release}, row {row}");
+            }
         }
+        use Tie::{Address, Block, Segment};
+        assert_eq!(
+            Release::ALL.map(Release::tie),
+            [Address, Address, Address, Address, Block, Segment, Segment, Segment]
+        );
     }
 }
