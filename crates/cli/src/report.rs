@@ -35,7 +35,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "SIZE")]
     total: Option<Bytes>,
 
-    /// The release whose rules to follow: 2.9, 2.10 or 2.11. Else it is told from the file
+    /// The release whose rules to follow, from 2.8 to 2.15. Else it is told from the file
     #[arg(long, value_name = "RELEASE")]
     pytorch: Option<Release>,
 

@@ -169,7 +169,7 @@ fn bad_input_exits_with_2_and_says_what_to_do() {
 fn bad_usage_exits_with_2() {
     for (arguments, part) in [
         (&["replay", "--limit", "many"][..], "24GiB"),
-        (&["replay", "--pytorch", "1.0"], "2.11"),
+        (&["replay", "--pytorch", "1.0"], "2.15"),
         (&["replay", "--ordinal", "7"], "device 7"),
         (&["replay", "--nonsense"], "--nonsense"),
         (&["unpack"], "unpack"),
