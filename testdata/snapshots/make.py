@@ -171,6 +171,95 @@ def profile():
     return {"device_traces": [[], [entry]], "segments": [made_up]}
 
 
+def release(minor):
+    """`_snapshot()` of 2.8 to 2.15: which keys there are tells the release (the real ones of 2.11 to 2.15 are
+    beside this script). A block in the default pool, one in a private pool that is freed again; from 2.14 on pinned
+    memory and an annotation, in 2.15 an entry that the allocator made for itself."""
+    private, other = (0, 3), BASE + 32 * MIB
+    entries = [
+        ("segment_alloc", BASE, 2 * MIB, (0, 0), {}),
+        ("alloc", BASE, 1000, (0, 0), {"frames": STACK}),
+        ("segment_alloc", other, 20 * MIB, private, {}),
+        ("alloc", other, 3 * MIB, private, {"frames": STACK[:1], "user_metadata": "step 1"}),
+        ("free_requested", other, 3 * MIB, private, {}),
+        ("free_completed", other, 3 * MIB, private, {}),
+    ]
+    if minor >= 14:
+        entries.append(("annotate", BASE, 1000, (0, 0), {"frames": STACK, "user_metadata": "weights"}))
+    if minor >= 15:
+        entries.append(("alloc", other, 512, private, {"internal_metadata": "mallocWithAddress"}))
+        entries.append(("free_requested", other, 512, private, {"internal_metadata": "mallocWithAddress"}))
+        entries.append(("free_completed", other, 512, private, {"internal_metadata": "mallocWithAddress"}))
+
+    def entry(number, action, addr, size, pool, more, compile_context="N/A"):
+        made = {"action": action, "addr": addr, "size": size, "stream": 0, "time_us": 1_700_000_000_000_000 + number}
+        made["compile_context"] = compile_context
+        if minor >= 10:
+            made["user_metadata"] = ""
+        if minor >= 12:
+            made["pool_id"] = pool
+        made.update(more)
+        if minor < 10:
+            made.pop("user_metadata", None)
+        return made
+
+    freed = {"address": other, "size": 20 * MIB, "requested_size": 3 * MIB, "state": "inactive", "frames": []}
+    settings = {
+        "PYTORCH_CUDA_ALLOC_CONF": "",
+        "max_split_size": -1,
+        "garbage_collection_threshold": 0.0,
+        "expandable_segments": False,
+        "pinned_num_register_threads": 1,
+        "release_lock_on_cudamalloc": False,
+        "pinned_use_cuda_host_register": False,
+        "roundup_power2_divisions": {str(1 << power): 0 for power in range(16)},
+    }
+    if minor >= 9:
+        settings["graph_capture_record_stream_reuse"] = False
+    if minor >= 13:
+        settings["max_round_threshold"] = -1
+        settings["max_cached_size"] = 64 * MIB
+    snapshot = {
+        "segments": [
+            segment(0, BASE),
+            segment(0, other, total_size=20 * MIB, allocated_size=0, active_size=0, requested_size=0, segment_type="large", segment_pool_id=private, frames=[], blocks=[freed]),
+        ],
+        "device_traces": [[entry(number, *what) for number, what in enumerate(entries)]],
+        "allocator_settings": settings,
+        "external_annotations": [],
+    }
+    if minor >= 14:
+        host = 0x55AA00000000
+
+        def pinned(address, size, state, frames):
+            block = {"address": address, "size": size, "requested_size": size, "state": state, "frames": frames}
+            allocated, active = size * (state == "active_allocated"), size * (state != "inactive")
+            return segment(-1, address, total_size=size, allocated_size=allocated, active_size=active, requested_size=size, frames=frames, blocks=[block])
+
+        snapshot["host_segments"] = [
+            pinned(host, 4 * MIB, "inactive", []),
+            pinned(host + 8 * MIB, 512, "active_allocated", STACK),
+            pinned(host + 9 * MIB, 1024, "active_pending_free", STACK[:1]),
+        ]
+        snapshot["host_traces"] = [
+            entry(number, action, host + at, size, (0, 0), more, "")
+            for number, (action, at, size, more) in enumerate(
+                [
+                    ("segment_alloc", 0, 4 * MIB, {}),
+                    ("alloc", 0, 4 * MIB, {"frames": STACK}),
+                    ("segment_alloc", 8 * MIB, 512, {}),
+                    ("alloc", 8 * MIB, 512, {"frames": STACK}),
+                    ("free_requested", 0, 4 * MIB, {}),
+                    ("free_completed", 0, 4 * MIB, {}),
+                    ("segment_alloc", 9 * MIB, 1024, {}),
+                    ("alloc", 9 * MIB, 1024, {"frames": STACK[:1]}),
+                    ("free_requested", 9 * MIB, 1024, {}),
+                ]
+            )
+        ]
+    return snapshot
+
+
 def write(name, data):
     with open(os.path.join(HERE, name), "wb") as file:
         file.write(data)
@@ -180,6 +269,9 @@ FORMS = [before_2_0, release_2_0, release_2_1, release_2_6, state_only, later, p
 for form in FORMS:
     for protocol in range(2, 6):
         write(f"{form.__name__}.p{protocol}.pickle", pickle.dumps(form(), protocol))
+for minor in range(8, 16):
+    for protocol in range(2, 6):
+        write(f"release_2_{minor}.p{protocol}.pickle", pickle.dumps(release(minor), protocol))
 
 plain = pickle.dumps(release_2_6(), 4)
 half = len(plain) // 2

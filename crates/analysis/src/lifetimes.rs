@@ -233,7 +233,8 @@ impl Gathering {
             | Action::SegmentMap
             | Action::SegmentUnmap
             | Action::Snapshot
-            | Action::Oom => {}
+            | Action::Oom
+            | Action::Annotate => {}
         }
     }
 

@@ -41,8 +41,16 @@ impl fmt::Display for Address {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceId(pub u32);
 
+impl DeviceId {
+    /// Not a device: the host, whose pinned memory has an allocator of its own. PyTorch's number for it is −1.
+    pub const HOST: Self = Self(u32::MAX);
+}
+
 impl fmt::Display for DeviceId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if *self == Self::HOST {
+            return f.write_str("host");
+        }
         self.0.fmt(f)
     }
 }

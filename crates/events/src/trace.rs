@@ -25,11 +25,13 @@ pub enum Action {
     Snapshot,
     /// A request failed.
     Oom,
+    /// The program said something about a block in use (from PyTorch 2.14 on): nothing changed.
+    Annotate,
 }
 
 impl Action {
     /// Every action, in PyTorch's order.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Alloc,
         Self::FreeRequested,
         Self::FreeCompleted,
@@ -39,6 +41,7 @@ impl Action {
         Self::SegmentUnmap,
         Self::Snapshot,
         Self::Oom,
+        Self::Annotate,
     ];
 
     /// PyTorch's name.
@@ -54,6 +57,7 @@ impl Action {
             Self::SegmentUnmap => "segment_unmap",
             Self::Snapshot => "snapshot",
             Self::Oom => "oom",
+            Self::Annotate => "annotate",
         }
     }
 
@@ -76,7 +80,7 @@ impl fmt::Display for Action {
 ///
 /// | action | address | size |
 /// | --- | --- | --- |
-/// | alloc, free_requested, free_completed | of the block | requested bytes |
+/// | alloc, free_requested, free_completed, annotate | of the block | requested bytes |
 /// | segment_alloc, segment_free | of the segment | of the segment |
 /// | segment_map, segment_unmap | of the first page | of the pages |
 /// | snapshot | 0 | active bytes |

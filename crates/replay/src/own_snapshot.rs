@@ -17,6 +17,7 @@ pub fn snapshot_file(snapshot: Snapshot, device: DeviceId) -> SnapshotFile {
         compile_context: recorded,
         user_metadata: recorded && config.release() >= Release::V2_10,
         forward_frames: false,
+        pool_id: false,
     };
     // A list for each device, by ordinal; those before this one have no history here.
     let mut traces = vec![Vec::new(); device.0 as usize];
@@ -37,6 +38,8 @@ fn settings_of(config: &Config) -> AllocatorSettings {
         release_lock_on_cudamalloc: Some(config.release_lock_on_cudamalloc()),
         pinned_use_cuda_host_register: Some(config.pinned_use_cuda_host_register()),
         graph_capture_record_stream_reuse: Some(config.graph_capture_record_stream_reuse()),
+        max_round_threshold: None,
+        max_cached_size: None,
         roundup_power2_divisions: Some(*config.roundup_power2_divisions()),
     }
 }

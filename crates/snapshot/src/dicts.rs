@@ -12,10 +12,10 @@ use tonnage_events::{
 
 use crate::call_stacks::Call;
 use crate::fields::{
-    Checked, Fault, boolean, device_of, fault, fraction, pairs, quoted, required, signed, stack_of,
-    text, unsigned,
+    Checked, Fault, boolean, device_of, fault, fraction, pair_of, pairs, quoted, required, signed,
+    stack_of, text, unsigned,
 };
-use crate::rows::{AnnotationRow, PastRow, Rows, SegmentRow, SettingsRow, Sums, UNPLACED};
+use crate::rows::{AnnotationRow, PastRow, Rows, Said, SegmentRow, SettingsRow, Sums, UNPLACED};
 use crate::strings::known;
 use crate::value::{Run, StrId, Table, Value};
 
@@ -132,6 +132,7 @@ impl Rows {
     fn entry(&mut self, items: &[Value]) -> Checked<Result<u32, StrId>> {
         let (mut action, mut address, mut size, mut stream) = (None, None, None, None);
         let (mut device_free, mut time_us, mut stack) = (None, 0, None);
+        let mut said = Said::NOTHING;
         for (key, value) in pairs(items) {
             match key {
                 known::ACTION => action = Some(text(key, value)?),
@@ -141,7 +142,22 @@ impl Rows {
                 known::STREAM => stream = Some(unsigned(key, value)?),
                 known::TIME_US => time_us = unsigned(key, value)?,
                 known::FRAMES => stack = stack_of(key, value)?,
-                known::USER_METADATA => self.keys.user_metadata = true,
+                known::USER_METADATA => {
+                    self.keys.user_metadata = true;
+                    // Something else than a text was never PyTorch's; it is of no use.
+                    if let Value::Str(text) = value {
+                        said.user = text;
+                    }
+                }
+                known::INTERNAL_METADATA => {
+                    if let Value::Str(text) = value {
+                        said.internal = Some(text);
+                    }
+                }
+                known::POOL_ID => {
+                    self.keys.pool_id = true;
+                    said.pool = self.pairs[pair_of(key, value)? as usize];
+                }
                 known::FORWARD_FRAMES => self.keys.forward_frames = true,
                 known::COMPILE_CONTEXT => self.keys.compile_context = true,
                 _ => {}
@@ -164,7 +180,7 @@ impl Rows {
             time_us,
             stack,
         };
-        Ok(Ok(self.entries.push(entry)))
+        Ok(Ok(self.push_entry(entry, said)))
     }
 
     fn frame(&mut self, items: &[Value]) -> Checked<u32> {
@@ -244,12 +260,14 @@ impl Rows {
 
     fn segment(&mut self, items: &[Value]) -> Checked<u32> {
         let (mut device, mut address, mut total) = (DeviceId::default(), None, None);
+        let mut on_host = false;
         let mut stream = StreamId::DEFAULT;
         let (mut allocated, mut active, mut requested) = (None, None, None);
         let (mut kind, mut blocks) = (None, None);
         let (mut pool, mut expandable, mut stack) = (PoolId::DEFAULT, false, None);
         for (key, value) in pairs(items) {
             match key {
+                known::DEVICE if value == Value::Negative(-1) => on_host = true,
                 known::DEVICE => device = device_of(key, value)?,
                 known::ADDRESS => address = Some(unsigned(key, value)?),
                 known::TOTAL_SIZE => total = Some(unsigned(key, value)?),
@@ -265,10 +283,7 @@ impl Rows {
                     });
                 }
                 known::SEGMENT_POOL_ID => {
-                    let Value::Pair(number) = value else {
-                        return Err(fault(key, value, "a pair of integers"));
-                    };
-                    let (first, second) = self.pairs[number as usize];
+                    let (first, second) = self.pairs[pair_of(key, value)? as usize];
                     pool = PoolId(first, second);
                 }
                 known::IS_EXPANDABLE => expandable = boolean(key, value)?,
@@ -309,7 +324,7 @@ impl Rows {
             active: active.is_none(),
             requested: requested.is_none(),
         };
-        self.segments.push(SegmentRow { segment, blocks, sums });
+        self.segments.push(SegmentRow { segment, on_host, blocks, sums });
         Ok(self.segments.len() as u32 - 1)
     }
 
@@ -358,6 +373,8 @@ impl Rows {
                 known::GRAPH_CAPTURE_RECORD_STREAM_REUSE => {
                     row.graph_capture_record_stream_reuse = Some(boolean(key, value)?);
                 }
+                known::MAX_ROUND_THRESHOLD => row.max_round_threshold = Some(signed(key, value)?),
+                known::MAX_CACHED_SIZE => row.max_cached_size = Some(signed(key, value)?),
                 known::ROUNDUP_POWER2_DIVISIONS => {
                     let Value::Divisions(number) = value else {
                         return Err(fault(key, value, "a dictionary of divisions by size"));

@@ -14,7 +14,7 @@ use tonnage_events::{Action, Address, StackId, StreamId, TraceEntry};
 use crate::call_stacks::Call;
 use crate::memo::Memo;
 use crate::opcode::plain;
-use crate::rows::Rows;
+use crate::rows::{Rows, Said};
 use crate::strings::known;
 use crate::value::{StrId, Table, Value};
 
@@ -59,12 +59,12 @@ fn read_entry(bytes: &[u8], memo: &mut Memo, rows: &mut Rows) -> Option<(u32, us
     if memoised {
         cursor.memo.hold()?;
     }
-    let Some(entry) = cursor.entry() else {
+    let Some((entry, said)) = cursor.entry() else {
         memo.truncate(place);
         return None;
     };
     let len = bytes.len() - cursor.rest.len();
-    let row = rows.entries.push(entry);
+    let row = rows.push_entry(entry, said);
     if memoised {
         memo.fill_with_entry(place, row);
     }
@@ -82,10 +82,10 @@ struct Cursor<'b, 'm> {
 impl Cursor<'_, '_> {
     /// The rest of an entry whose first key was the action.
     #[inline(always)]
-    fn entry(&mut self) -> Option<TraceEntry> {
+    fn entry(&mut self) -> Option<(TraceEntry, Said)> {
         let action = self.text()?;
         let (mut address, mut size, mut stream) = (None, None, None);
-        let (mut time_us, mut stack) = (0, None);
+        let (mut time_us, mut stack, mut said) = (0, None, Said::NOTHING);
         while !self.accept(plain::SETITEMS) {
             match self.text_from_memo()? {
                 // Which of the two is meant, should both be there, is not decided here.
@@ -101,7 +101,12 @@ impl Cursor<'_, '_> {
                 }
                 known::USER_METADATA => {
                     self.rows.keys.user_metadata = true;
-                    self.text()?;
+                    said.user = self.text()?;
+                }
+                known::INTERNAL_METADATA => said.internal = Some(self.text()?),
+                known::POOL_ID => {
+                    self.rows.keys.pool_id = true;
+                    said.pool = self.pair()?;
                 }
                 known::FRAMES => {
                     // A cursor of its own, so that the address of this one is nobody's concern
@@ -113,14 +118,36 @@ impl Cursor<'_, '_> {
                 _ => return None,
             }
         }
-        Some(TraceEntry {
+        let entry = TraceEntry {
             action: *Action::ALL.get(action.0 as usize)?,
             address: Address(address?),
             size: size?,
             stream: StreamId(stream?),
             time_us,
             stack,
-        })
+        };
+        Some((entry, said))
+    }
+
+    /// A pair of integers, known or new. Python memoises each, though no other place names it.
+    #[inline(always)]
+    fn pair(&mut self) -> Option<(u64, u64)> {
+        if let Some(place) = self.place() {
+            return match self.memo.get(place)? {
+                Value::Pair(number) => self.rows.pairs.get(number as usize).copied(),
+                _ => None,
+            };
+        }
+        let pair = (self.unsigned()?, self.unsigned()?);
+        if !self.accept(plain::TUPLE2) {
+            return None;
+        }
+        if self.accept(plain::MEMOIZE) {
+            let value = self.rows.tuple(&[Value::Int(pair.0), Value::Int(pair.1)]);
+            let place = self.memo.hold()?;
+            self.memo.put(place, value);
+        }
+        Some(pair)
     }
 
     /// A list of frames, known or new.

@@ -79,9 +79,19 @@ pub(crate) fn device_of(key: StrId, value: Value) -> Checked<DeviceId> {
     let expected = "the number of a device";
     match value {
         Value::Int(number) => {
-            u32::try_from(number).map(DeviceId).map_err(|_| fault(key, value, expected))
+            let device = u32::try_from(number).ok().map(DeviceId);
+            device.filter(|&it| it != DeviceId::HOST).ok_or_else(|| fault(key, value, expected))
         }
         _ => Err(fault(key, value, expected)),
+    }
+}
+
+/// The number of a pair, of which there is a table.
+#[inline]
+pub(crate) fn pair_of(key: StrId, value: Value) -> Checked<u32> {
+    match value {
+        Value::Pair(number) => Ok(number),
+        _ => Err(fault(key, value, "a pair of integers")),
     }
 }
 

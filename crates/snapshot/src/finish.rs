@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 
-use tonnage_events::{BlockState, SnapshotBlock, SnapshotSegment};
+use tonnage_events::{BlockState, DeviceId, PoolId, SnapshotBlock, SnapshotSegment};
 
 use crate::call_stacks::SharedTexts;
 use crate::error::{Result, SnapshotError};
@@ -17,7 +17,9 @@ use crate::fields::pairs;
 use crate::limits::Limits;
 use crate::machine::{Outcome, Root, over_memory};
 use crate::rows::{AnnotationRow, Rows, SegmentRow, SettingsRow, UNPLACED};
-use crate::snapshot_file::{AllocatorSettings, Annotation, Keys, SnapshotFile, Stage};
+use crate::snapshot_file::{
+    AllocatorSettings, Annotation, EntryNote, Keys, Pinned, SnapshotFile, Stage,
+};
 use crate::strings::known;
 use crate::value::{Kind, Run, StrId, Table, Value};
 
@@ -35,6 +37,8 @@ struct Top {
     traces: Option<Value>,
     settings: Option<Value>,
     annotations: Option<Value>,
+    host_segments: Option<Value>,
+    host_traces: Option<Value>,
 }
 
 /// What a key should hold: a list, and in it elements.
@@ -62,20 +66,44 @@ impl Finish<'_> {
         let annotations =
             self.runs(&rows, known::EXTERNAL_ANNOTATIONS, top.annotations, Table::Annotations)?;
         let mut skipped_actions = BTreeMap::new();
-        let traces = self.traces(&rows, top.traces, &mut skipped_actions)?;
+        let mut traces = self.traces(&rows, top.traces, &mut skipped_actions)?;
         let settings = self.settings(&rows, top.settings)?;
-        self.afford(&rows, &segments, &annotations, &traces)?;
+        let on_device = (0_usize..).zip(numbers(&segments));
+        for (at, row) in on_device {
+            if rows.segments[row].on_host {
+                let path = format!("{}[{at}].device", rows.strings.text(known::SEGMENTS));
+                return Err(self.shape(path, "the number of a device", "the integer -1"));
+            }
+        }
+        // The host's history goes the way of the devices', behind theirs.
+        let has_pinned = top.host_segments.is_some() || top.host_traces.is_some();
+        let host_segments =
+            self.runs(&rows, known::HOST_SEGMENTS, top.host_segments, Table::Segments)?;
+        traces.push(self.host_trace(&rows, top.host_traces, &mut skipped_actions)?);
+        self.afford(&rows, &[&segments, &host_segments], &annotations, &traces)?;
         // Entries that nothing leads to say nothing about the file.
         let keys = if traces.iter().all(Vec::is_empty) { Keys::default() } else { rows.keys };
 
-        let Rows { strings, stacks, entries, segments: segment_rows, blocks, .. } = rows;
-        let mut texts = SharedTexts::new(&strings);
+        let mut texts = SharedTexts::new(&rows.strings);
+        let notes = notes(&rows, &traces, &mut texts);
+        let Rows { stacks, entries, segments: segment_rows, blocks, .. } = rows;
         let annotations = numbers(&annotations)
             .map(|row| annotation(rows.annotations[row], &mut texts))
             .collect();
+        let mut traces = entries.take(&traces);
+        let host_trace = traces.pop().unwrap_or_default();
+        let pinned = has_pinned.then(|| {
+            let on_host = |row| SnapshotSegment {
+                device: DeviceId::HOST,
+                ..segment(&segment_rows[row], &blocks)
+            };
+            Pinned { segments: numbers(&host_segments).map(on_host).collect(), trace: host_trace }
+        });
         Ok(SnapshotFile {
             segments: numbers(&segments).map(|row| segment(&segment_rows[row], &blocks)).collect(),
-            traces: entries.take(&traces),
+            traces,
+            pinned,
+            notes,
             settings,
             annotations,
             stacks: stacks.finish(&mut texts),
@@ -90,7 +118,7 @@ impl Finish<'_> {
     fn afford(
         &self,
         rows: &Rows,
-        segments: &[Run],
+        segments: &[&[Run]],
         annotations: &[Run],
         traces: &[Vec<Run>],
     ) -> Result<()> {
@@ -103,7 +131,11 @@ impl Finish<'_> {
             + rows.stacks.memory_to_finish()
             + rows.entries.memory_to_repeat(traces)
             + annotations * size_of::<Annotation>() as u64;
-        for row in numbers(segments) {
+        for &run in traces.iter().flatten() {
+            needed =
+                needed.saturating_add((rows.notes_of(run).len() * size_of::<EntryNote>()) as u64);
+        }
+        for row in segments.iter().flat_map(|runs| numbers(runs)) {
             needed = needed.saturating_add(segment(row));
             if needed > self.limits.memory {
                 break;
@@ -125,6 +157,8 @@ impl Finish<'_> {
                         known::DEVICE_TRACES => top.traces = Some(value),
                         known::ALLOCATOR_SETTINGS => top.settings = Some(value),
                         known::EXTERNAL_ANNOTATIONS => top.annotations = Some(value),
+                        known::HOST_SEGMENTS => top.host_segments = Some(value),
+                        known::HOST_TRACES => top.host_traces = Some(value),
                         _ => {}
                     }
                 }
@@ -219,23 +253,49 @@ impl Finish<'_> {
             work = work
                 .checked_sub(size_of_val(&*items) as u64)
                 .ok_or_else(|| over_memory(self.limits, self.offset))?;
-            let mut runs = Vec::new();
-            for item in items.iter() {
-                match *item {
-                    Value::Rows(run) if run.table == Table::Entries => runs.push(run),
-                    Value::UnknownAction(action) => {
-                        let action = rows.strings.text(action);
-                        match skipped.get_mut(action) {
-                            Some(count) => *count += 1,
-                            None => drop(skipped.insert(action.to_owned(), 1)),
-                        }
-                    }
-                    other => return Err(self.wrong(rows, &path, other, TRACE)),
-                }
-            }
-            traces.push(runs);
+            traces.push(self.trace(rows, &path, &items, skipped)?);
         }
         Ok(traces)
+    }
+
+    /// The runs of entries of the host: a list of entries, not one for each device.
+    fn host_trace(
+        &self,
+        rows: &Rows,
+        value: Option<Value>,
+        skipped: &mut BTreeMap<String, usize>,
+    ) -> Result<Vec<Run>> {
+        let path = rows.strings.text(known::HOST_TRACES);
+        let Some(value) = value.filter(|&value| value != Value::None) else {
+            return Ok(Vec::new());
+        };
+        let items = rows.elements(value).ok_or_else(|| self.wrong(rows, path, value, TRACE))?;
+        self.trace(rows, path, &items, skipped)
+    }
+
+    /// The runs of entries among the elements of a list at `path`, and how often each unknown action is there.
+    fn trace(
+        &self,
+        rows: &Rows,
+        path: &str,
+        items: &[Value],
+        skipped: &mut BTreeMap<String, usize>,
+    ) -> Result<Vec<Run>> {
+        let mut runs = Vec::new();
+        for item in items {
+            match *item {
+                Value::Rows(run) if run.table == Table::Entries => runs.push(run),
+                Value::UnknownAction(action) => {
+                    let action = rows.strings.text(action);
+                    match skipped.get_mut(action) {
+                        Some(count) => *count += 1,
+                        None => drop(skipped.insert(action.to_owned(), 1)),
+                    }
+                }
+                other => return Err(self.wrong(rows, path, other, TRACE)),
+            }
+        }
+        Ok(runs)
     }
 
     fn settings(&self, rows: &Rows, value: Option<Value>) -> Result<Option<AllocatorSettings>> {
@@ -259,6 +319,8 @@ impl Finish<'_> {
             release_lock_on_cudamalloc: row.release_lock_on_cudamalloc,
             pinned_use_cuda_host_register: row.pinned_use_cuda_host_register,
             graph_capture_record_stream_reuse: row.graph_capture_record_stream_reuse,
+            max_round_threshold: row.max_round_threshold,
+            max_cached_size: row.max_cached_size,
             roundup_power2_divisions: row.roundup_power2_divisions,
         }))
     }
@@ -284,10 +346,31 @@ fn numbers(runs: &[Run]) -> impl Iterator<Item = usize> + '_ {
     })
 }
 
+/// What entries say besides, by their device and number; the last of the lists is the host's.
+fn notes(rows: &Rows, traces: &[Vec<Run>], texts: &mut SharedTexts<'_>) -> Vec<EntryNote> {
+    let mut notes = Vec::new();
+    let host = traces.len() - 1;
+    for (ordinal, runs) in traces.iter().enumerate() {
+        let device = if ordinal == host { DeviceId::HOST } else { DeviceId(ordinal as u32) };
+        let mut before = 0_u32;
+        for &run in runs {
+            notes.extend(rows.notes_of(run).iter().map(|note| EntryNote {
+                device,
+                entry: before + (note.entry - run.first),
+                pool: PoolId(note.said.pool.0, note.said.pool.1),
+                user_metadata: texts.get(note.said.user),
+                internal_metadata: note.said.internal.map(|text| texts.get(text)),
+            }));
+            before += run.len;
+        }
+    }
+    notes
+}
+
 /// The segment with its blocks. What its file leaves out follows from them: addresses, since blocks
 /// tile their segment, and sums.
 fn segment(row: &SegmentRow, blocks: &[SnapshotBlock]) -> SnapshotSegment {
-    let SegmentRow { segment, blocks: run, sums } = row;
+    let SegmentRow { segment, blocks: run, sums, .. } = row;
     let first = run.first as usize;
     let mut blocks = blocks[first..first + run.len as usize].to_vec();
     let mut next = segment.address.0;

@@ -85,5 +85,7 @@ pub use error::SnapshotError;
 pub use limits::Limits;
 pub use read::{fuzz_pickle, open, parse, read};
 pub use save::{SaveError, save};
-pub use snapshot_file::{AllocatorSettings, Annotation, Keys, SnapshotFile, Stage};
+pub use snapshot_file::{
+    AllocatorSettings, Annotation, EntryNote, Keys, Pinned, SnapshotFile, Stage,
+};
 pub use write::write;

@@ -75,13 +75,16 @@ mod tests {
     fn outcome(bytes: &[u8], short_way: bool) -> String {
         let limits = Limits { pickle_bytes: 64 << 20, memory: 64 << 20, depth: 64 };
         match read_one_way(bytes, &limits, short_way) {
-            Ok(SnapshotFile { segments, traces, settings, annotations, stacks, keys, .. }) => {
+            Ok(file) => {
+                let SnapshotFile { segments, traces, pinned, notes, settings, .. } = file;
+                let (annotations, stacks, keys) = (file.annotations, file.stacks, file.keys);
                 let stacks: Vec<_> = (0..stacks.len() as u32)
                     .filter_map(StackId::new)
                     .map(|id| stacks.frames(id))
                     .collect();
                 format!(
-                    "{segments:?}\n{traces:?}\n{settings:?}\n{annotations:?}\n{stacks:?}\n{keys:?}"
+                    "{segments:?}\n{traces:?}\n{pinned:?}\n{notes:?}\n{settings:?}\n{annotations:?}\n\
+                     {stacks:?}\n{keys:?}"
                 )
             }
             Err(error) => error.to_string(),
@@ -162,6 +165,10 @@ mod tests {
         b"\x8c\x06blocks",
         b"\x8c\x05state",
         b"\x8c\x07time_us",
+        b"\x8c\x07pool_id",
+        b"\x8c\x0duser_metadata",
+        b"\x8c\x11internal_metadata",
+        b"\x8c\x0bhost_traces",
         b"]",
         b"a",
         b"e",

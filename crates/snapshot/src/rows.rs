@@ -10,12 +10,12 @@
 
 use std::borrow::Cow;
 
-use tonnage_events::{Address, DeviceId, SnapshotBlock, SnapshotSegment, StackId};
+use tonnage_events::{Address, DeviceId, SnapshotBlock, SnapshotSegment, StackId, TraceEntry};
 
 use crate::call_stacks::CallStacks;
 use crate::entries::Entries;
 use crate::snapshot_file::Keys;
-use crate::strings::Strings;
+use crate::strings::{Strings, known};
 use crate::value::{Kind, Run, StrId, Value};
 
 /// Why a value is [`Value::Bad`].
@@ -46,6 +46,8 @@ pub(crate) struct SettingsRow {
     pub(crate) release_lock_on_cudamalloc: Option<bool>,
     pub(crate) pinned_use_cuda_host_register: Option<bool>,
     pub(crate) graph_capture_record_stream_reuse: Option<bool>,
+    pub(crate) max_round_threshold: Option<i64>,
+    pub(crate) max_cached_size: Option<i64>,
     pub(crate) roundup_power2_divisions: Option<[u64; 16]>,
 }
 
@@ -70,11 +72,33 @@ pub(crate) struct AnnotationRow {
     pub(crate) time_us: u64,
 }
 
+/// What an entry says besides, still with ids. Entries that say nothing have none.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NoteRow {
+    /// The row of the entry.
+    pub(crate) entry: u32,
+    pub(crate) said: Said,
+}
+
+/// What an entry can say besides what every entry does.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Said {
+    pub(crate) pool: (u64, u64),
+    pub(crate) user: StrId,
+    pub(crate) internal: Option<StrId>,
+}
+
+impl Said {
+    pub(crate) const NOTHING: Self = Self { pool: (0, 0), user: known::EMPTY, internal: None };
+}
+
 /// A segment, still without its blocks: a file can name the same ones for many segments, so they
 /// are copied when the bill is known.
 #[derive(Clone, Debug)]
 pub(crate) struct SegmentRow {
     pub(crate) segment: SnapshotSegment,
+    /// Whether it says that it lies on device −1.
+    pub(crate) on_host: bool,
     pub(crate) blocks: Run,
     pub(crate) sums: Sums,
 }
@@ -96,6 +120,8 @@ pub(crate) struct Rows {
     pub(crate) blocks: Vec<SnapshotBlock>,
     pub(crate) annotations: Vec<AnnotationRow>,
     pub(crate) pasts: Vec<PastRow>,
+    /// By ascending row of the entry.
+    pub(crate) notes: Vec<NoteRow>,
     pub(crate) settings: Vec<SettingsRow>,
     pub(crate) divisions: Vec<[u64; 16]>,
     pub(crate) pairs: Vec<(u64, u64)>,
@@ -118,6 +144,7 @@ impl Rows {
             blocks: Vec::new(),
             annotations: Vec::new(),
             pasts: Vec::new(),
+            notes: Vec::new(),
             settings: Vec::new(),
             divisions: Vec::new(),
             pairs: Vec::new(),
@@ -137,6 +164,7 @@ impl Rows {
             + taken(&self.blocks)
             + taken(&self.annotations)
             + taken(&self.pasts)
+            + taken(&self.notes)
             + taken(&self.settings)
             + taken(&self.divisions)
             + taken(&self.pairs)
@@ -145,6 +173,23 @@ impl Rows {
             + self.listed * size_of::<Value>()
             + self.problems.len() * PROBLEM;
         self.strings.memory() + self.stacks.memory() + self.entries.memory() + rows as u64
+    }
+
+    /// Adds an entry, with what it says besides, and returns its row.
+    #[inline]
+    pub(crate) fn push_entry(&mut self, entry: TraceEntry, said: Said) -> u32 {
+        let row = self.entries.push(entry);
+        if said != Said::NOTHING {
+            self.notes.push(NoteRow { entry: row, said });
+        }
+        row
+    }
+
+    /// The notes of the entries in a run.
+    pub(crate) fn notes_of(&self, run: Run) -> &[NoteRow] {
+        let before = |row: u64| self.notes.partition_point(|it| u64::from(it.entry) < row);
+        let first = u64::from(run.first);
+        &self.notes[before(first)..before(first + u64::from(run.len))]
     }
 
     /// The most numerous of what has a number.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tonnage_events::{
-    DeviceId, Frame, SnapshotBlock, SnapshotSegment, StackId, Stacks, TraceEntry,
+    DeviceId, Frame, PoolId, SnapshotBlock, SnapshotSegment, StackId, Stacks, TraceEntry,
 };
 
 /// What a snapshot holds.
@@ -18,6 +18,10 @@ pub struct SnapshotFile {
     pub segments: Vec<SnapshotSegment>,
     /// The history of each device, oldest entry first, by the device's ordinal.
     pub traces: Vec<Vec<TraceEntry>>,
+    /// Pinned memory of the host; none where the file does not speak of it (before PyTorch 2.14).
+    pub pinned: Option<Pinned>,
+    /// What some entries say besides, by device and number of the entry, ascending; the host's come last.
+    pub notes: Vec<EntryNote>,
     /// How the allocator was set up. Not in a bare list of segments.
     pub settings: Option<AllocatorSettings>,
     /// Scopes that the program marked, such as `Optimizer.step`, oldest first.
@@ -43,8 +47,16 @@ impl PartialEq for SnapshotFile {
         self.settings == other.settings
             && self.keys == other.keys
             && self.annotations == other.annotations
+            && self.notes == other.notes
             && all(&self.segments, &other.segments, |a, b| stacks.segment(a, b))
             && all(&self.traces, &other.traces, |a, b| all(a, b, |a, b| stacks.entry(a, b)))
+            && match (&self.pinned, &other.pinned) {
+                (Some(ours), Some(theirs)) => {
+                    all(&ours.segments, &theirs.segments, |a, b| stacks.segment(a, b))
+                        && all(&ours.trace, &theirs.trace, |a, b| stacks.entry(a, b))
+                }
+                (ours, theirs) => ours.is_none() && theirs.is_none(),
+            }
     }
 }
 
@@ -132,6 +144,10 @@ pub struct AllocatorSettings {
     pub pinned_use_cuda_host_register: Option<bool>,
     /// Whether a capture may reuse what other streams were recorded on.
     pub graph_capture_record_stream_reuse: Option<bool>,
+    /// Requests for pinned memory up to this many bytes are rounded to a power of two; −1 for all.
+    pub max_round_threshold: Option<i64>,
+    /// Pinned blocks up to this many bytes are kept when they are freed; −1 for all.
+    pub max_cached_size: Option<i64>,
     /// Steps between two powers of two, for sizes from 1 MiB, 2 MiB, ... up to 32768 MiB; 0 for
     /// none.
     pub roundup_power2_divisions: Option<[u64; 16]>,
@@ -161,6 +177,34 @@ pub enum Stage {
     Other(Arc<str>),
 }
 
+/// Pinned memory: host memory that devices copy from and to, and its allocator's history.
+///
+/// Each segment is one block; their device is [`DeviceId::HOST`]. Sizes are those of blocks, also where a
+/// device's would be what was requested: the host's allocator does not keep that.
+#[derive(Clone, Debug, Default)]
+pub struct Pinned {
+    /// What was pinned when the snapshot was taken, in the file's order.
+    pub segments: Vec<SnapshotSegment>,
+    /// The history, oldest entry first; empty unless recording was asked for
+    /// (`record_pinned_host_memory=True`).
+    pub trace: Vec<TraceEntry>,
+}
+
+/// What an entry says besides what every entry does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EntryNote {
+    /// The device that the entry is of, or the host.
+    pub device: DeviceId,
+    /// The entry, from 0, of its device's history.
+    pub entry: u32,
+    /// The pool that it is about; the default pool also where the file does not say.
+    pub pool: PoolId,
+    /// What the program said (`_set_memory_metadata`, or for `annotate` the annotation); empty if nothing.
+    pub user_metadata: Arc<str>,
+    /// What the allocator said of itself, from PyTorch 2.15 on.
+    pub internal_metadata: Option<Arc<str>>,
+}
+
 /// Keys that some entry has. Later releases write more of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Keys {
@@ -170,4 +214,6 @@ pub struct Keys {
     pub user_metadata: bool,
     /// `forward_frames`: from PyTorch 2.11 on, and only if they were recorded.
     pub forward_frames: bool,
+    /// `pool_id`: from PyTorch 2.12 on.
+    pub pool_id: bool,
 }

@@ -29,7 +29,7 @@ pub(crate) mod known {
     use super::StrId;
 
     known_texts! {
-        // The actions come first, in the order of `Action::ALL`: an id below 9 is one.
+        // The actions come first, in the order of `Action::ALL`: an id below 10 is one.
         ALLOC = "alloc",
         FREE_REQUESTED = "free_requested",
         FREE_COMPLETED = "free_completed",
@@ -39,6 +39,7 @@ pub(crate) mod known {
         SEGMENT_UNMAP = "segment_unmap",
         SNAPSHOT = "snapshot",
         OOM = "oom",
+        ANNOTATE = "annotate",
         // Then the sizes that roundup divisions are given for, ascending.
         SIZE_1 = "1",
         SIZE_2 = "2",
@@ -65,6 +66,8 @@ pub(crate) mod known {
         TIME_US = "time_us",
         COMPILE_CONTEXT = "compile_context",
         USER_METADATA = "user_metadata",
+        INTERNAL_METADATA = "internal_metadata",
+        POOL_ID = "pool_id",
         NOT_APPLICABLE = "N/A",
         EMPTY = "",
         FRAMES = "frames",
@@ -102,6 +105,8 @@ pub(crate) mod known {
         DEVICE_TRACES = "device_traces",
         ALLOCATOR_SETTINGS = "allocator_settings",
         EXTERNAL_ANNOTATIONS = "external_annotations",
+        HOST_SEGMENTS = "host_segments",
+        HOST_TRACES = "host_traces",
         // Keys of the settings.
         PYTORCH_CUDA_ALLOC_CONF = "PYTORCH_CUDA_ALLOC_CONF",
         PYTORCH_ALLOC_CONF = "PYTORCH_ALLOC_CONF",
@@ -112,6 +117,8 @@ pub(crate) mod known {
         RELEASE_LOCK_ON_CUDAMALLOC = "release_lock_on_cudamalloc",
         PINNED_USE_CUDA_HOST_REGISTER = "pinned_use_cuda_host_register",
         GRAPH_CAPTURE_RECORD_STREAM_REUSE = "graph_capture_record_stream_reuse",
+        MAX_ROUND_THRESHOLD = "max_round_threshold",
+        MAX_CACHED_SIZE = "max_cached_size",
         ROUNDUP_POWER2_DIVISIONS = "roundup_power2_divisions",
     }
 }

@@ -6,19 +6,20 @@
 //!
 //! Keys come in PyTorch's order. Stacks, frames and texts are written once and then named, so they
 //! are shared by whoever reads them. Left out is what reading leaves out: entries with an unknown
-//! action, and the contents of `user_metadata`, `compile_context` and `forward_frames`, of which
-//! only the keys are kept, since they tell the release.
+//! action, and the contents of `compile_context` and `forward_frames`, of which only the keys are
+//! kept, since they tell the release.
 
 use std::collections::HashMap;
 use std::io::{self, BufWriter, Write};
 
 use tonnage_events::{
-    Action, BlockState, Frame, PoolKind, SnapshotBlock, SnapshotSegment, StackId, TraceEntry,
+    Action, BlockState, DeviceId, Frame, PoolId, PoolKind, SnapshotBlock, SnapshotSegment, StackId,
+    TraceEntry,
 };
 
 use crate::opcode::plain;
 use crate::pickle_out::{PickleOut, Place};
-use crate::snapshot_file::{AllocatorSettings, Annotation, SnapshotFile, Stage};
+use crate::snapshot_file::{AllocatorSettings, Annotation, EntryNote, Pinned, SnapshotFile, Stage};
 use crate::strings::known;
 use crate::value::StrId;
 
@@ -41,7 +42,8 @@ use crate::value::StrId;
 pub fn write(out: impl Write, file: &SnapshotFile) -> io::Result<()> {
     let out = PickleOut::new(BufWriter::with_capacity(64 << 10, out))?;
     let stacks = vec![None; file.stacks.len()];
-    let mut writer = Writer { out, file, stacks, frames: HashMap::new(), no_frames: None };
+    let (frames, notes) = (HashMap::new(), &file.notes[..]);
+    let mut writer = Writer { out, file, stacks, frames, no_frames: None, notes };
     writer.file()?;
     writer.out.finish()?.into_inner().map_err(io::IntoInnerError::into_error)?.flush()
 }
@@ -62,28 +64,46 @@ struct Writer<'a, W> {
     frames: HashMap<FrameKey<'a>, Place>,
     /// Where the list of no frames is.
     no_frames: Option<Place>,
+    /// What entries that are still to come say besides.
+    notes: &'a [EntryNote],
 }
 
 impl<'a, W: Write> Writer<'a, W> {
     fn file(&mut self) -> io::Result<()> {
-        let SnapshotFile { segments, traces, settings, annotations, .. } = self.file;
+        let SnapshotFile { segments, traces, settings, annotations, pinned, .. } = self.file;
+        let mut device = 0;
         self.dict(|it| {
             it.out.known(known::SEGMENTS)?;
             it.list(segments, Self::segment)?;
             it.out.known(known::DEVICE_TRACES)?;
-            it.list(traces, |it, trace| it.list(trace, Self::entry))?;
+            it.list(traces, |it, trace| {
+                let of = DeviceId(device);
+                device = device.saturating_add(1);
+                it.trace(of, trace)
+            })?;
             if let Some(settings) = settings {
                 it.out.known(known::ALLOCATOR_SETTINGS)?;
                 it.settings(settings)?;
             }
             it.out.known(known::EXTERNAL_ANNOTATIONS)?;
-            it.list(annotations, Self::annotation)
+            it.list(annotations, Self::annotation)?;
+            if let Some(Pinned { segments, trace }) = pinned {
+                it.out.known(known::HOST_SEGMENTS)?;
+                it.list(segments, Self::segment)?;
+                it.out.known(known::HOST_TRACES)?;
+                it.trace(DeviceId::HOST, trace)?;
+            }
+            Ok(())
         })
     }
 
     fn segment(&mut self, segment: &'a SnapshotSegment) -> io::Result<()> {
         self.dict(|it| {
-            it.number(known::DEVICE, u64::from(segment.device.0))?;
+            it.out.known(known::DEVICE)?;
+            match segment.device {
+                DeviceId::HOST => it.out.signed(-1)?,
+                DeviceId(ordinal) => it.out.unsigned(u64::from(ordinal))?,
+            }
             it.number(known::ADDRESS, segment.address.0)?;
             it.number(known::TOTAL_SIZE, segment.total_size)?;
             it.number(known::ALLOCATED_SIZE, segment.allocated_size)?;
@@ -125,8 +145,34 @@ impl<'a, W: Write> Writer<'a, W> {
         })
     }
 
+    /// The history of a device, or of the host.
+    fn trace(&mut self, device: DeviceId, trace: &'a [TraceEntry]) -> io::Result<()> {
+        let mut number = 0;
+        self.list(trace, |it, entry| {
+            let note = it.note(device, number);
+            number += 1;
+            it.entry(entry, device, note)
+        })
+    }
+
+    /// What an entry says besides. Entries are asked for in the order of the notes; notes of entries that are
+    /// not there are passed over.
     #[inline]
-    fn entry(&mut self, entry: &'a TraceEntry) -> io::Result<()> {
+    fn note(&mut self, device: DeviceId, entry: u32) -> Option<&'a EntryNote> {
+        let before = |it: &EntryNote| (it.device, it.entry) < (device, entry);
+        while self.notes.first().is_some_and(before) {
+            self.notes = &self.notes[1..];
+        }
+        self.notes.first().filter(|it| (it.device, it.entry) == (device, entry))
+    }
+
+    #[inline]
+    fn entry(
+        &mut self,
+        entry: &'a TraceEntry,
+        device: DeviceId,
+        note: Option<&'a EntryNote>,
+    ) -> io::Result<()> {
         let keys = self.file.keys;
         self.dict(|it| {
             // The first ids are the actions, in their order.
@@ -140,10 +186,25 @@ impl<'a, W: Write> Writer<'a, W> {
             it.number(known::STREAM, entry.stream.0)?;
             it.number(known::TIME_US, entry.time_us)?;
             if keys.compile_context {
-                it.word(known::COMPILE_CONTEXT, known::NOT_APPLICABLE)?;
+                let none =
+                    if device == DeviceId::HOST { known::EMPTY } else { known::NOT_APPLICABLE };
+                it.word(known::COMPILE_CONTEXT, none)?;
             }
             if keys.user_metadata {
-                it.word(known::USER_METADATA, known::EMPTY)?;
+                it.out.known(known::USER_METADATA)?;
+                match note.map_or("", |note| &*note.user_metadata) {
+                    "" => it.out.known(known::EMPTY)?,
+                    text => it.out.text(text)?,
+                }
+            }
+            if let Some(text) = note.and_then(|note| note.internal_metadata.as_deref()) {
+                it.out.known(known::INTERNAL_METADATA)?;
+                it.out.text(text)?;
+            }
+            if keys.pool_id {
+                let pool = note.map_or(PoolId::DEFAULT, |note| note.pool);
+                it.out.known(known::POOL_ID)?;
+                it.out.pair(pool.0, pool.1)?;
             }
             if keys.forward_frames {
                 it.out.known(known::FORWARD_FRAMES)?;
@@ -223,6 +284,15 @@ impl<'a, W: Write> Writer<'a, W> {
             }
             if let Some(threads) = settings.pinned_num_register_threads {
                 it.number(known::PINNED_NUM_REGISTER_THREADS, threads)?;
+            }
+            for (key, bound) in [
+                (known::MAX_ROUND_THRESHOLD, settings.max_round_threshold),
+                (known::MAX_CACHED_SIZE, settings.max_cached_size),
+            ] {
+                if let Some(bound) = bound {
+                    it.out.known(key)?;
+                    it.out.signed(bound)?;
+                }
             }
             if let Some(divisions) = settings.roundup_power2_divisions {
                 it.out.known(known::ROUNDUP_POWER2_DIVISIONS)?;

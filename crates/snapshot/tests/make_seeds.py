@@ -75,7 +75,16 @@ FULL = {
     "external_annotations": [{"name": "step", "stage": "START", "device": 0, "time_us": 1}],
 }
 
+PINNED = {
+    **FULL,
+    "device_traces": [[entry(i, pool_id=(0, i % 2), **({"internal_metadata": "tag"} if i == 2 else {})) for i in range(4)] + [entry(4, action="annotate", user_metadata="weights", pool_id=(0, 0))]],
+    "allocator_settings": {**SETTINGS, "max_round_threshold": -1, "max_cached_size": 4096},
+    "host_segments": [dict(segment(0, STACK), device=-1)],
+    "host_traces": [entry(i, pool_id=(0, 0), compile_context="") for i in range(4)],
+}
+
 for protocol in range(2, 6):
+    write(f"pinned-{protocol}", pickle.dumps(PINNED, protocol))
     write(f"full-{protocol}", pickle.dumps(FULL, protocol))
     write(f"optimized-{protocol}", pickletools.optimize(pickle.dumps(FULL, protocol)))
 write("batches", pickle.dumps({"segments": [], "device_traces": [[entry(i) for i in range(1005)]]}, 4)[:40000])
@@ -84,6 +93,9 @@ write("empty-list", pickle.dumps([], 4))
 write("shared", pickle.dumps([[FULL, FULL], FULL["segments"], STACK, STACK], 4))
 write("other-values", pickle.dumps({"segments": [], "x": [1.5, -1, 2**70, -(2**70), None, True, b"b", bytearray(b"c"), {1}, frozenset([2]), (1,), (1, 2, 3), (), {1: 2}]}, 5))
 write("wrong-values", pickle.dumps({"segments": [], "device_traces": [[entry(0, size=-1), entry(1, frames=[1])]]}, 4))
+write("host-once-more", pickle.dumps({**PINNED, "segments": PINNED["host_segments"]}, 4))
+write("shared-pools", pickle.dumps({"device_traces": [PINNED["host_traces"]] * 3, "host_traces": PINNED["host_traces"], "host_segments": FULL["segments"]}, 4))
+write("wrong-pool", pickle.dumps({"segments": [], "device_traces": [[entry(0, pool_id=(1, 2, 3))]]}, 4))
 write("unknown-action", pickle.dumps({"segments": [], "device_traces": [[entry(0, action="new")]]}, 4))
 write("forward-frames", pickle.dumps({"segments": [], "device_traces": [[entry(0, forward_frames=["a"])]]}, 4))
 recursive = []

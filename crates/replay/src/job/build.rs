@@ -98,7 +98,8 @@ impl Builder<'_> {
             | Action::SegmentFree
             | Action::SegmentMap
             | Action::SegmentUnmap
-            | Action::Snapshot => {}
+            | Action::Snapshot
+            | Action::Annotate => {}
         }
     }
 

@@ -80,7 +80,7 @@ impl Timeline {
                 }
                 Action::SegmentMap => granted = granted.saturating_add(entry.size),
                 Action::SegmentUnmap => granted = granted.saturating_sub(entry.size),
-                Action::Snapshot | Action::Oom => {}
+                Action::Snapshot | Action::Oom | Action::Annotate => {}
             }
             timeline.granted_peak = timeline.granted_peak.max(granted);
         }

@@ -2,6 +2,7 @@
 
 use crate::support::{NORMAL, normal, python};
 use serde_json::Value;
+use tonnage_events::DeviceId;
 use tonnage_snapshot::{SnapshotError, SnapshotFile, open, parse};
 
 /// Defines `entry`, `segment` and `block`, which make the dictionaries of a snapshot.
@@ -217,6 +218,35 @@ fn keys_that_tell_the_release_are_noticed() {
 }
 
 #[test]
+fn pools_and_metadata_of_entries_come_back_from_every_protocol() {
+    let file = round_trip(
+        "p = (0, 2**63)
+t = [entry(0, pool_id=(0, 0)), entry(1, pool_id=p), entry(2, pool_id=p, user_metadata='größe'),
+     entry(3, pool_id=(300, 70000), internal_metadata=''), entry(4, action='annotate', user_metadata='x')]
+t += [entry(i, pool_id=(0, i % 3), user_metadata=str(i % 5) * (i % 5)) for i in range(5, 2500)]
+d = {'segments': [], 'device_traces': [t, [], t[:4]], 'host_segments': [segment(0, [block(0, 64)], device=-1)],
+     'host_traces': t[1:3]}",
+    );
+    assert!(file.keys.pool_id && file.keys.user_metadata);
+    assert_eq!(file.notes.last().map(|it| (it.device, it.entry)), Some((DeviceId::HOST, 1)));
+    assert_eq!(file.pinned.unwrap().segments[0].device, DeviceId::HOST);
+}
+
+#[test]
+fn metadata_that_is_no_text_is_harmless() {
+    let program = format!(
+        "{NORMAL}{MAKE}
+t = [entry(0, user_metadata=m, internal_metadata=m) for m in [None, 5, [1], b'x', {{}}, {{'a': 'b'}}]]
+d = {{'segments': [], 'device_traces': [t], 'host_segments': None, 'host_traces': None}}
+sys.stdout.buffer.write(pickle.dumps(d, 4))"
+    );
+    let file = parse(&python(&program, &[])).unwrap();
+    assert_eq!((file.traces[0].len(), file.notes.len()), (6, 0));
+    let pinned = file.pinned.unwrap();
+    assert!(pinned.segments.is_empty() && pinned.trace.is_empty());
+}
+
+#[test]
 fn what_is_wrong_is_named_by_its_path() {
     let traces =
         "t = [entry(i) for i in range(1200)]\nd = {'segments': [], 'device_traces': [[], t]}\n";
@@ -247,6 +277,23 @@ fn what_is_wrong_is_named_by_its_path() {
         (segments, "s[1]['segment_type'] = 'huge'", "segments[1].segment_type", "\"huge\""),
         (segments, "s[1]['segment_pool_id'] = (-1, 0)", "segments[1].segment_pool_id", "a tuple"),
         (segments, "s[1]['device'] = 2**32", "segments[1].device", "4294967296"),
+        (segments, "s[1]['device'] = 2**32 - 1", "segments[1].device", "4294967295"),
+        (segments, "s[1]['device'] = -1", "segments[1].device", "the integer -1"),
+        (segments, "s[1]['device'] = -2", "segments[1].device", "the integer -2"),
+        (segments, "d['host_segments'] = 5", "host_segments", "the integer 5"),
+        (segments, "d['host_segments'] = [{'a': 1}]", "host_segments[0]", "another kind"),
+        (segments, "d['host_segments'] = [entry(0)]", "host_segments", "trace entries"),
+        (traces, "d['host_traces'] = [t]", "host_traces", "a list of trace entries"),
+        (traces, "d['host_traces'] = [dict(t[0], size=-1)]", "host_traces[0].size", "-1"),
+        (traces, "t[7]['pool_id'] = 5", "device_traces[1][7].pool_id", "the integer 5"),
+        (traces, "t[7]['pool_id'] = (0, -1)", "device_traces[1][7].pool_id", "a tuple"),
+        (traces, "t[7]['pool_id'] = (0, 1, 2)", "device_traces[1][7].pool_id", "a tuple"),
+        (
+            segments,
+            "d['allocator_settings'] = {'max_cached_size': 1.5}",
+            "allocator_settings.max_cached_size",
+            "1.5",
+        ),
         (segments, "del s[1]['total_size']", "segments[1].total_size", "missing"),
         (segments, "s[0]['blocks'] = [1]", "segments[0].blocks", "a number or text at index 0"),
         (

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::{Value, json};
-use tonnage_events::StackId;
+use tonnage_events::{DeviceId, SnapshotSegment, StackId, TraceEntry};
 use tonnage_snapshot::{SnapshotFile, Stage};
 
 /// The directory of the recordings.
@@ -38,19 +38,29 @@ def normal(d):
     if isinstance(d, list):
         d = {'segments': d}
     settings = d.get('allocator_settings')
-    return {
-        'segments': [[
+    def segments(l):
+        return [[
             s['device'], s['address'], s['total_size'], s['allocated_size'], s['active_size'],
             s['requested_size'], s['stream'], s['segment_type'],
             list(s.get('segment_pool_id', (0, 0))), s.get('is_expandable', False),
             frames(s.get('frames')),
             [[b['address'], b['size'], b['requested_size'], b['state'], frames(b.get('frames'))]
              for b in s['blocks']],
-        ] for s in d['segments']],
-        'traces': [[
-            [e['action'], e['addr'] if 'addr' in e else e['device_free'], e['size'], e['stream'],
-             e.get('time_us', 0), frames(e.get('frames'))]
-            for e in t] for t in d.get('device_traces', [])],
+        ] for s in l]
+    def trace(t):
+        return [[e['action'], e['addr'] if 'addr' in e else e['device_free'], e['size'], e['stream'],
+                 e.get('time_us', 0), frames(e.get('frames'))] for e in t]
+    def notes(device, t):
+        said = [[device, i, list(e.get('pool_id', (0, 0))), e.get('user_metadata', ''),
+                 e.get('internal_metadata')] for i, e in enumerate(t)]
+        return [n for n in said if n[2:] != [[0, 0], '', None]]
+    return {
+        'segments': segments(d['segments']),
+        'traces': [trace(t) for t in d.get('device_traces', [])],
+        'pinned': [segments(d.get('host_segments', [])), trace(d.get('host_traces', []))]
+                  if 'host_segments' in d or 'host_traces' in d else None,
+        'notes': [n for i, t in enumerate(d.get('device_traces', [])) for n in notes(i, t)]
+                 + notes(-1, d.get('host_traces', [])),
         'settings': settings and [
             settings.get('PYTORCH_CUDA_ALLOC_CONF') or '', settings.get('max_split_size'),
             settings.get('garbage_collection_threshold'), settings.get('expandable_segments'),
@@ -58,6 +68,7 @@ def normal(d):
             settings.get('release_lock_on_cudamalloc'),
             settings.get('pinned_use_cuda_host_register'),
             settings.get('graph_capture_record_stream_reuse'),
+            settings.get('max_round_threshold'), settings.get('max_cached_size'),
             [settings['roundup_power2_divisions'][str(1 << i)] for i in range(16)]
             if 'roundup_power2_divisions' in settings else None,
         ],
@@ -77,7 +88,8 @@ pub(crate) fn normal(file: &SnapshotFile) -> Value {
                 .collect::<Vec<_>>()
         })
     };
-    let segments = file.segments.iter().map(|it| {
+    let device = |it: DeviceId| if it == DeviceId::HOST { -1 } else { i64::from(it.0) };
+    let segment = |it: &SnapshotSegment| {
         let blocks = it.blocks.iter().map(|block| {
             json!([
                 block.address.0,
@@ -88,7 +100,7 @@ pub(crate) fn normal(file: &SnapshotFile) -> Value {
             ])
         });
         json!([
-            it.device.0,
+            device(it.device),
             it.address.0,
             it.total_size,
             it.allocated_size,
@@ -101,13 +113,17 @@ pub(crate) fn normal(file: &SnapshotFile) -> Value {
             frames(it.stack),
             blocks.collect::<Vec<_>>()
         ])
-    });
-    let traces = file.traces.iter().map(|trace| {
+    };
+    let trace = |trace: &[TraceEntry]| {
         let entries = trace.iter().map(|it| {
             let (action, stack) = (it.action.name(), frames(it.stack));
             json!([action, it.address.0, it.size, it.stream.0, it.time_us, stack])
         });
         entries.collect::<Vec<_>>()
+    };
+    let notes = file.notes.iter().map(|it| {
+        let (pool, internal) = ([it.pool.0, it.pool.1], it.internal_metadata.as_deref());
+        json!([device(it.device), it.entry, pool, *it.user_metadata, internal])
     });
     let settings = file.settings.as_ref().map(|it| {
         json!([
@@ -119,6 +135,8 @@ pub(crate) fn normal(file: &SnapshotFile) -> Value {
             it.release_lock_on_cudamalloc,
             it.pinned_use_cuda_host_register,
             it.graph_capture_record_stream_reuse,
+            it.max_round_threshold,
+            it.max_cached_size,
             it.roundup_power2_divisions
         ])
     });
@@ -131,8 +149,12 @@ pub(crate) fn normal(file: &SnapshotFile) -> Value {
         json!([*it.name, stage, it.device.0, it.time_us])
     });
     json!({
-        "segments": segments.collect::<Vec<_>>(),
-        "traces": traces.collect::<Vec<_>>(),
+        "segments": file.segments.iter().map(segment).collect::<Vec<_>>(),
+        "traces": file.traces.iter().map(|it| trace(it)).collect::<Vec<_>>(),
+        "pinned": file.pinned.as_ref().map(|it| {
+            json!([it.segments.iter().map(segment).collect::<Vec<_>>(), trace(&it.trace)])
+        }),
+        "notes": notes.collect::<Vec<_>>(),
         "settings": settings,
         "annotations": annotations.collect::<Vec<_>>(),
     })

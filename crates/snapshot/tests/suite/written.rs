@@ -11,7 +11,8 @@ use tonnage_events::{
     StackId, Stacks, StreamId, TraceEntry,
 };
 use tonnage_snapshot::{
-    AllocatorSettings, Annotation, Keys, SnapshotFile, Stage, open, parse, save, write,
+    AllocatorSettings, Annotation, EntryNote, Keys, Pinned, SnapshotFile, Stage, open, parse, save,
+    write,
 };
 
 fn written(file: &SnapshotFile) -> Vec<u8> {
@@ -31,7 +32,7 @@ fn snapshots() -> Vec<PathBuf> {
 #[test]
 fn every_snapshot_reads_the_same_after_it_was_written() {
     let paths = snapshots();
-    assert!(paths.len() >= 68 + 28, "only {}", paths.len());
+    assert!(paths.len() >= 68 + 60, "only {}", paths.len());
     for path in paths {
         let file = open(&path).unwrap();
         let bytes = written(&file);
@@ -56,14 +57,19 @@ assert set(snapshot) >= {{'segments', 'device_traces', 'external_annotations'}}
 json.dump(normal(snapshot), sys.stdout)"
     );
     let folder = tempfile::tempdir().unwrap();
-    for name in [
+    let forms = traces().with_file_name("snapshots");
+    let releases = (8..=15).map(|minor| forms.join(format!("release_2_{minor}.p4.pickle")));
+    let recordings = [
         "mlp_seed.default.stacks",
         "gpt2_varlen.default.stacks",
         "multistream.expandable",
         "cudagraph.split128",
-    ] {
-        let file = open(&traces().join(format!("{name}.pickle.zst"))).unwrap();
-        let path = folder.path().join(format!("{name}.pickle"));
+    ]
+    .map(|name| traces().join(format!("{name}.pickle.zst")));
+    for name in recordings.into_iter().chain(releases) {
+        let file = open(&name).unwrap();
+        let name = name.display();
+        let path = folder.path().join("written.pickle");
         save(&path, &file).unwrap();
         let theirs = python(&program, &[&path, page.parent().unwrap()]);
         let theirs: Value = serde_json::from_slice(&theirs).unwrap();
@@ -191,7 +197,7 @@ prop_compose! {
 
 prop_compose! {
     fn segment()(
-        device in any::<u32>(),
+        device in 0..u32::MAX,
         (address, total_size, allocated_size, active_size) in any::<(u64, u64, u64, u64)>(),
         (requested_size, stream, pool) in any::<(u64, u64, (u64, u64))>(),
         (small, expandable) in any::<(bool, bool)>(),
@@ -222,6 +228,7 @@ prop_compose! {
         garbage_collection_threshold in prop::option::of(-1e300..1e300),
         flags in any::<[Option<bool>; 4]>(),
         pinned_num_register_threads in any::<Option<u64>>(),
+        (max_round_threshold, max_cached_size) in any::<(Option<i64>, Option<i64>)>(),
         roundup_power2_divisions in any::<Option<[u64; 16]>>(),
     ) -> AllocatorSettings {
         AllocatorSettings {
@@ -233,6 +240,8 @@ prop_compose! {
             release_lock_on_cudamalloc: flags[1],
             pinned_use_cuda_host_register: flags[2],
             graph_capture_record_stream_reuse: flags[3],
+            max_round_threshold,
+            max_cached_size,
             roundup_power2_divisions,
         }
     }
@@ -242,33 +251,83 @@ prop_compose! {
     fn annotation()(
         name in texts(),
         stage in prop_oneof![Just(Stage::Start), Just(Stage::End), Just(Stage::Other("MARK".into()))],
-        device in any::<u32>(),
+        device in 0..u32::MAX,
         time_us in any::<u64>(),
     ) -> Annotation {
         Annotation { name: name.into(), stage, device: DeviceId(device), time_us }
     }
 }
 
-proptest! {
-    #[test]
-    fn any_value_reads_the_same_after_it_was_written(
+prop_compose! {
+    fn pinned()(
+        segments in prop::collection::vec(segment(), 0..4),
+        trace in prop::collection::vec(entry(), 0..6),
+    ) -> Pinned {
+        let on_host = |it| SnapshotSegment { device: DeviceId::HOST, ..it };
+        Pinned { segments: segments.into_iter().map(on_host).collect(), trace }
+    }
+}
+
+/// What an entry may say besides, if its release knows the keys.
+fn note(keys: Keys) -> impl Strategy<Value = Option<EntryNote>> {
+    let said = (any::<(u64, u64)>(), texts(), prop::option::of(texts()), any::<bool>());
+    said.prop_map(move |(pool, user, internal, says)| {
+        let note = EntryNote {
+            device: DeviceId(0),
+            entry: 0,
+            pool: if keys.pool_id { PoolId(pool.0, pool.1) } else { PoolId::DEFAULT },
+            user_metadata: if keys.user_metadata { user.into() } else { "".into() },
+            internal_metadata: internal.map(Into::into),
+        };
+        let nothing = note.pool.is_default()
+            && note.user_metadata.is_empty()
+            && note.internal_metadata.is_none();
+        (says && !nothing).then_some(note)
+    })
+}
+
+/// A file whose entries say things besides.
+fn with_notes(file: SnapshotFile) -> impl Strategy<Value = SnapshotFile> {
+    let host = file.pinned.as_ref().map(|pinned| (DeviceId::HOST, pinned.trace.len()));
+    let lens = (0..).map(DeviceId).zip(file.traces.iter().map(Vec::len)).chain(host);
+    let places: Vec<_> =
+        lens.flat_map(|(device, len)| (0..len as u32).map(move |entry| (device, entry))).collect();
+    prop::collection::vec(note(file.keys), places.len()).prop_map(move |notes| {
+        let notes = places.iter().zip(notes).filter_map(|(&(device, entry), note)| {
+            note.map(|note| EntryNote { device, entry, ..note })
+        });
+        SnapshotFile { notes: notes.collect(), ..file.clone() }
+    })
+}
+
+prop_compose! {
+    fn file()(
         segments in prop::collection::vec(segment(), 0..4),
         traces in prop::collection::vec(prop::collection::vec(entry(), 0..6), 0..4),
+        pinned in prop::option::of(pinned()),
         settings in prop::option::of(settings()),
         annotations in prop::collection::vec(annotation(), 0..4),
         stacks in stacks(),
-        keys in any::<[bool; 3]>(),
-    ) {
+        keys in any::<[bool; 4]>(),
+    ) -> SnapshotFile {
         // The keys are those of entries: where there are none, nothing can be known of them.
-        let any = traces.iter().any(|trace| !trace.is_empty());
+        let any = traces.iter().any(|trace| !trace.is_empty())
+            || pinned.as_ref().is_some_and(|pinned| !pinned.trace.is_empty());
         let keys = Keys {
             compile_context: any && keys[0],
             user_metadata: any && keys[1],
             forward_frames: any && keys[2],
+            pool_id: any && keys[3],
         };
-        let file = SnapshotFile {
-            segments, traces, settings, annotations, stacks, keys, ..SnapshotFile::default()
-        };
+        SnapshotFile {
+            segments, traces, pinned, settings, annotations, stacks, keys, ..SnapshotFile::default()
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_value_reads_the_same_after_it_was_written(file in file().prop_flat_map(with_notes)) {
         prop_assert_eq!(parse(&written(&file)).unwrap(), file);
     }
 }

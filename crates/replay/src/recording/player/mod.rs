@@ -159,6 +159,10 @@ impl Player {
         let result = match entry.action {
             Action::FreeRequested => self.free(&entry),
             Action::Snapshot => self.pass_snapshot(&entry),
+            Action::Annotate => {
+                self.engine.device_mut().pass_over();
+                Ok(())
+            }
             _ => return self.play_run(plan),
         };
         result.map(|()| played).map_err(|parting| Stop { parting, played })
