@@ -351,7 +351,7 @@ fn max_split_size_makes_pytorch_reserve_more() {
     assert_in_guide(&table);
 }
 
-/// What PyTorch 2.11 allocates at the most in this step, on an H200: `tensor/tests/pytorch_models.rs`.
+/// What PyTorch 2.11 allocates at the most in this step, on an H200: `tensor/tests/suite/pytorch_models.rs`.
 const RESNET_IN_PYTORCH: &str = "2932.4 MiB";
 
 #[test]

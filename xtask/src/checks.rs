@@ -67,8 +67,8 @@ pub(crate) fn asan() -> anyhow::Result<()> {
     // The sanitizer is an unstable flag; the switch lets the stable compiler take it. A target folder of
     // its own, since everything is built with it.
     run_with(
-        "cargo test --package tonnage-device --package tonnage-memory --locked --target \
-         x86_64-unknown-linux-gnu --target-dir target/asan --lib --tests",
+        "cargo test --package tonnage-device --package tonnage-memory --package tonnage-tensor --locked \
+         --target x86_64-unknown-linux-gnu --target-dir target/asan --lib --tests",
         &[
             ("RUSTC_BOOTSTRAP", "1"),
             // The fake driver is a library: it finds the sanitizer in the program that loads it.

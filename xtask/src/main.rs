@@ -29,7 +29,7 @@ cargo xtask COMMAND
   fuzz [SECONDS] each fuzz target for so long (default 60); grows fuzz/corpus
   bench          how fast recordings replay; keep the result under benches/results/
   soak [SECONDS] sixteen threads on one poisoned device for so long (default 600)
-  asan           the host device and the threads under AddressSanitizer
+  asan           the host device, the threads and the tensors under AddressSanitizer
   web [--check]  the page of `tonnage view`, from web/; with --check whether the built one matches its sources
   gpu-bundle     what benches/gpu.sh needs on a machine with a GPU, in one folder
 ";

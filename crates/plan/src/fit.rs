@@ -1,7 +1,7 @@
 //! Fitting: the largest batch for a number of bytes, what each technique buys, and what to do when
 //! memory does not suffice. Every answer is a dry run.
 
-use tonnage_tensor::Work;
+use tonnage_tensor::QueuedWork;
 
 use crate::device_kind::DeviceKind;
 use crate::error::{Error, Result};
@@ -40,7 +40,7 @@ pub struct Gain {
     /// Bytes that it saves of what is reserved at the peak; below 0 if it costs some.
     pub saved: i64,
     /// What each step computes once more: kernels and their arithmetic.
-    pub recomputed: Work,
+    pub recomputed: QueuedWork,
     /// The same as a share of the arithmetic that a step does without it.
     pub recomputed_share: f64,
     /// The largest batch that fits with it.
@@ -66,7 +66,7 @@ pub fn fit(options: &Options, limit: u64) -> Result<Fit> {
         let saved = without.reserved_peak.cast_signed() - outcome.reserved_peak.cast_signed();
         let recomputed = match technique.recomputes() {
             true => outcome.work.since(without.work),
-            false => Work::default(),
+            false => QueuedWork::default(),
         };
         let recomputed_share = recomputed.operations / without.work.operations.max(1.0);
         let (batch, _) = largest(Size::Batch, &with, limit)?;

@@ -6,7 +6,7 @@
 use std::panic::Location;
 
 use serde_json::{Map, Value, json};
-use tonnage_tensor::{Device, Peak, Role, Work};
+use tonnage_tensor::{Device, Peak, QueuedWork, Role};
 
 use crate::fit::{Fit, Gain};
 use crate::formula::Formula;
@@ -46,7 +46,7 @@ pub struct Outcome {
     /// How often the last step asked for memory.
     pub requests: u64,
     /// How much the last step computed; on a device that does, the copies of its batch included.
-    pub work: Work,
+    pub work: QueuedWork,
     /// The loss of each step; none on a device that does not compute.
     pub losses: Vec<f32>,
     /// Steps that changed nothing, since a gradient of `f16` was not finite.
@@ -92,7 +92,7 @@ impl Outcome {
             peak_phase,
             peak_line: peak.as_ref().map(line),
             requests: 0,
-            work: Work::default(),
+            work: QueuedWork::default(),
             losses: Vec::new(),
             skipped_steps: 0,
             symbols: None,

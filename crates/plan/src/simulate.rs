@@ -1,6 +1,6 @@
 //! The run of the recipe that does not train: symbols sent and detected.
 
-use tonnage_tensor::{Device, Levels, Work};
+use tonnage_tensor::{Device, Levels, QueuedWork};
 
 use crate::error::Result;
 use crate::meter::{Meter, Phase};
@@ -21,7 +21,7 @@ pub(crate) fn simulate(
     meter.begin(1);
     let (points, mut levels) = (meter.points, Levels::default());
     let before = requests(device);
-    let (mut worked, mut work) = (device.work(), Work::default());
+    let (mut worked, mut work) = (device.work(), QueuedWork::default());
     let result = meter.run(Phase::Simulate, || {
         mimo::run(device, &options.mimo(), &mut |step| {
             let rate = |errors: u64| errors as f64 / step.symbols.max(1) as f64;

@@ -4,7 +4,7 @@
 //! Out: a [`Timeline`] of the last step of a prediction, in which memory is as in every later one.
 
 use serde_json::{Value, json};
-use tonnage_tensor::{Level, Role};
+use tonnage_tensor::{LevelPoint, Role};
 
 use crate::device_kind::DeviceKind;
 use crate::error::Result;
@@ -27,7 +27,7 @@ pub struct Timeline {
     pub spans: Vec<Span>,
     /// The memory after events, in order: after each, or after those of several in a row that have
     /// most allocated. Never empty.
-    pub points: Vec<Level>,
+    pub points: Vec<LevelPoint>,
     /// Which of the points has most allocated, the first if several do.
     pub peak: usize,
 }
@@ -47,7 +47,7 @@ pub struct Span {
 impl Timeline {
     /// The phase of the event that reached this point.
     #[must_use]
-    pub fn phase_of(&self, point: &Level) -> Option<Phase> {
+    pub fn phase_of(&self, point: &LevelPoint) -> Option<Phase> {
         let reached = |it: &&Span| it.from < point.event && point.event <= it.to;
         let span = self.spans.iter().find(reached).or(self.spans.first());
         span.map(|it| it.phase)
@@ -55,7 +55,7 @@ impl Timeline {
 
     /// The point with most allocated.
     #[must_use]
-    pub fn highest(&self) -> Option<&Level> {
+    pub fn highest(&self) -> Option<&LevelPoint> {
         self.points.get(self.peak)
     }
 
@@ -66,8 +66,9 @@ impl Timeline {
     #[must_use]
     pub fn to_json(&self) -> String {
         let span = |it: &Span| json!({ "phase": it.phase.name(), "from": it.from, "to": it.to });
-        let column = |of: &dyn Fn(&Level) -> u64| self.points.iter().map(of).collect::<Value>();
-        let role = |role: Role| (role.name().to_owned(), column(&|it: &Level| it.of(role)));
+        let column =
+            |of: &dyn Fn(&LevelPoint) -> u64| self.points.iter().map(of).collect::<Value>();
+        let role = |role: Role| (role.name().to_owned(), column(&|it: &LevelPoint| it.of(role)));
         let peak = self.highest().map(|it| {
             json!({
                 "point": self.peak,
@@ -81,7 +82,7 @@ impl Timeline {
             "events": self.events,
             "spans": self.spans.iter().map(span).collect::<Value>(),
             "event": column(&|it| it.event),
-            "allocated": column(&Level::allocated),
+            "allocated": column(&LevelPoint::allocated),
             "reserved": column(&|it| it.reserved),
             "roles": Value::Object(ORDER.into_iter().map(role).collect()),
             "peak": peak,
@@ -116,8 +117,8 @@ pub fn trace(options: &Options, points: usize) -> Result<Timeline> {
     let levels = meter.levels;
     let ends = meter.starts.iter().skip(1).map(|it| it.1).chain([levels.events]);
     let span = |((phase, from), to): (&(Phase, u64), u64)| Span { phase: *phase, from: *from, to };
-    let most = levels.points.iter().map(Level::allocated).max();
-    let is_highest = |it: &Level| Some(it.allocated()) == most;
+    let most = levels.points.iter().map(LevelPoint::allocated).max();
+    let is_highest = |it: &LevelPoint| Some(it.allocated()) == most;
     Ok(Timeline {
         step: meter.step,
         spans: meter.starts.iter().zip(ends).map(span).collect(),

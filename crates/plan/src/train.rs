@@ -9,7 +9,7 @@ use tonnage_tensor::amp::{GradScaler, ScalerOptions, autocast};
 use tonnage_tensor::nn::Module;
 use tonnage_tensor::offload::Offload;
 use tonnage_tensor::optim::{Adam, AdamW, Optimizer, Sgd};
-use tonnage_tensor::{Device, Tensor, Work};
+use tonnage_tensor::{Device, QueuedWork, Tensor};
 
 use crate::error::Result;
 use crate::meter::{Meter, Phase};
@@ -139,7 +139,7 @@ struct Trainer<'a> {
     /// How often the last step asked for memory.
     requests: u64,
     /// How much it computed.
-    work: Work,
+    work: QueuedWork,
     /// Steps that were left out, since gradients were not finite.
     skipped: usize,
 }
@@ -150,7 +150,7 @@ impl<'a> Trainer<'a> {
         let scaling = options.amp == Some(Amp::F16);
         let scaler = scaling.then(|| GradScaler::new(ScalerOptions::default().scale(SCALE)));
         let offload = options.offload.then(|| Offload::in_order(device).min_bytes(OFFLOAD_FROM));
-        let (requests, work, skipped) = (0, Work::default(), 0);
+        let (requests, work, skipped) = (0, QueuedWork::default(), 0);
         Ok(Self { device, options, program, optimizer, scaler, offload, requests, work, skipped })
     }
 

@@ -49,7 +49,7 @@ fn few_points_show_the_same_peaks_as_all() {
         assert!(few.points.len() <= points.max(2), "{points}");
         assert_eq!((few.events, &few.spans), (whole.events, &whole.spans), "{points}");
         let [few_peak, peak] = [&few, &whole].map(|it| it.highest().unwrap());
-        let moment = |it: &tonnage_tensor::Level| (it.event, it.allocated());
+        let moment = |it: &tonnage_tensor::LevelPoint| (it.event, it.allocated());
         assert_eq!(moment(few_peak), moment(peak), "{points}");
         let reserved = |it: &tonnage_plan::Timeline| it.points.iter().map(|it| it.reserved).max();
         assert_eq!(reserved(&few), reserved(&whole), "{points}");

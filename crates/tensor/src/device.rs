@@ -19,7 +19,7 @@ use crate::levels::Levels;
 use crate::live::{Live, Registry};
 use crate::peak::Peak;
 use crate::random::Generator;
-use crate::work::Work;
+use crate::work::QueuedWork;
 use crate::workspace::Workspaces;
 
 /// A device on which tensors live. Cloning gives another handle to the same.
@@ -45,7 +45,7 @@ struct Shared {
     generator: Generator,
     live: Registry,
     workspaces: Workspaces,
-    work: Mutex<Work>,
+    work: Mutex<QueuedWork>,
 }
 
 impl Device {
@@ -90,7 +90,8 @@ impl Device {
         Ok(Self::of(memory, Queue::Dry))
     }
 
-    fn of(memory: tonnage_memory::Device, queue: Queue) -> Self {
+    /// A device on this allocator, whose work goes to that queue.
+    pub(crate) fn of(memory: tonnage_memory::Device, queue: Queue) -> Self {
         let (generator, live) = (Generator::default(), Registry::default());
         let (workspaces, work) = (Workspaces::default(), Mutex::default());
         Self { shared: Arc::new(Shared { memory, queue, generator, live, workspaces, work }) }
@@ -185,7 +186,7 @@ impl Device {
 
     /// How much was computed so far, or would have been on a device that computes.
     #[must_use]
-    pub fn work(&self) -> Work {
+    pub fn work(&self) -> QueuedWork {
         *self.shared.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

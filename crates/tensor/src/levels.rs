@@ -13,7 +13,7 @@ use crate::peak::{Sums, total};
 /// The memory of a device after an event; of several in a row, after that with most allocated bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Level {
+pub struct LevelPoint {
     /// Events before: 0 is where recording began.
     pub event: u64,
     /// Bytes obtained from the device; of several events in a row, the most.
@@ -21,7 +21,7 @@ pub struct Level {
     sums: Sums,
 }
 
-impl Level {
+impl LevelPoint {
     /// Bytes of the blocks that were handed out.
     #[must_use]
     pub fn allocated(&self) -> u64 {
@@ -49,7 +49,7 @@ pub struct Levels {
     /// How many events there were.
     pub events: u64,
     /// The levels: of every event, or of as many as were asked for.
-    pub points: Vec<Level>,
+    pub points: Vec<LevelPoint>,
 }
 
 /// Writes levels down.
@@ -58,11 +58,11 @@ pub(crate) struct LevelRecorder {
     most: usize,
     events: u64,
     reserved: u64,
-    points: Vec<Level>,
+    points: Vec<LevelPoint>,
     /// How many levels a point stands for.
     stride: u64,
     /// The point that does not stand for as many yet, and for how many it does.
-    open: Option<(Level, u64)>,
+    open: Option<(LevelPoint, u64)>,
 }
 
 impl LevelRecorder {
@@ -84,7 +84,7 @@ impl LevelRecorder {
     }
 
     fn write_down(&mut self, sums: &Sums) {
-        let level = Level { event: self.events, reserved: self.reserved, sums: *sums };
+        let level = LevelPoint { event: self.events, reserved: self.reserved, sums: *sums };
         let (point, levels) = match self.open.take() {
             Some((point, levels)) => (point.joined(level), levels + 1),
             None => (level, 1),

@@ -153,7 +153,7 @@ pub use create::{Scalar, TensorOptions};
 pub use device::{Device, Memory, current_device, set_device};
 pub use dtype::{DType, Element, Stored};
 pub use error::{Error, ErrorKind, Result};
-pub use levels::{Level, Levels};
+pub use levels::{LevelPoint, Levels};
 pub use live::{Holder, Live, Role};
 pub use number::{Bf16, Complex64, F16};
 pub use ops::{
@@ -165,4 +165,4 @@ pub use random::{Generator, GeneratorState};
 pub use shape::Shape;
 pub use tensor::Tensor;
 pub use transfer::Pinned;
-pub use work::Work;
+pub use work::QueuedWork;

@@ -26,8 +26,10 @@ use tonnage_memory::{Stream, with_stream};
 
 use crate::autograd::{Packed, SavedTensorHooks, saved_tensors_hooks};
 use crate::device::Device;
+use crate::dtype::DType;
 use crate::error::{Call, ErrorKind, Result};
 use crate::live::Role;
+use crate::shape::Layout;
 use crate::tensor::Tensor;
 use crate::transfer::Pinned;
 
@@ -51,11 +53,33 @@ pub struct Offload {
 #[derive(Default)]
 struct Trip {
     sent: Vec<Weak<Away>>,
-    /// The place of a value among them, by its key: storage, layout and version.
-    known: HashMap<Key, usize>,
+    /// The place of a value among them.
+    known: HashMap<Numbers, usize>,
 }
 
-type Key = (u64, u64, usize, Vec<usize>, Vec<usize>);
+/// Everything that decides which numbers a tensor of the device shows: two that agree in it are one
+/// value, and are copied once.
+#[derive(PartialEq, Eq, Hash)]
+struct Numbers {
+    storage: u64,
+    version: u64,
+    layout: Layout,
+    dtype: DType,
+    conj: bool,
+}
+
+impl Numbers {
+    fn of(tensor: &Tensor) -> Self {
+        let storage = tensor.storage();
+        Self {
+            storage: storage.id(),
+            version: storage.version(),
+            layout: tensor.layout().clone(),
+            dtype: tensor.dtype(),
+            conj: tensor.is_conj(),
+        }
+    }
+}
 
 /// A value in host memory, and on its way back.
 struct Away {
@@ -134,9 +158,9 @@ impl Offload {
         if self.stays(&tensor) {
             return Ok(Box::new(tensor));
         }
-        let key = key(&tensor);
+        let numbers = Numbers::of(&tensor);
         let mut trip = lock(trip);
-        let known = trip.known.get(&key).and_then(|place| trip.sent[*place].upgrade());
+        let known = trip.known.get(&numbers).and_then(|place| trip.sent[*place].upgrade());
         if let Some(away) = known {
             return Ok(Box::new(away));
         }
@@ -145,7 +169,7 @@ impl Offload {
         let place = trip.sent.len();
         let away = Arc::new(Away { pinned, place, back: Mutex::default() });
         trip.sent.push(Arc::downgrade(&away));
-        trip.known.insert(key, place);
+        trip.known.insert(numbers, place);
         Ok(Box::new(away))
     }
 
@@ -179,10 +203,4 @@ impl Offload {
         *back = Some(tensor.clone());
         Ok(tensor)
     }
-}
-
-fn key(tensor: &Tensor) -> Key {
-    let storage = tensor.storage();
-    let (shape, strides) = (tensor.shape().to_vec(), tensor.strides().to_vec());
-    (storage.id(), storage.version(), tensor.storage_offset(), shape, strides)
 }

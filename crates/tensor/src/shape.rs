@@ -116,7 +116,7 @@ pub(crate) fn broadcast(a: &[usize], b: &[usize]) -> Option<Shape> {
 /// Where the elements of a tensor lie in its storage.
 ///
 /// *Element (i₀, i₁, …) lies at offset + Σ iₐ·strideₐ.*
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Layout {
     shape: Shape,
     strides: Dims,

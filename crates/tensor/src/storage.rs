@@ -41,11 +41,22 @@ pub(crate) struct Storage {
     producer: Mutex<Weak<Node>>,
 }
 
-/// The streams whose queued work uses a storage: who wrote last, and who read since.
+/// The streams whose queued work uses some memory: who wrote last, and who read since.
+///
+/// *Whatever else is queued and touches the memory comes before the work of these streams.*
 #[derive(Debug, Default)]
 pub(crate) struct Uses {
     pub(crate) writer: Option<StreamId>,
     pub(crate) readers: SmallVec<[StreamId; 2]>,
+}
+
+impl Uses {
+    /// Of memory that the engine has just handed out. Whoever had it before may have left work on the
+    /// block's own stream, and there alone: memory that other streams used is not handed out before they
+    /// are done. So that stream counts as the last writer, and a first use on another waits for it.
+    fn of_fresh(block: &Block) -> Self {
+        Self { writer: Some(block.stream()), readers: SmallVec::new() }
+    }
 }
 
 impl Storage {
@@ -66,6 +77,7 @@ impl Storage {
                 Some(device.allocate_on(bytes, stream).map_err(|error| call.memory(error))?)
             }
         };
+        let uses = block.as_ref().map(Uses::of_fresh).unwrap_or_default();
         let id = device.registry().next_id();
         let storage = Arc::new(Self {
             id,
@@ -76,7 +88,7 @@ impl Storage {
             version: AtomicU64::new(0),
             graph_version: AtomicU64::new(0),
             last_write: Mutex::new(None),
-            uses: Mutex::default(),
+            uses: Mutex::new(uses),
             role: RoleCell::new(Role::Temporary),
             saved: AtomicUsize::new(0),
             saved_by: Mutex::new(None),

@@ -17,7 +17,7 @@ use crate::shape::Shape;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
-pub struct Work {
+pub struct QueuedWork {
     /// How many kernels were queued.
     pub kernels: u64,
     /// Multiplications and additions of products, convolutions and attention; of everything else, one for
@@ -25,7 +25,7 @@ pub struct Work {
     pub operations: f64,
 }
 
-impl Work {
+impl QueuedWork {
     /// What came after `before`.
     #[must_use]
     pub fn since(self, before: Self) -> Self {

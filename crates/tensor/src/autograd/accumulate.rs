@@ -1,25 +1,36 @@
 //! The end of the way back: a leaf collects its gradient.
 //!
-//! PyTorch's rule, which decides about a tensor's worth of memory for each leaf: the first gradient
-//! becomes the leaf's own if nobody else has it and it lies as the leaf does; otherwise it is copied.
-//! Later ones are added in place.
+//! The rule decides about a tensor's worth of memory for each leaf: the first gradient becomes the
+//! leaf's own if nobody else has it or its memory, and if it lies as the leaf does; otherwise it is
+//! copied. Later ones are added in place.
+//!
+//! PyTorch asks only whether someone else has the tensor, not whether someone has its memory: two
+//! leaves whose gradients are views of one tensor then share a buffer, to which each adds the other's
+//! next gradient. Where gradients share memory this needs a copy that PyTorch does not make.
 
 use crate::error::{Call, Result};
 use crate::live::Role;
 use crate::tensor::Tensor;
 
-pub(super) fn accumulate(call: Call, leaf: &Tensor, new: Tensor) -> Result<()> {
-    if let Some(sum) = leaf.grad() {
-        return sum.add_in_place(call, &new);
+/// Adds `new` to what the leaf has collected. Several threads may do so at once: every gradient counts.
+pub(super) fn accumulate(call: Call, leaf: &Tensor, mut new: Tensor) -> Result<()> {
+    loop {
+        if let Some(sum) = leaf.grad() {
+            return sum.add_in_place(call, &new);
+        }
+        let nobody_else_has_it = new.handles() == 1 && new.owns_storage();
+        let own = if nobody_else_has_it && lies_as(&new, leaf) && !new.is_conj() {
+            new.detach()
+        } else {
+            new.copied(call)?
+        };
+        own.set_role(Role::Gradients);
+        match leaf.put_first_grad(own) {
+            Ok(()) => return Ok(()),
+            // Another thread's was first: this one is added to it.
+            Err(late) => new = late,
+        }
     }
-    let own = if new.handles() == 1 && lies_as(&new, leaf) && !new.is_conj() {
-        new.detach()
-    } else {
-        new.copied(call)?
-    };
-    own.set_role(Role::Gradients);
-    leaf.put_grad(own);
-    Ok(())
 }
 
 /// Whether a gradient lies in memory as its leaf does.

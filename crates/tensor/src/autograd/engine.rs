@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use super::accumulate::accumulate;
 use super::mode::{go_back, no_grad_guard};
-use super::node::{Edge, Grads, Node, Work};
+use super::node::{Edge, Grads, Node, NodeKind};
 use crate::create::Scalar;
 use crate::error::{Call, ErrorKind, Result};
 use crate::tensor::Tensor;
@@ -181,7 +181,7 @@ impl Walk {
 
     /// Runs a node and passes its gradients on.
     fn visit(&mut self, node: &Arc<Node>, mut grads: Grads) -> Result<()> {
-        if let Work::Accumulate(leaf) = &node.work {
+        if let NodeKind::Accumulate(leaf) = &node.kind {
             return match grads.pop().flatten() {
                 Some(gradient) => accumulate(node.call, leaf, gradient),
                 None => Ok(()),
@@ -205,21 +205,18 @@ impl Walk {
     /// Runs a node. Incoming gradients go once the outgoing ones have their shapes, then what was
     /// saved: the order in which PyTorch gives memory back.
     fn run(&self, node: &Node, grads: Grads) -> Result<Grads> {
-        let backward = node.take()?;
-        let Some(operation) = &backward else { return Ok(Grads::new()) };
-        let mut from = operation.backward(&grads, &node.needs())?;
-        debug_assert_eq!(from.len(), node.edges.len(), "{}", node.name);
-        for (gradient, edge) in from.iter_mut().zip(&node.edges) {
-            *gradient = match (gradient.take(), edge) {
-                (Some(it), Some(edge)) => Some(fit(node.call, it, edge)?),
-                _ => None,
-            };
-        }
-        drop(grads);
-        if self.options.retain_graph {
-            node.put(backward);
-        }
-        Ok(from)
+        node.run(self.options.retain_graph, |operation| {
+            let mut from = operation.backward(&grads, &node.needs())?;
+            debug_assert_eq!(from.len(), node.edges.len(), "{}", node.name);
+            for (gradient, edge) in from.iter_mut().zip(&node.edges) {
+                *gradient = match (gradient.take(), edge) {
+                    (Some(it), Some(edge)) => Some(fit(node.call, it, edge)?),
+                    _ => None,
+                };
+            }
+            drop(grads);
+            Ok(from)
+        })
     }
 
     /// Adds a gradient to what its node has, and notes that it has arrived.

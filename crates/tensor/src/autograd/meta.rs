@@ -100,8 +100,18 @@ impl Tensor {
         self.meta().grad.take()
     }
 
-    pub(super) fn put_grad(&self, grad: Tensor) {
-        let _before = self.meta().grad.replace(grad);
+    /// Puts a gradient where there is none.
+    ///
+    /// # Errors
+    ///
+    /// If there is one: with the gradient that was to be put there.
+    pub(super) fn put_first_grad(&self, grad: Tensor) -> Result<(), Tensor> {
+        let mut meta = self.meta();
+        if meta.grad.is_some() {
+            return Err(grad);
+        }
+        meta.grad = Some(grad);
+        Ok(())
     }
 
     /// The name of the operation that made it, such as `SinBackward`.

@@ -67,13 +67,14 @@ pub(crate) struct Node {
     pub(crate) sequence: u64,
     pub(crate) edges: Vec<Option<Edge>>,
     pub(crate) outputs: usize,
-    pub(super) work: Work,
+    pub(super) kind: NodeKind,
 }
 
-pub(super) enum Work {
-    /// None after it has run.
+/// What a node does with the gradients that come to it.
+pub(super) enum NodeKind {
+    /// Passes them on through an operation; none after it has run.
     Operation(Mutex<Option<Box<dyn Backward>>>),
-    /// Adds to the leaf's gradient.
+    /// Adds them to what this leaf has.
     Accumulate(Tensor),
 }
 
@@ -90,32 +91,44 @@ impl Node {
         backward: Box<dyn Backward>,
     ) -> Arc<Self> {
         let sequence = SEQUENCE.replace(SEQUENCE.get() + 1);
-        let work = Work::Operation(Mutex::new(Some(backward)));
-        Arc::new(Self { name, call, sequence, edges, outputs, work })
+        let kind = NodeKind::Operation(Mutex::new(Some(backward)));
+        Arc::new(Self { name, call, sequence, edges, outputs, kind })
     }
 
     pub(super) fn accumulate(call: Call, leaf: &Tensor) -> Arc<Self> {
-        let (name, work) = ("AccumulateGrad", Work::Accumulate(leaf.clone()));
-        Arc::new(Self { name, call, sequence: u64::MAX, edges: Vec::new(), outputs: 1, work })
+        let (name, kind) = ("AccumulateGrad", NodeKind::Accumulate(leaf.clone()));
+        Arc::new(Self { name, call, sequence: u64::MAX, edges: Vec::new(), outputs: 1, kind })
     }
 
-    /// Takes the operation's backward out, to be run.
-    pub(super) fn take(&self) -> Result<Option<Box<dyn Backward>>> {
-        let Work::Operation(slot) = &self.work else { return Ok(None) };
-        let taken = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
-        taken.map(Some).ok_or_else(|| {
-            self.call
-                .error(ErrorKind::Autograd, "this part of the graph was walked and freed before")
-                .with("node", self.name)
-                .help("pass retain_graph to the first backward, or compute the result again")
-        })
-    }
-
-    /// Puts it back, to be run again.
-    pub(super) fn put(&self, backward: Option<Box<dyn Backward>>) {
-        if let Work::Operation(slot) = &self.work {
-            *slot.lock().unwrap_or_else(PoisonError::into_inner) = backward;
+    /// Runs `back` on the operation's backward, after which that is gone, unless it is retained.
+    ///
+    /// One that is retained stays in its place meanwhile, so that it is there if `back` fails and for
+    /// other threads that walk the same graph, which take turns.
+    ///
+    /// # Errors
+    ///
+    /// Those of `back`, and if the backward is gone.
+    pub(super) fn run(
+        &self,
+        retain: bool,
+        back: impl FnOnce(&dyn Backward) -> Result<Grads>,
+    ) -> Result<Grads> {
+        let NodeKind::Operation(slot) = &self.kind else { return Ok(Grads::new()) };
+        let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        if retain {
+            let operation = slot.as_deref().ok_or_else(|| self.is_gone())?;
+            return back(operation);
         }
+        let operation = slot.take().ok_or_else(|| self.is_gone())?;
+        drop(slot);
+        back(&*operation)
+    }
+
+    fn is_gone(&self) -> crate::error::Error {
+        self.call
+            .error(ErrorKind::Autograd, "this part of the graph was walked and freed before")
+            .with("node", self.name)
+            .help("pass retain_graph to the first backward, or compute the result again")
     }
 
     pub(super) fn needs(&self) -> Needs<'_> {
@@ -128,7 +141,9 @@ impl Drop for Node {
     fn drop(&mut self) {
         let mut rest = std::mem::take(&mut self.edges);
         // While the list holds what saved values lead to: checkpoints keep their inputs' nodes.
-        self.put(None);
+        if let NodeKind::Operation(slot) = &mut self.kind {
+            *slot.get_mut().unwrap_or_else(PoisonError::into_inner) = None;
+        }
         while let Some(edge) = rest.pop() {
             // The last reference to a node: its edges join the list, so its own drop finds none. What
             // it saved may lead to the same nodes, which the list still holds.

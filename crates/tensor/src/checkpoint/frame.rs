@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! operation ─ Saved ─ Holder ┐
-//! operation ─ Saved ─ Holder ┼─ Frame: function, inputs, random state, autocast
+//! operation ─ Saved ─ Holder ┼─ Frame: function, inputs, random draws, autocast
 //! operation ─ Saved ─ Holder ┘
 //! ```
 //!
@@ -20,12 +20,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use super::CheckpointOptions;
 use crate::amp::Mode;
 use crate::autograd::{Packed, Saved, SavedTensorHooks, saved_tensors_hooks, set_grad_enabled};
-use crate::device::Device;
 use crate::dtype::DType;
 use crate::entry::{enter, entry};
 use crate::error::{Call, Error, ErrorKind, Result};
 use crate::live::Role;
-use crate::random::GeneratorState;
+use crate::random::Tape;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 
@@ -38,7 +37,8 @@ struct Frame {
     /// Saved as any other values, so that hooks around this checkpoint see them.
     inputs: Mutex<Vec<Input>>,
     holders: Mutex<Vec<Weak<Holder>>>,
-    random: Vec<(Device, GeneratorState)>,
+    /// What the first run draws; none if the second draws anew.
+    random: Option<Arc<Tape>>,
     autocast: Mode,
     /// Which line led into the model, if the segment is part of one.
     entry: Option<&'static Location<'static>>,
@@ -86,13 +86,14 @@ pub(super) fn run<T>(
 ) -> Result<T> {
     let segment = Arc::new(segment);
     let again = Arc::clone(&segment);
+    let random = options.preserve_rng.then(Arc::<Tape>::default);
     let frame = Arc::new(Frame {
         call,
         options,
         segment: Arc::new(move |inputs: &[Tensor]| again(inputs).map(drop)),
         inputs: Mutex::new(inputs.iter().map(|it| Input::new(call, it)).collect::<Result<_>>()?),
         holders: Mutex::default(),
-        random: random_states(inputs),
+        random: random.clone(),
         autocast: Mode::current(),
         entry: entry(),
     });
@@ -101,18 +102,8 @@ pub(super) fn run<T>(
         move |tensor| Ok(Box::new(first.hold(&tensor))),
         move |packed| later.value(packed),
     );
+    let _random = random.as_ref().map(Tape::record);
     saved_tensors_hooks(&hooks, || segment(inputs))
-}
-
-/// Where the generators of the inputs' devices stand.
-fn random_states(inputs: &[Tensor]) -> Vec<(Device, GeneratorState)> {
-    let mut states: Vec<(Device, GeneratorState)> = Vec::new();
-    for device in inputs.iter().map(Tensor::device) {
-        if states.iter().all(|(known, _)| known != device) {
-            states.push((device.clone(), device.generator().state()));
-        }
-    }
-    states
 }
 
 impl Frame {
@@ -154,7 +145,7 @@ impl Frame {
             let _grad = set_grad_enabled(true);
             let _autocast = self.autocast.enter();
             let _entered = enter(self.entry);
-            let _random = self.options.preserve_rng.then(|| Rewound::to(&self.random));
+            let _random = self.random.as_ref().map(Tape::replay);
             saved_tensors_hooks(&hooks, || (self.segment)(&inputs))
         };
         let reached = saved.load(Ordering::Relaxed);
@@ -197,27 +188,5 @@ impl Frame {
         self.call
             .error(ErrorKind::Autograd, what)
             .help("the function must do the same each time, whatever changed meanwhile")
-    }
-}
-
-/// Generators put back to where they stood, until dropped.
-struct Rewound(Vec<(Device, GeneratorState)>);
-
-impl Rewound {
-    fn to(states: &[(Device, GeneratorState)]) -> Self {
-        let now = states.iter().map(|(device, then)| {
-            let now = device.generator().state();
-            device.generator().set_state(*then);
-            (device.clone(), now)
-        });
-        Self(now.collect())
-    }
-}
-
-impl Drop for Rewound {
-    fn drop(&mut self) {
-        for (device, state) in &self.0 {
-            device.generator().set_state(*state);
-        }
     }
 }

@@ -5,7 +5,8 @@
 //!      next synchronisation asks.
 //!
 //! Queued work holds addresses, not references to blocks. A block that is dropped meanwhile goes
-//! back to the engine at once, as on a GPU: whoever gets its memory next queues behind. Were the
+//! back to the engine at once, as on a GPU: whoever gets its memory next queues behind, on any stream
+//! (order 3 of *exec*). Were the
 //! work to hold the last reference, the stream's thread would call the engine, in an order that
 //! depends on timing, and could meet a thread that waits for the stream while it holds the engine.
 
@@ -205,8 +206,8 @@ unsafe fn run(kernel: &dyn Kernel, to: &[Operand], from: &[Operand]) -> Result<(
     // 1. Blocks, pinned or not, are mapped and aligned to 512 bytes or more, and layouts lie inside
     //    them. Mapped they stay until this work is done: the device drains or synchronises the
     //    stream before it gives memory back, and pinned memory waits for recorded streams.
-    // 2. Other work is ordered by this function's promise. A next owner of the memory queues behind
-    //    as well: order 3. The caller's threads reach device memory through queued work only, and
+    // 2. Other work is ordered by this function's promise. Work of a next owner of the memory is
+    //    behind as well, on whichever stream: order 3. The caller's threads reach device memory through queued work only, and
     //    settle before they touch pinned memory.
     // 3. Checked by `Call::launch`: order 4. Pinned memory and blocks never overlap.
     let mut args = unsafe { Args::new(to, from) };

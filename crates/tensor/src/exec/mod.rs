@@ -15,7 +15,9 @@
 //!    another stream uses, the stream waits for the other ([`Storage::uses`](crate::storage::Storage)).
 //!    One lock per device makes "look, queue, note" one step.
 //! 3. Memory that a stream other than its own uses is recorded for it, so that the engine does not
-//!    hand it out again before that stream is done. On its own stream, order 1 does that.
+//!    hand it out again before that stream is done. What is still queued on its own stream when it
+//!    is handed out again is behind by order 1 for work on that stream, and by order 2 for work on
+//!    any other: to its next owner, a block's own stream is the one that wrote last.
 //! 4. Within one kernel, outputs overlap neither each other nor inputs: checked here.
 
 mod args;
@@ -57,7 +59,7 @@ pub(crate) trait Kernel: Any + Send {
     /// read at the next synchronisation.
     fn host(&self, args: &mut Args<'_>) -> Result<(), String>;
 
-    /// How much arithmetic that is: see [`Work`](crate::work::Work).
+    /// How much arithmetic that is: see [`QueuedWork`](crate::work::QueuedWork).
     fn operations(&self, outputs: &[&Tensor]) -> f64 {
         outputs.iter().map(|it| numbers(it.shape())).sum()
     }

@@ -4,7 +4,7 @@
 //! PyTorch sorts the indices and sums in two steps, whose scratch memory, of the size of the output,
 //! belongs to the peak.
 
-use super::index::{AddAt, Around, check_indices, selected};
+use super::index::{AddAt, AxisSplit, check_indices, selected};
 use crate::autograd::{Backward, Grads, Needs, Saved, record};
 use crate::create::Scalar;
 use crate::device::Device;
@@ -31,7 +31,7 @@ impl Backward for EmbeddingBackward {
         let table = Tensor::zeros(&self.shape, (grad.device(), grad.dtype()))?;
         let scratch = scratch.map(|it| it.summing(call, rows, width, grad.dtype())).transpose()?;
         let kernel = AddAt {
-            around: Around { size: rows, inner: width },
+            axis: AxisSplit { size: rows, inner: width },
             alpha: Scalar::Integer(1),
             skip: self.padding,
         };

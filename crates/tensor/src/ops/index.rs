@@ -14,15 +14,15 @@ use crate::exec::{Args, Input, Kernel, Output, for_each_chunk, rows};
 use crate::shape::{Layout, Shape};
 use crate::tensor::Tensor;
 
-/// A tensor as `[outer, size, inner]` around one axis.
+/// One axis of a tensor that is seen as `[outer, size, inner]`.
 #[derive(Clone, Copy)]
-pub(super) struct Around {
+pub(super) struct AxisSplit {
     pub(super) size: usize,
     pub(super) inner: usize,
 }
 
-impl Around {
-    fn axis(x: &Tensor, axis: usize) -> Self {
+impl AxisSplit {
+    fn of(x: &Tensor, axis: usize) -> Self {
         Self { size: x.shape()[axis], inner: x.shape()[axis + 1..].iter().product() }
     }
 }
@@ -37,11 +37,11 @@ fn indices_below(size: usize, indices: Input<'_>) -> Result<Vec<usize>, String> 
 }
 
 /// `output[o, k, i] = x[o, indices[k], i]`.
-struct Select(Around);
+struct Select(AxisSplit);
 
 impl Kernel for Select {
     fn host(&self, args: &mut Args<'_>) -> Result<(), String> {
-        let (x, Around { size, inner }) = (args.input(0), self.0);
+        let (x, AxisSplit { size, inner }) = (args.input(0), self.0);
         let indices = indices_below(size, args.input(1))?;
         let count = indices.len();
         dispatch!(args.output_dtype(0), T => {
@@ -63,14 +63,14 @@ impl Kernel for Select {
 
 /// `output[o, indices[k], i] += alpha · source[o, k, i]`, for all k but those whose index is `skip`.
 pub(super) struct AddAt {
-    pub(super) around: Around,
+    pub(super) axis: AxisSplit,
     pub(super) alpha: Scalar,
     pub(super) skip: Option<usize>,
 }
 
 impl Kernel for AddAt {
     fn host(&self, args: &mut Args<'_>) -> Result<(), String> {
-        let (source, Around { size, inner }) = (args.input(0), self.around);
+        let (source, AxisSplit { size, inner }) = (args.input(0), self.axis);
         let indices = indices_below(size, args.input(1))?;
         let of = Occurrences::new(size, &indices);
         let (count, skip) = (indices.len(), self.skip);
@@ -259,7 +259,7 @@ pub(super) fn selected(call: Call, x: &Tensor, axis: usize, indices: &Tensor) ->
     let mut shape = x.shape().to_vec();
     shape[axis] = indices.numel();
     let output = Tensor::uninit(call, shape.into(), x.dtype(), x.device())?;
-    call.launch(Select(Around::axis(x, axis)), &[&output], &[x, indices])?;
+    call.launch(Select(AxisSplit::of(x, axis)), &[&output], &[x, indices])?;
     Ok(output)
 }
 
@@ -272,7 +272,7 @@ fn add_at(
     source: &Tensor,
     alpha: Scalar,
 ) -> Result<()> {
-    let kernel = AddAt { around: Around::axis(target, axis), alpha, skip: None };
+    let kernel = AddAt { axis: AxisSplit::of(target, axis), alpha, skip: None };
     call.launch(kernel, &[target], &[source, indices])
 }
 

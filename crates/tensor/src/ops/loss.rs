@@ -266,11 +266,11 @@ fn nll(call: Call, x: &Tensor, targets: &Tensor, o: &CrossEntropyOptions) -> Res
 
 /// Cross-entropy in one go over rows of scores: loss, and for each row the logarithm of the sum of
 /// exponentials.
-struct Lean {
+struct LeanCrossEntropy {
     of: Classes,
 }
 
-impl Kernel for Lean {
+impl Kernel for LeanCrossEntropy {
     fn host(&self, args: &mut Args<'_>) -> Result<(), String> {
         let (x, of) = (args.input(0), self.of);
         let targets = of.targets(args.input(1))?;
@@ -318,13 +318,13 @@ fn over_rows<A: Stored, B: Stored>(
     each.with_min_len(together).for_each(|(row, (a, b))| work(row, a, b));
 }
 
-/// The gradient of [`Lean`]: probabilities, less one at the target. Inputs: gradient, scores, targets,
+/// The gradient of [`LeanCrossEntropy`]: probabilities, less one at the target. Inputs: gradient, scores, targets,
 /// logarithms of sums.
-struct LeanGrad {
+struct LeanCrossEntropyGrad {
     of: Classes,
 }
 
-impl Kernel for LeanGrad {
+impl Kernel for LeanCrossEntropyGrad {
     fn host(&self, args: &mut Args<'_>) -> Result<(), String> {
         let (x, of) = (args.input(1), self.of);
         let targets = of.targets(args.input(2))?;
@@ -347,7 +347,7 @@ impl Kernel for LeanGrad {
     }
 }
 
-struct LeanBackward {
+struct LeanCrossEntropyBackward {
     call: Call,
     of: Classes,
     x: Saved,
@@ -355,14 +355,14 @@ struct LeanBackward {
     log_sums: Saved,
 }
 
-impl Backward for LeanBackward {
+impl Backward for LeanCrossEntropyBackward {
     fn backward(&self, grads: &[Option<Tensor>], _: &Needs<'_>) -> Result<Grads> {
         let Some(grad) = &grads[0] else { return Ok(Grads::from_iter([None])) };
         let (x, targets) = (self.x.unpack()?, self.targets.unpack()?);
         let log_sums = self.log_sums.unpack()?;
         let output = Tensor::uninit(self.call, x.shape().clone(), x.dtype(), x.device())?;
         let inputs = [grad, &x, &targets, &log_sums];
-        self.call.launch(LeanGrad { of: self.of }, &[&output], &inputs)?;
+        self.call.launch(LeanCrossEntropyGrad { of: self.of }, &[&output], &inputs)?;
         Ok(Grads::from_iter([Some(output)]))
     }
 }
@@ -530,11 +530,11 @@ impl Tensor {
         let shape = if of.reduction == Reduction::None { each.clone() } else { ().into() };
         let output = Tensor::uninit(call, shape, wide, self.device())?;
         let log_sums = Tensor::uninit(call, each, wide, self.device())?;
-        call.launch(Lean { of }, &[&output, &log_sums], &[self, targets])?;
+        call.launch(LeanCrossEntropy { of }, &[&output, &log_sums], &[self, targets])?;
         record(call, "CrossEntropyBackward", &[&output], &[self], || {
             let (x, targets) = (Saved::input(call, self)?, Saved::input(call, targets)?);
             let log_sums = Saved::output(call, &log_sums)?;
-            Ok(Box::new(LeanBackward { call, of, x, targets, log_sums }))
+            Ok(Box::new(LeanCrossEntropyBackward { call, of, x, targets, log_sums }))
         })?;
         Ok(output)
     }

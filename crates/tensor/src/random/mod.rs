@@ -7,9 +7,13 @@
 
 mod philox;
 
+mod tape;
+
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 pub(crate) use philox::philox;
+pub(crate) use tape::Tape;
 
 use crate::dtype::{DType, Stored, dispatch};
 use crate::exec::{Args, Kernel, Output, for_each_chunk, vectorised};
@@ -30,17 +34,21 @@ const DEFAULT_SEED: u64 = 67_280_421_310_721;
 /// A device's source of random numbers.
 #[derive(Debug)]
 pub struct Generator {
+    /// Tells it from all others of the process.
+    id: u64,
     state: Mutex<GeneratorState>,
 }
 
 impl Default for Generator {
     fn default() -> Self {
-        Self { state: Mutex::new(GeneratorState { seed: DEFAULT_SEED, offset: 0 }) }
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        Self { id, state: Mutex::new(GeneratorState { seed: DEFAULT_SEED, offset: 0 }) }
     }
 }
 
 impl Generator {
-    /// Begins again from `seed`.
+    /// Begins again from `seed`; see [`set_state`](Self::set_state).
     pub fn manual_seed(&self, seed: u64) {
         self.set_state(GeneratorState { seed, offset: 0 });
     }
@@ -51,17 +59,23 @@ impl Generator {
         *self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts it where it stood.
+    /// Puts it where it stood. Not in the second run of a [checkpoint](crate::checkpoint), whose numbers
+    /// are those of the first, seeds included.
     pub fn set_state(&self, state: GeneratorState) {
+        if tape::replays() {
+            return;
+        }
         *self.state.lock().unwrap_or_else(PoisonError::into_inner) = state;
     }
 
-    /// Numbers for one call: no other call gets the same.
+    /// Numbers for one call: no other call gets the same, unless it runs again.
     pub(crate) fn draw(&self) -> GeneratorState {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let drawn = *state;
-        state.offset = state.offset.wrapping_add(1);
-        drawn
+        tape::drawn(self.id, || {
+            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            let drawn = *state;
+            state.offset = state.offset.wrapping_add(1);
+            drawn
+        })
     }
 }
 

@@ -1,7 +1,7 @@
 """Values and gradients of convolutions, pools, norms, reductions and elementwise functions, by PyTorch.
 
 Run it where PyTorch is, on the CPU:  python kernels.py  writes kernels.json beside itself, which
-tests/kernels.rs compares. Everything is float64 from fixed seeds; a case is a name that the test knows,
+tests/suite/kernels.rs compares. Everything is float64 from fixed seeds; a case is a name that the test knows,
 inputs, the gradient to begin with, results, and the gradients of the inputs.
 """
 

@@ -1,5 +1,8 @@
 //! Streams: asynchronous, ordered where memory is shared, never reused too early.
 
+use std::sync::mpsc;
+use std::time::Duration;
+
 use tonnage_memory::{DeviceId, DeviceOptions, with_stream};
 use tonnage_tensor::{DType, Device, Result, Tensor, current_device, set_device};
 
@@ -36,6 +39,44 @@ fn dropped_memory_is_reused_behind_the_work_that_uses_it() -> Result<()> {
         assert_eq!(sum.item::<f64>()?, round as f64 * f64::from(1 << 20));
     }
     assert!(device.memory().max_allocated() < 5 << 20);
+    Ok(())
+}
+
+/// Memory that queued work on its block's stream still reads goes to a new tensor, whose first use is on
+/// another stream.
+#[test]
+fn the_first_use_of_fresh_memory_on_another_stream_waits_for_the_work_of_its_last_owner()
+-> Result<()> {
+    const LENGTH: usize = 1 << 20;
+    let device = Device::host("256 MiB").unwrap();
+    let [own, other] = [0, 1].map(|_| device.create_stream().unwrap());
+    for first_use in ["writes", "reads and writes", "is written by a copy"] {
+        let x = with_stream(&own, || Tensor::ones([LENGTH], &device))?;
+        own.synchronize().unwrap();
+        let (open, gate) = mpsc::channel::<()>();
+        own.launch(move || gate.recv().unwrap_or_default()).unwrap();
+        // Behind the gate: the read of x; then its memory has the next owner.
+        let (y, z) = with_stream(&own, || {
+            let y = x.add(1.0)?;
+            drop(x);
+            Ok::<_, tonnage_tensor::Error>((y, Tensor::empty([LENGTH], &device)?))
+        })?;
+        with_stream(&other, || match first_use {
+            "writes" => z.fill_(7.0),
+            "reads and writes" => z.mul_(7.0),
+            _ => z.copy_(&Tensor::full([LENGTH], 7.0, &device)?),
+        })?;
+        let (done, is_done) = mpsc::channel();
+        other.launch(move || done.send(()).unwrap_or_default()).unwrap();
+        // Time for a wrong order to show. A right one does not depend on it.
+        assert!(
+            is_done.recv_timeout(Duration::from_millis(200)).is_err(),
+            "{first_use}: too early"
+        );
+        drop(open);
+        assert_eq!(y.to_vec::<f32>()?, vec![2.0; LENGTH], "{first_use}");
+        device.synchronize()?;
+    }
     Ok(())
 }
 

@@ -2,7 +2,7 @@
 
 use tonnage_tensor::nn::{Linear, Module, Relu, Sequential};
 use tonnage_tensor::offload::Offload;
-use tonnage_tensor::{Device, Result, Tensor};
+use tonnage_tensor::{Complex64, DType, Device, Result, Tensor};
 
 const TENSOR: u64 = 512 * 512 * 4;
 
@@ -71,5 +71,38 @@ fn small_values_and_parameters_stay() -> Result<()> {
     loss.backward()?;
     let all = Offload::new(&device)?.min_bytes(0);
     all.run(|| x.sin()?.exp()?.sum())?.backward()?;
+    Ok(())
+}
+
+/// A value and another view of its memory are two values, though they have storage and version in common.
+#[test]
+fn views_of_one_storage_come_back_as_what_each_shows() -> Result<()> {
+    let device = Device::host("64 MiB").unwrap();
+    type Program = fn(&Tensor) -> Result<Tensor>;
+    let programs: [(&str, Program); 4] = [
+        ("conjugates", |z| z.mul(&z.conj()?)),
+        ("conjugates first", |z| z.conj()?.mul(z)),
+        ("transposed", |z| z.mul(&z.t()?)),
+        ("another offset", |z| z.narrow(0, 0, 2)?.mul(&z.narrow(0, 2, 2)?)),
+    ];
+    for (what, program) in programs {
+        let gradient = |offload: Option<Offload>| -> Result<Vec<Complex64>> {
+            device.manual_seed(3);
+            let x = Tensor::randn([4, 4], (&device, DType::Complex64))?.requires_grad_(true)?;
+            // A result, since leaves stay.
+            let forward = || program(&x.mul(2.0)?);
+            let y = match &offload {
+                Some(offload) => offload.run(forward)?,
+                None => forward()?,
+            };
+            let ones = Tensor::ones(y.shape(), (&device, DType::Complex64))?;
+            y.backward_with(Some(&ones), Default::default())?;
+            x.grad().unwrap().to_vec()
+        };
+        let expected = gradient(None)?;
+        for offload in [Offload::in_order(&device), Offload::new(&device)?] {
+            assert_eq!(gradient(Some(offload.min_bytes(0)))?, expected, "{what}");
+        }
+    }
     Ok(())
 }

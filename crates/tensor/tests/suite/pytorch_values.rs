@@ -5,7 +5,7 @@ use tonnage_tensor::{
     AttentionOptions, Complex64, CrossEntropyOptions, DType, Device, Reduction, Result, Tensor,
 };
 
-const DATA: &str = include_str!("data/functions.json");
+const DATA: &str = include_str!("../data/functions.json");
 
 /// What PyTorch computed in 64 bits differs in the last digits only; complex numbers have 32.
 fn tolerance(dtype: DType) -> f64 {

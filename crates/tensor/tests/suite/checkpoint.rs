@@ -67,6 +67,60 @@ fn recomputation_draws_the_same_random_numbers_and_leaves_no_trace() -> Result<(
     Ok(())
 }
 
+/// Whether each element's gradient fits its result: x = 1, so kept elements are 2, y = sin 2, and the
+/// gradient is 2 cos 2; of dropped ones both are 0.
+#[track_caller]
+fn assert_gradients_fit(y: &Tensor, x: &Tensor) -> Result<()> {
+    let (y, gradient) = (y.to_vec::<f32>()?, x.take_grad().unwrap().to_vec::<f32>()?);
+    assert!(y.contains(&0.0) && y.iter().any(|it| *it != 0.0), "{y:?}");
+    let wrong = y.iter().zip(&gradient).filter(|(y, g)| (**y == 0.0) != (**g == 0.0)).count();
+    assert_eq!(wrong, 0, "gradients that do not fit their results");
+    Ok(())
+}
+
+#[test]
+fn a_segment_without_inputs_draws_the_same_random_numbers() -> Result<()> {
+    let [device, elsewhere] = [host(), host()];
+    let x = Tensor::ones([100], &device)?.requires_grad_(true)?;
+    let far = Tensor::ones([100], &elsewhere)?.requires_grad_(true)?;
+    // Nothing but what is captured; and an input, but random numbers on another device.
+    let (captured, also) = (x.clone(), far.clone());
+    let y = checkpoint(&[], move |_| captured.dropout(0.5, true)?.sin())?;
+    let z = checkpoint(&[&x], move |_| also.dropout(0.5, true)?.sin())?;
+    Tensor::rand([8], &device)?;
+    Tensor::rand([8], &elsewhere)?;
+    for (result, leaf) in [(&y, &x), (&z, &far)] {
+        result.sum()?.backward()?;
+        assert_gradients_fit(result, leaf)?;
+    }
+    Ok(())
+}
+
+/// What other threads draw meanwhile neither changes what a segment draws again nor is drawn twice.
+#[test]
+fn recomputation_does_not_disturb_other_threads_random_numbers() -> Result<()> {
+    let device = host();
+    let x = Tensor::ones([100], &device)?.requires_grad_(true)?;
+    let (before_second, drawn) = (Arc::new(AtomicUsize::new(0)), device.clone());
+    let runs = Arc::clone(&before_second);
+    let y = checkpoint(&[&x], move |x| {
+        let first = x[0].dropout(0.5, true)?;
+        // Another thread draws between two draws of the segment, in both runs.
+        let other = std::thread::scope(|scope| {
+            scope.spawn(|| Tensor::rand([4], &drawn)?.to_vec::<f32>()).join().unwrap()
+        })?;
+        runs.fetch_add(1, Ordering::Relaxed);
+        assert!(other.iter().all(|it| *it < 1.0));
+        first.dropout(0.5, true)?.sin()
+    })?;
+    let state = device.generator().state();
+    y.sum()?.backward()?;
+    assert_eq!(before_second.load(Ordering::Relaxed), 2);
+    let draws = device.generator().state().offset - state.offset;
+    assert_eq!(draws, 1, "only the other thread's");
+    assert_gradients_fit(&y, &x)
+}
+
 #[test]
 fn segments_nest_and_each_stops_early() -> Result<()> {
     let device = host();

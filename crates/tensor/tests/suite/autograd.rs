@@ -1,5 +1,7 @@
 //! The graph as programs use it: what it keeps, what it frees, what it refuses.
 
+use std::sync::Barrier;
+
 use tonnage_tensor::autograd::{BackwardOptions, SavedTensorHooks, no_grad, saved_tensors_hooks};
 use tonnage_tensor::{Device, ErrorKind, Pinned, Result, Role, Tensor};
 
@@ -173,4 +175,99 @@ fn a_loss_that_is_summed_keeps_its_graphs_alive() -> Result<()> {
         assert_eq!(saved, round);
     }
     Ok(())
+}
+
+/// Gradients that are views of one tensor: each leaf has memory of its own.
+#[test]
+fn leaves_whose_gradients_share_memory_do_not_share_a_buffer() -> Result<()> {
+    let device = device();
+    let leaf = || Tensor::ones([2, 3], &device)?.requires_grad_(true);
+    type Join = fn(&Tensor, &Tensor) -> Result<Tensor>;
+    let joins: [(&str, Join); 3] = [
+        ("reshaped", |a, b| a.reshape([6])?.add(&b.reshape([6])?)),
+        ("transposed twice", |a, b| a.t()?.t()?.add(&b.unsqueeze(0)?.squeeze(0)?)),
+        ("one of them reshaped", |a, b| a.add(&b.reshape([6])?.reshape([2, 3])?)),
+    ];
+    for (what, join) in joins {
+        let (a, b) = (leaf()?, leaf()?);
+        for (factor, expected) in [(1.0, 1.0), (10.0, 11.0)] {
+            join(&a, &b)?.mul(factor)?.sum()?.backward()?;
+            for gradient in [&a, &b].map(|it| it.grad().unwrap()) {
+                assert_eq!(gradient.to_vec::<f32>()?, [expected; 6], "{what}");
+            }
+        }
+        assert!(!a.grad().unwrap().shares_storage_with(&b.grad().unwrap()), "{what}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_gradient_that_was_passed_in_stays_the_caller_s() -> Result<()> {
+    let device = device();
+    let x = Tensor::ones([2, 3], &device)?.requires_grad_(true)?;
+    let gradient = Tensor::full([6], 5.0, &device)?;
+    for round in 1..=2 {
+        x.reshape([6])?.backward_with(Some(&gradient), BackwardOptions::default())?;
+        assert_eq!(x.grad().unwrap().to_vec::<f32>()?, [5.0 * round as f32; 6]);
+        assert_eq!(gradient.to_vec::<f32>()?, [5.0; 6], "after {round}");
+    }
+    Ok(())
+}
+
+/// Runs `work` on so many threads, which begin together.
+fn on_threads(threads: usize, work: impl Fn(usize) -> Result<()> + Sync) -> Result<()> {
+    let (start, work) = (Barrier::new(threads), &work);
+    std::thread::scope(|scope| {
+        let begin = |thread| {
+            let start = &start;
+            scope.spawn(move || {
+                start.wait();
+                work(thread)
+            })
+        };
+        let threads: Vec<_> = (0..threads).map(begin).collect();
+        threads.into_iter().try_for_each(|thread| thread.join().unwrap())
+    })
+}
+
+#[test]
+fn no_gradient_is_lost_when_threads_go_back_to_one_leaf() -> Result<()> {
+    let device = device();
+    for round in 0..500 {
+        let x = Tensor::zeros([64], &device)?.requires_grad_(true)?;
+        let losses = (0..4).map(|_| x.sum()).collect::<Result<Vec<_>>>()?;
+        on_threads(4, |thread| losses[thread].backward())?;
+        assert_eq!(x.grad().unwrap().to_vec::<f32>()?, [4.0; 64], "round {round}");
+    }
+    Ok(())
+}
+
+#[test]
+fn threads_walk_a_retained_graph_at_the_same_time() -> Result<()> {
+    let device = device();
+    let x = Tensor::full([64], 3.0, &device)?.requires_grad_(true)?;
+    let y = x.mul(&x)?;
+    let loss = y.mul(&y)?.sum()?;
+    let retained = BackwardOptions::default().retain_graph(true);
+    for round in 1..=100 {
+        on_threads(4, |_| loss.backward_with(None, retained))?;
+        let expected = (round * 4) as f32 * 4.0 * 27.0;
+        assert_eq!(x.grad().unwrap().to_vec::<f32>()?, [expected; 64], "round {round}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_retained_graph_that_fails_half_way_can_be_walked_again() -> Result<()> {
+    let device = Device::dry("128 MiB").unwrap();
+    let x = Tensor::zeros([4 << 20], &device)?.requires_grad_(true)?;
+    let loss = x.sin()?.exp()?.sum()?;
+    // What the sine had, and nearly all that is left.
+    let rest = (Tensor::empty([4 << 20], &device)?, Tensor::empty([16 << 20], &device)?);
+    let retained = BackwardOptions::default().retain_graph(true);
+    let error = loss.backward_with(None, retained).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Memory(_)), "{error}");
+    drop(rest);
+    loss.backward_with(None, retained)?;
+    loss.backward()
 }

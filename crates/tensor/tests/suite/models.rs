@@ -13,7 +13,7 @@ use tonnage_tensor::optim::{AdamW, Optimizer, Sgd};
 use tonnage_tensor::{DType, Device, Result, Tensor, conformance, safetensors};
 
 /// The beginning of this project's description of its architecture, as it once was.
-const TEXT: &[u8] = include_bytes!("data/text.txt");
+const TEXT: &[u8] = include_bytes!("../data/text.txt");
 
 fn host() -> Device {
     Device::host("1 GiB").unwrap()
