@@ -39,6 +39,17 @@ pub(crate) fn node() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Installs what the oracle needs, if it is missing: a Python with pip, and a C++ compiler.
+pub(crate) fn what_the_oracle_needs() -> anyhow::Result<()> {
+    if !present("python3 -m pip --version") {
+        debian_packages("python3-pip").context("PyTorch is fetched with python3 and its pip")?;
+    }
+    if std::env::var_os("CXX").is_none() && !present("g++ --version") {
+        debian_packages("g++").context("the oracle's driver is built with g++")?;
+    }
+    Ok(())
+}
+
 /// Installs packages with Debian's tool, as root or with sudo.
 fn debian_packages(packages: &str) -> anyhow::Result<()> {
     let by_hand = || format!("install {packages} by hand, then try again");

@@ -5,12 +5,14 @@ use std::collections::BTreeSet;
 use crate::shell::root;
 
 /// The crates, lowest first. A crate may use those before it, never those after.
-const LAYERS: [&str; 16] = [
+const LAYERS: [&str; 18] = [
     "fake-cuda",
     "events",
     "snapshot",
     "device",
+    "fake-cudart",
     "engine",
+    "oracle",
     "monitor",
     "replay",
     "analysis",

@@ -13,6 +13,8 @@ mod install;
 #[cfg(test)]
 mod layers;
 
+mod oracle;
+
 mod shell;
 
 mod web;
@@ -31,6 +33,7 @@ cargo xtask COMMAND
   soak [SECONDS] sixteen threads on one poisoned device for so long (default 600)
   asan           the host device, the threads and the tensors under AddressSanitizer
   web [--check]  the page of `tonnage view`, from web/; with --check whether the built one matches its sources
+  oracle …       PyTorch's own allocator beside the engine, on random streams; --help lists the options
   gpu-bundle     what benches/gpu.sh needs on a machine with a GPU, in one folder
 ";
 
@@ -48,6 +51,7 @@ fn main() -> ExitCode {
         "soak" => checks::soak(number.as_deref().unwrap_or("600")),
         "asan" => checks::asan(),
         "web" => web::web(number.as_deref()),
+        "oracle" => oracle::oracle(std::env::args().skip(2)),
         "gpu-bundle" => gpu::bundle(),
         _ => {
             print!("{HELP}");
