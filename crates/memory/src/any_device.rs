@@ -1,12 +1,13 @@
 //! One type for every device, so that what stands above need not be generic.
 
+use std::fmt;
+
 use tonnage_device::cuda::Cuda;
 use tonnage_device::host::Host;
 use tonnage_device::{Device, DeviceError, Dry, EventId, MemoryInfo, PageId};
 use tonnage_events::{Address, DeviceId, Event, StreamId};
 
 /// A device of any kind.
-#[derive(Debug)]
 #[non_exhaustive]
 pub enum AnyDevice {
     /// No memory at all.
@@ -15,6 +16,19 @@ pub enum AnyDevice {
     Host(Box<Host>),
     /// A GPU's.
     Cuda(Box<Cuda>),
+    /// One that was made elsewhere. Streams are names to it, and whoever made it reaches its memory.
+    Other(Box<dyn Device + Send>),
+}
+
+impl fmt::Debug for AnyDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Dry(dry) => dry.fmt(f),
+            Self::Host(host) => host.fmt(f),
+            Self::Cuda(cuda) => cuda.fmt(f),
+            Self::Other(_) => f.debug_struct("Other").finish_non_exhaustive(),
+        }
+    }
 }
 
 /// Passes a call on to whichever device it is.
@@ -24,26 +38,28 @@ macro_rules! each {
             AnyDevice::Dry($inner) => $call,
             AnyDevice::Host($inner) => $call,
             AnyDevice::Cuda($inner) => $call,
+            AnyDevice::Other($inner) => $call,
         }
     };
 }
 
 impl AnyDevice {
-    /// The kind's name: `dry`, `host` or `cuda`.
+    /// The kind's name: `dry`, `host`, `cuda` or `other`.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Dry(_) => "dry",
             Self::Host(_) => "host",
             Self::Cuda(_) => "cuda",
+            Self::Other(_) => "other",
         }
     }
 
     /// A new stream.
     pub(crate) fn create_stream(&mut self, number: u64) -> Result<StreamId, DeviceError> {
         match self {
-            // Streams of `dry` are names.
-            Self::Dry(_) => Ok(StreamId(number)),
+            // Streams of these are names.
+            Self::Dry(_) | Self::Other(_) => Ok(StreamId(number)),
             Self::Host(host) => Ok(host.streams().create()),
             Self::Cuda(cuda) => cuda.create_stream(),
         }
@@ -51,7 +67,7 @@ impl AnyDevice {
 
     pub(crate) fn destroy_stream(&mut self, stream: StreamId) -> Result<(), DeviceError> {
         match self {
-            Self::Dry(_) => Ok(()),
+            Self::Dry(_) | Self::Other(_) => Ok(()),
             Self::Host(host) => host.streams().destroy(stream),
             Self::Cuda(cuda) => cuda.destroy_stream(stream),
         }
@@ -63,6 +79,8 @@ impl AnyDevice {
             Self::Dry(_) => Ok(()),
             Self::Host(host) => host.streams().wait_on(stream, event),
             Self::Cuda(cuda) => cuda.wait_on(stream, event),
+            // More than is asked for: the caller waits as well.
+            Self::Other(other) => other.wait_event(event),
         }
     }
 
@@ -71,6 +89,7 @@ impl AnyDevice {
             Self::Dry(_) => Ok(()),
             Self::Host(host) => host.write(address, bytes),
             Self::Cuda(cuda) => cuda.write(address, bytes),
+            Self::Other(_) => Err(out_of_reach("write")),
         }
     }
 
@@ -83,8 +102,14 @@ impl AnyDevice {
             }
             Self::Host(host) => host.read(address, into),
             Self::Cuda(cuda) => cuda.read(address, into),
+            Self::Other(_) => Err(out_of_reach("read")),
         }
     }
+}
+
+fn out_of_reach(call: &'static str) -> DeviceError {
+    let reason = "memory of a device that was made elsewhere is reached there".to_owned();
+    DeviceError::Misuse { call, reason }
 }
 
 impl Device for AnyDevice {
@@ -158,9 +183,11 @@ impl Device for AnyDevice {
 
     #[inline]
     fn observe(&mut self, event: &Event) {
-        // Only the host acts on what happens: it can poison.
-        if let Self::Host(host) = self {
-            host.observe(event);
+        // Of ours only the host acts on what happens: it can poison.
+        match self {
+            Self::Host(host) => host.observe(event),
+            Self::Other(other) => other.observe(event),
+            Self::Dry(_) | Self::Cuda(_) => {}
         }
     }
 }

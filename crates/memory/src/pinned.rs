@@ -222,7 +222,7 @@ impl PinnedAllocator {
     fn acquire(&self, class: Class) -> Result<Span, DeviceError> {
         let from_driver = match lock(&self.device.shared.engine).device_mut() {
             AnyDevice::Cuda(cuda) => Some(cuda.acquire_pinned(class.size())?),
-            AnyDevice::Dry(_) | AnyDevice::Host(_) => None,
+            AnyDevice::Dry(_) | AnyDevice::Host(_) | AnyDevice::Other(_) => None,
         };
         match from_driver {
             Some(start) => Ok(Span { start, size: class.size(), source: Source::Driver }),

@@ -59,7 +59,7 @@ impl Stream {
         let streams = match lock(&self.device.shared.engine).device() {
             AnyDevice::Dry(_) => return Ok(()),
             AnyDevice::Host(host) => host.streams(),
-            AnyDevice::Cuda(_) => {
+            AnyDevice::Cuda(_) | AnyDevice::Other(_) => {
                 let reason = "closures run on the host device; a GPU runs kernels".to_owned();
                 return Err(DeviceError::Misuse { call: "launch", reason });
             }

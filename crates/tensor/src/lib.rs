@@ -90,6 +90,9 @@ mod error;
 
 mod entry;
 
+#[cfg(test)]
+mod failures;
+
 // Memory:
 mod device;
 

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
 use tonnage_memory::{Stream, with_stream};
@@ -40,6 +40,9 @@ pub struct DataLoader {
     drop_last: bool,
     workers: usize,
     prefetch: usize,
+    /// Where batches are copied ahead, from the first epoch that does so on. One for all: memory that was
+    /// allocated on a stream serves that stream alone, and would be of no use to a later epoch's.
+    side: OnceLock<Arc<Stream>>,
 }
 
 impl DataLoader {
@@ -54,6 +57,7 @@ impl DataLoader {
             drop_last: false,
             workers: 0,
             prefetch: 0,
+            side: OnceLock::new(),
         }
     }
 
@@ -117,7 +121,7 @@ impl DataLoader {
         let call = Call::here("epoch");
         let side = match self.prefetch {
             0 => None,
-            _ => Some(self.device.create_stream().map_err(|error| call.driver(error))?),
+            _ => Some(self.side_stream(call)?),
         };
         let order = match self.seed {
             Some(seed) => shuffled(self.dataset.len(), seed, epoch),
@@ -137,6 +141,16 @@ impl DataLoader {
             uploaded: VecDeque::new(),
             left: self.len(),
         })
+    }
+}
+
+impl DataLoader {
+    fn side_stream(&self, call: Call) -> Result<Arc<Stream>> {
+        if let Some(side) = self.side.get() {
+            return Ok(Arc::clone(side));
+        }
+        let side = self.device.create_stream().map_err(|error| call.driver(error))?;
+        Ok(Arc::clone(self.side.get_or_init(|| Arc::new(side))))
     }
 }
 
@@ -286,7 +300,7 @@ impl Drop for Workers {
 pub struct Epoch {
     made: Made,
     /// None without prefetch.
-    side: Option<Stream>,
+    side: Option<Arc<Stream>>,
     prefetch: usize,
     uploaded: VecDeque<Result<Vec<Tensor>>>,
     /// Batches not asked of the workers yet.
@@ -411,6 +425,21 @@ mod tests {
         }
         // Three batches of two tensors, and the sum.
         assert_eq!(peaks, [(3 * 2 * 1024 + 512, 0); 2]);
+        Ok(())
+    }
+
+    #[test]
+    fn later_epochs_need_no_more_memory_than_the_first() -> Result<()> {
+        let device = Device::dry("64 MiB").unwrap();
+        let loader = DataLoader::new(numbers(1000), &device).batch_size(100).prefetch(2);
+        let reserved = |epoch| -> Result<u64> {
+            loader.epoch(epoch)?.try_for_each(|batch| batch.map(drop))?;
+            Ok(device.memory().reserved())
+        };
+        let first = reserved(0)?;
+        for epoch in 1..20 {
+            assert_eq!(reserved(epoch)?, first, "epoch {epoch}");
+        }
         Ok(())
     }
 }
