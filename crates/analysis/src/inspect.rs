@@ -176,7 +176,11 @@ impl DeviceInspection {
 }
 
 /// Whole if there was nothing before the first entry: no segment and no block.
-fn history_of(device: &DeviceView<'_>, lifetimes: &Lifetimes, start: &Level) -> HistoryKind {
+pub(crate) fn history_of(
+    device: &DeviceView<'_>,
+    lifetimes: &Lifetimes,
+    start: &Level,
+) -> HistoryKind {
     if device.entries.is_empty() {
         return HistoryKind::None;
     }

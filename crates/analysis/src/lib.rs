@@ -46,6 +46,8 @@ mod lifetimes;
 
 mod block_sizes;
 
+mod total_bytes;
+
 // 3. Bytes over time.
 mod levels;
 

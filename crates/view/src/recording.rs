@@ -9,6 +9,7 @@ use serde::Serialize;
 use tokio::sync::OnceCell;
 use tonnage_analysis::report::{Report, ReportOptions};
 use tonnage_analysis::{Levels, Lifetimes, devices};
+use tonnage_engine::Policy;
 use tonnage_replay::Outcome;
 use tonnage_replay::job::Job;
 use tonnage_replay::recording::RecordingOptions;
@@ -44,6 +45,17 @@ pub(crate) struct Info {
     pub(crate) of: Option<u32>,
 }
 
+/// A what-if's question, to the byte: equal questions have equal answers, and names, which are rounded, decide nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Question {
+    /// The recording whose requests are served, and its version.
+    pub(crate) of: u32,
+    pub(crate) version: u32,
+    pub(crate) conf: String,
+    pub(crate) policy: Policy,
+    pub(crate) limit: Option<u64>,
+}
+
 /// How a what-if went.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -51,9 +63,9 @@ pub(crate) struct Made {
     pub(crate) reserved_peak: u64,
     pub(crate) recorded_peak: u64,
     pub(crate) oom: Option<FirstOom>,
-    /// The version of what it was made from.
+    /// What it answers.
     #[serde(skip)]
-    pub(crate) of_version: u32,
+    pub(crate) question: Question,
 }
 
 /// The first request that fails, by the entry of the recording that it comes from.

@@ -10,7 +10,7 @@ use tonnage_analysis::devices;
 use tonnage_engine::Release;
 use tonnage_snapshot::SnapshotFile;
 
-use crate::recording::{Info, Kind, Made, Recording};
+use crate::recording::{Info, Kind, Made, Question, Recording};
 use crate::run::LiveRun;
 
 /// How many what-ifs are kept; the oldest go.
@@ -131,13 +131,11 @@ impl Recordings {
         self.lock().refused.clone()
     }
 
-    /// The what-if of this name that was made from this version of a recording.
-    pub(crate) fn what_if(&self, of: &Info, name: &str) -> Option<Arc<Recording>> {
-        let same = |it: &&Arc<Recording>| {
-            let made = it.made.as_ref().is_some_and(|made| made.of_version == of.version);
-            made && it.info.of == Some(of.id) && it.info.name == name
-        };
-        self.lock().opened.iter().find(same).cloned()
+    /// The what-if that answers this question, if it is still kept.
+    pub(crate) fn what_if(&self, question: &Question) -> Option<Arc<Recording>> {
+        let answers =
+            |it: &&Arc<Recording>| it.made.as_ref().is_some_and(|made| made.question == *question);
+        self.lock().opened.iter().find(answers).cloned()
     }
 
     /// Adds a recording under the next id. Beyond [`MOST_WHAT_IFS`] the oldest what-if goes.

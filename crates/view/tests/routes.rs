@@ -121,6 +121,27 @@ fn a_what_if_has_the_figures_of_replay() {
     }
 }
 
+/// Issue 14, fault 16: limits that print alike shared one answer.
+#[test]
+fn limits_a_byte_apart_have_answers_of_their_own() {
+    let (name, file) = trace("mlp_seed.default");
+    let (recorded, job) = Job::read(&file, &RecordingOptions::default()).unwrap();
+    let page = Page::of([(name, file)]);
+    let peak = recorded.stats.max_memory_reserved();
+    let mut names = Vec::new();
+    for limit in [peak, peak - 1] {
+        let what_if = WhatIf::new(Config::parse("", Release::default()).unwrap());
+        let expected = what_if.with_limit(limit).predict(&job);
+        let asked = serde_json::json!({ "conf": "", "policy": "", "limit": limit });
+        let answer = page.post("api/recordings/0/what-if", &asked.to_string()).json();
+        assert_eq!(answer["reservedPeak"], expected.stats.max_memory_reserved(), "{limit}");
+        assert_eq!(answer["oom"]["entry"].as_u64(), expected.oom.map(|it| it.event as u64));
+        names.push(answer["recording"]["name"].as_str().unwrap().to_owned());
+    }
+    assert_eq!(names[0], "what if: PyTorch's defaults, limit 208.00 MiB");
+    assert_eq!(names[1], "what if: PyTorch's defaults, limit 218103807 bytes");
+}
+
 #[test]
 fn a_what_if_keeps_the_stacks_of_the_requests_it_serves() {
     let page = Page::of([trace("mlp_seed.default.stacks")]);

@@ -3,7 +3,7 @@
 //! In:  a device, its lifetimes, its iterations.
 //! Out: a [`Growth`]: what leaks, what longer inputs ask for, and from which lines.
 //!
-//! The most that is *passing* at once (see `fate.rs`), iteration by iteration, is what inputs decide: it is free of
+//! The most that is *passing* at once (see `retention.rs`), iteration by iteration, is what inputs decide: it is free of
 //! parameters, of optimizer states that the first step makes, and of leaks. So growth by longer inputs is the
 //! largest of these less the first that is steady.
 
@@ -13,10 +13,10 @@ use rustc_hash::FxHashMap;
 use serde::Serialize;
 use tonnage_events::{Action, StackId};
 
-use super::fate::{Fate, fates, iteration_of};
 use super::iterations::{IterationSource, Iterations, before};
 use super::lines::Lines;
 use super::one_pass::is_one_pass;
+use super::retention::{Retention, iteration_of, retentions};
 use crate::device_view::DeviceView;
 use crate::levels::Levels;
 use crate::lifetimes::{Lifetime, Lifetimes, Moment};
@@ -128,7 +128,7 @@ pub struct Iteration {
 pub(super) struct Grown {
     pub(super) growth: Growth,
     pub(super) iterations: Option<Iterations>,
-    pub(super) fates: Vec<Fate>,
+    pub(super) retentions: Vec<Retention>,
 }
 
 impl Grown {
@@ -145,13 +145,13 @@ impl Grown {
         if is_way_back(live, loops) {
             return Self::without_iterations(lifetimes);
         }
-        let mut fates = fates(lifetimes, loops);
-        leave_out_unfinished(device, lifetimes, loops, &mut fates);
-        let growth = grow(device, lifetimes, levels, live, peak, loops, &fates, lines);
-        if growth.leak > 0 && is_one_pass(lifetimes, loops, &fates) {
+        let mut retentions = retentions(lifetimes, loops);
+        leave_out_unfinished(device, lifetimes, loops, &mut retentions);
+        let growth = grow(device, lifetimes, levels, live, peak, loops, &retentions, lines);
+        if growth.leak > 0 && is_one_pass(lifetimes, loops, &retentions) {
             return Self::without_iterations(lifetimes);
         }
-        Self { growth, iterations, fates }
+        Self { growth, iterations, retentions }
     }
 
     fn without_iterations(lifetimes: &Lifetimes) -> Self {
@@ -170,7 +170,7 @@ impl Grown {
             lines: Vec::new(),
             each: Vec::new(),
         };
-        Self { growth, iterations: None, fates: vec![Fate::Passes; lifetimes.len()] }
+        Self { growth, iterations: None, retentions: vec![Retention::Passes; lifetimes.len()] }
     }
 }
 
@@ -186,7 +186,7 @@ fn leave_out_unfinished(
     device: &DeviceView<'_>,
     lifetimes: &Lifetimes,
     loops: &Iterations,
-    fates: &mut [Fate],
+    retentions: &mut [Retention],
 ) {
     let last = loops.ranges.len() - 1;
     let entries = device.entries.get(loops.ranges[last].start..).unwrap_or_default();
@@ -195,7 +195,9 @@ fn leave_out_unfinished(
     }
     let mut leaked = vec![0_u64; last + 1];
     let mut of_last = Vec::new();
-    for (row, it) in lifetimes.iter().enumerate().filter(|&(row, _)| fates[row] == Fate::Leaks) {
+    for (row, it) in
+        lifetimes.iter().enumerate().filter(|&(row, _)| retentions[row] == Retention::Leaks)
+    {
         let Some(iteration) = it.allocated.event().and_then(|event| loops.of(event)) else {
             continue;
         };
@@ -210,16 +212,16 @@ fn leave_out_unfinished(
     let usual = inner.get(inner.len() / 2).copied().unwrap_or(0);
     if unfinished < usual - usual / 10 {
         for row in of_last {
-            fates[row] = Fate::Passes;
+            retentions[row] = Retention::Passes;
         }
     }
 }
 
 /// Whether the first iteration is like those that follow. It is not if what precedes the loop is part of it, or if
 /// it makes what stays, as the first step of an optimizer does; workspaces of libraries do not count.
-fn begins_steady(lifetimes: &Lifetimes, loops: &Iterations, fates: &[Fate]) -> bool {
+fn begins_steady(lifetimes: &Lifetimes, loops: &Iterations, retentions: &[Retention]) -> bool {
     let made = |(row, it): &(usize, Lifetime)| {
-        fates[*row] == Fate::Stays
+        retentions[*row] == Retention::Stays
             && it.allocated.event().is_some_and(|event| loops.ranges[0].contains(&event))
     };
     !loops.includes_setup && lifetimes.iter().enumerate().filter(made).count() <= WORKSPACES
@@ -244,11 +246,12 @@ fn grow(
     live: &[u64],
     peak: Moment,
     loops: &Iterations,
-    fates: &[Fate],
+    retentions: &[Retention],
     lines: &mut Lines<'_>,
 ) -> Growth {
-    let passing = lifetimes.iter().zip(fates).filter(|&(_, &fate)| fate == Fate::Passes);
-    let passing = super::live_after(passing.map(|(it, _)| it), device.entries.len());
+    let passing =
+        lifetimes.iter().zip(retentions).filter(|&(_, &retention)| retention == Retention::Passes);
+    let passing = super::moments::live_after(passing.map(|(it, _)| it), device.entries.len());
     let most = |of: &dyn Fn(usize) -> u64, range: &std::ops::Range<usize>| {
         range.clone().map(of).max().unwrap_or(0)
     };
@@ -267,7 +270,9 @@ fn grow(
         })
         .collect();
     let (mut leak, mut leak_at_peak, mut leak_before) = (0_u64, 0_u64, 0_u64);
-    for (_, it) in lifetimes.iter().enumerate().filter(|&(row, _)| fates[row] == Fate::Leaks) {
+    for (_, it) in
+        lifetimes.iter().enumerate().filter(|&(row, _)| retentions[row] == Retention::Leaks)
+    {
         leak = leak.saturating_add(it.requested);
         if it.is_live_after(peak) {
             leak_at_peak = leak_at_peak.saturating_add(it.requested);
@@ -285,7 +290,7 @@ fn grow(
     if freed_later || !rises(live, loops, &each) {
         (leak, leak_at_peak, leak_before) = (0, 0, 0);
     }
-    let first = usize::from(!begins_steady(lifetimes, loops, fates));
+    let first = usize::from(!begins_steady(lifetimes, loops, retentions));
     let longest = (first..each.len()).max_by_key(|&i| (each[i].passing, usize::MAX - i));
     let longest = longest.unwrap_or(first);
     let longer_inputs = each[longest].passing.saturating_sub(each[first].passing);
@@ -304,9 +309,10 @@ fn grow(
     ];
     let largest = kinds.into_iter().max_by_key(|&(bytes, _)| bytes);
     let kind = largest.filter(|&(bytes, _)| bytes > small).map_or(GrowthKind::Steady, |it| it.1);
-    let mut named = growing_lines(lifetimes, fates, lines, GrowthKind::Leak, |it, fate| {
-        if leak > 0 && fate == Fate::Leaks { signed(it.requested) } else { 0 }
-    });
+    let mut named =
+        growing_lines(lifetimes, retentions, lines, GrowthKind::Leak, |it, retention| {
+            if leak > 0 && retention == Retention::Leaks { signed(it.requested) } else { 0 }
+        });
     let top = |iteration: usize| {
         let range = loops.ranges[iteration].clone();
         Moment::Event(range.max_by_key(|&event| (passing[event], usize::MAX - event)).unwrap_or(0))
@@ -315,12 +321,12 @@ fn grow(
     if longer_inputs > 0 {
         named.extend(growing_lines(
             lifetimes,
-            fates,
+            retentions,
             lines,
             GrowthKind::LongerInputs,
-            |it, fate| {
+            |it, retention| {
                 let sign = i64::from(it.is_live_after(is)) - i64::from(it.is_live_after(was));
-                if fate == Fate::Passes { sign * signed(it.requested) } else { 0 }
+                if retention == Retention::Passes { sign * signed(it.requested) } else { 0 }
             },
         ));
     }
@@ -348,14 +354,14 @@ fn signed(bytes: u64) -> i64 {
 /// The lines that add most; `added` says how much an allocation adds.
 fn growing_lines(
     lifetimes: &Lifetimes,
-    fates: &[Fate],
+    retentions: &[Retention],
     lines: &mut Lines<'_>,
     kind: GrowthKind,
-    added: impl Fn(&Lifetime, Fate) -> i64,
+    added: impl Fn(&Lifetime, Retention) -> i64,
 ) -> Vec<GrowingLine> {
     let mut stacks = FxHashMap::<Option<StackId>, (i64, usize)>::default();
     for (row, it) in lifetimes.iter().enumerate() {
-        let bytes = added(&it, fates[row]);
+        let bytes = added(&it, retentions[row]);
         if bytes != 0 {
             let sum = stacks.entry(it.stack).or_default();
             *sum = (sum.0.saturating_add(bytes), sum.1 + usize::from(bytes > 0));

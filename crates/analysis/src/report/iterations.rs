@@ -285,8 +285,10 @@ fn from_the_ground(device: &DeviceView<'_>, live: &[u64]) -> Option<Vec<usize>> 
 
 fn by_tides(device: &DeviceView<'_>, lifetimes: &Lifetimes) -> Option<Iterations> {
     // What is never freed only lifts the ground.
-    let live =
-        super::live_after(lifetimes.iter().filter(|it| !it.is_live_at_end()), device.entries.len());
+    let live = super::moments::live_after(
+        lifetimes.iter().filter(|it| !it.is_live_at_end()),
+        device.entries.len(),
+    );
     let live = &live[..];
     let (mut high, mut fall) = (0_u64, 0_u64);
     for &level in live {

@@ -65,8 +65,10 @@ pub(super) fn by_marks(device: &DeviceView<'_>, live: &[u64]) -> Option<Iteratio
     let rest = from..device.entries.len().min(from + longest + longest / 4);
     if requests(&rest) * 4 >= requests(&usual) {
         let is_request = |entry: &TraceEntry| entry.action == Action::Alloc;
-        let last = device.entries[rest].iter().rposition(is_request).unwrap_or(0);
-        ranges.push(from..from + last + 1);
+        // Without a request there is no iteration: the last mark may lie behind the last entry, or be followed by frees
+        // alone, and the shortest interval between marks may have no request either.
+        let last = device.entries[rest].iter().rposition(is_request);
+        ranges.extend(last.map(|last| from..from + last + 1));
     }
     let includes_setup = with_requests_of_the_next(device, &ranges);
     if !includes_setup {

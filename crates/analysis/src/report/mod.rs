@@ -5,18 +5,20 @@
 //!
 //! | part | lives in |
 //! | --- | --- |
+//! | the stages, in their order | `stages.rs` |
+//! | live bytes, and when most is live or reserved | `moments.rs` |
 //! | where iterations begin | `iterations.rs`; by the optimizer's marks: `marks.rs` |
-//! | what stays, leaks and passes | `fate.rs` |
+//! | what stays, leaks and passes | `retention.rs` |
 //! | what grows | `growth.rs`; what only looks like a loop: `one_pass.rs` |
 //! | the state at a moment | `state.rs` |
 //! | reserved memory of no use, and whose | `waste.rs` |
 //! | what bytes are for | `purpose.rs` |
-//! | what all bytes of a history are for | `told.rs` |
+//! | what all bytes of a history are for | `history_purposes.rs` |
 //! | what held the peak | `peak.rs` |
 //! | failed requests | `oom.rs` |
 //! | the device's bytes | `total.rs` |
 //! | settings, by replay | `settings.rs` |
-//! | the causes and the verdict | `verdict.rs` |
+//! | the causes and the verdict | `verdict.rs`; as a paragraph: `summary.rs` |
 //! | what to do | `advice.rs` |
 //! | memory over time, to draw | `timeline.rs` |
 //! | as text | `text.rs` |
@@ -24,11 +26,15 @@
 
 mod lines;
 
+mod moments;
+
+mod stages;
+
 mod iterations;
 
 mod marks;
 
-mod fate;
+mod retention;
 
 mod one_pass;
 
@@ -40,7 +46,7 @@ mod waste;
 
 mod purpose;
 
-mod told;
+mod history_purposes;
 
 mod peak;
 
@@ -51,6 +57,8 @@ mod total;
 mod settings;
 
 mod verdict;
+
+mod summary;
 
 mod advice;
 
@@ -64,13 +72,12 @@ use std::fmt;
 
 use serde::Serialize;
 use tonnage_engine::Release;
-use tonnage_events::{Action, BlockState, Bytes, StackId, StreamId};
-use tonnage_replay::job::Job;
-use tonnage_replay::recording::{Reading, RecordingOptions, read_recording};
+use tonnage_events::StackId;
 use tonnage_snapshot::SnapshotFile;
 
 pub use advice::{Advice, Basis};
 pub use growth::{GrowingLine, Growth, GrowthKind, Iteration};
+pub use history_purposes::HistoryPurposes;
 pub use iterations::IterationSource;
 pub use oom::OomReport;
 pub use peak::{Held, HeldFor, HeldStack, Holder, PeakReport, ReservedPeak};
@@ -78,19 +85,14 @@ pub use purpose::{Confidence, Purpose};
 pub use ranks::{RankRow, Ranks};
 pub use settings::Tried;
 pub use timeline::{Column, Span, Timeline};
-pub use told::Told;
 pub use verdict::{Cause, Verdict};
-pub use waste::{BlamedBlock, BlamedLine, WasteOfKind, WasteReport};
+pub use waste::{Blame, BlamedBlock, BlamedLine, WasteOfKind, WasteReport};
 
 use crate::device_view::{DeviceView, devices};
-use crate::inspect::{DeviceInspection, HistoryKind};
-use crate::levels::Levels;
-use crate::lifetimes::{Lifetime, Lifetimes, Moment};
-use growth::Grown;
+use crate::inspect::HistoryKind;
+use crate::total_bytes::TotalBytes;
 use lines::Lines;
-use purpose::Purposes;
-use state::States;
-use verdict::Around;
+use stages::{Failures, FullestReserved, History, Judgement};
 
 /// What a file does not say.
 #[derive(Clone, Debug, Default)]
@@ -194,19 +196,6 @@ pub struct Report {
     pub timeline: Timeline,
 }
 
-/// The lines and blocks to blame for one kind of waste.
-#[derive(Clone, Debug, Serialize)]
-pub struct Blame {
-    /// The kind.
-    pub kind: &'static str,
-    /// Its bytes.
-    pub bytes: u64,
-    /// Lines, largest first.
-    pub lines: Vec<BlamedLine>,
-    /// The largest blocks.
-    pub blocks: Vec<BlamedBlock>,
-}
-
 /// The form of the JSON; counts up when a field changes its meaning or goes.
 const SCHEMA: u32 = 1;
 
@@ -219,178 +208,53 @@ struct Json<'a> {
 }
 
 impl Report {
-    /// Looks at one device of a file.
+    /// Reports on one device of a file.
     ///
     /// # Errors
     ///
-    /// If there is nothing to look at.
+    /// If there is nothing to report on.
     pub fn of(file: &SnapshotFile, options: &ReportOptions) -> Result<Self, ReportError> {
         let devices = devices(file);
         let device = choose_device(&devices, options.ordinal)?;
-        let mut notes = Vec::new();
-        let mut replayed = None;
-        let mut reading = Reading::default();
-        let mut job = None;
-        let look = || {
-            let lifetimes = Lifetimes::of(device);
-            let levels = Levels::of(device, &lifetimes);
-            (lifetimes, levels)
-        };
-        let (lifetimes, levels) = if options.without_replay || device.entries.is_empty() {
-            look()
-        } else {
-            // The replay and the look at the entries need nothing of each other.
-            std::thread::scope(|scope| {
-                let look = scope.spawn(look);
-                let recording = RecordingOptions {
-                    limit: options.limit,
-                    total: options.total,
-                    release: options.release,
-                    ordinal: Some(device.device.0 as usize),
-                };
-                if let Ok((outcome, read)) = read_recording(file, &recording) {
-                    job = Some(Job::new(device.entries, &read));
-                    replayed = Some(outcome);
-                    reading = read;
-                }
-                look.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            })
-        };
-        let tried = job.as_ref().zip(replayed.as_ref()).and_then(|(job, outcome)| {
-            let (limit, total) = (options.limit, options.total);
-            settings::try_settings(job, outcome.release, &outcome.conf, limit, total)
-        });
-        if let Some(outcome) = &replayed {
-            notes.extend(outcome.inferred.iter().cloned());
-            if let Some(difference) = &outcome.difference {
-                notes.push(format!(
-                    "the replay is exact up to entry {}; what settings save is less sure behind it",
-                    difference.event
-                ));
-            }
-        }
-        if let Some(tried) = tried.as_ref().filter(|it| it.shortened) {
-            notes.push(format!(
-                "a long history: {} settings were tried; `tonnage tune` tries all",
-                tried.settings
-            ));
-        }
-        let mut report = Self::look(device, &lifetimes, &levels, &reading, options, notes);
-        report.advice = advice::advise(&report, tried.as_ref(), trains(device));
-        report.verdict.text = paragraph(&report, tried.as_ref());
-        report.settings = tried;
-        Ok(report)
-    }
-
-    fn look(
-        device: &DeviceView<'_>,
-        lifetimes: &Lifetimes,
-        levels: &Levels,
-        reading: &Reading,
-        options: &ReportOptions,
-        mut notes: Vec<String>,
-    ) -> Self {
-        let mut lines = Lines::new(&device.file.stacks);
-        let inspection = DeviceInspection::with(device, lifetimes, levels);
-        if inspection.history == HistoryKind::None {
-            notes.push(
-                "no history: this is the state when the snapshot was taken, not the peak; call \
-                 torch.cuda.memory._record_memory_history() before the work"
-                    .to_owned(),
-            );
-        }
-        let live = live_after(lifetimes.iter(), device.entries.len());
-        let (grew_at, stream) = reserved_peak(device, levels, &live);
-        let states = States::new(device, lifetimes, levels, &reading.pools);
-        let segments = states.at(grew_at);
-        let config = device.sizing();
-        let waste = WasteReport::of(&segments, stream, &config, &mut lines);
-        let blocks = segments.iter().flat_map(|it| &it.blocks);
-        let held = blocks.filter(|it| it.state == BlockState::ActiveAllocated);
-        let reserved = ReservedPeak {
-            event: grew_at.event().unwrap_or(0),
-            bytes: segments.iter().map(|it| it.total_size).sum(),
-            requested: held.map(|it| it.requested_size).sum(),
-            stream: stream.0,
-        };
-        let grown = Grown::of(device, lifetimes, levels, &live, grew_at, &mut lines);
-        let purposes = Purposes::new(device, &grown);
-        let top = live_peak(&live, lifetimes, device);
-        let mut peak = PeakReport::of(device, lifetimes, top, reserved, &purposes, &mut lines);
-        peak.iteration = grown.iterations.as_ref().and_then(|loops| loops.of(top.event()?));
-        let told = options.total.is_none().then(|| total::total_of(device, levels)).flatten();
-        if let Some(total) = told
-            && !notes.iter().any(|note| note.starts_with("device total: "))
-        {
-            notes.push(format!(
-                "device total: about {}, by the address ranges of expandable segments",
-                Bytes(total)
-            ));
-        }
-        let total = options.total.or(told);
-        let (failed_requests, ooms) = oom::ooms(device, &states, levels, total, &mut lines);
-        if total.is_none() && ooms.iter().any(|it| !it.by_limit) {
-            notes.push(
-                "the device was full: how much of it others held shows with --total SIZE, the bytes that nvidia-smi lists for it"
-                    .to_owned(),
-            );
-        }
-        let mut causes = verdict::causes(&waste, &grown.growth, &peak, &ooms);
-        let near = near_peak(levels, reserved.bytes).unwrap_or(grew_at);
-        let near = states.at(near);
-        let near = WasteReport::of(&near, stream, &config, &mut lines);
-        let later = live.get(grew_at.event().unwrap_or(0)..).unwrap_or_default();
-        let live_later = later.iter().copied().max().unwrap_or(0);
-        let growth = &grown.growth;
-        let around = Around { near: &near, reserved: reserved.bytes, live_later, growth };
-        let chosen = verdict::choose(&causes, &around).cloned();
-        let mut verdict = chosen.unwrap_or_else(|| causes[0].clone());
-        if verdict.cause == Cause::Need
-            && let Some(oom) = ooms.last().filter(|it| it.fatal)
-        {
-            // A limit is at least what was ever reserved.
-            let free = if oom.by_limit { 0 } else { oom.device_free };
-            let capacity = oom.reserved.saturating_add(free).max(reserved.bytes);
-            let then = states.at(Moment::Event(oom.event));
-            let then = WasteReport::of(&then, StreamId(oom.stream), &config, &mut lines);
-            if let Some(at_the_end) = verdict::at_the_end(oom, &then, capacity) {
-                causes.retain(|it| it.cause != at_the_end.cause);
-                causes.push(at_the_end.clone());
-                causes.sort_by_key(|it| (u64::MAX - it.bytes, it.cause));
-                verdict = at_the_end;
-            }
-        }
-        let blame = waste
-            .kinds
-            .iter()
-            .filter(|it| it.bytes > 0)
-            .map(|it| Blame {
-                kind: it.kind.name(),
-                bytes: it.bytes,
-                lines: it.lines.clone(),
-                blocks: it.blocks.clone(),
-            })
-            .collect();
-        Self {
+        let mut lines = Lines::new(&file.stacks);
+        // What the file tells, and a replay of it.
+        let history = History::read(device, options);
+        let tried = history.try_settings(options);
+        let states = history.states(device);
+        // What was reserved, what grew, what was live, what failed.
+        let full = FullestReserved::of(device, &history, &states, &mut lines);
+        let grown = history.growth(device, full.moment, &mut lines);
+        let peak = history.live_peak(device, full.reserved, &grown, &mut lines);
+        let failures = Failures::of(device, &history, &states, options.total, &mut lines);
+        // What of that is to blame, and what to do about it.
+        let judgement =
+            Judgement::of(device, &history, &states, &full, &grown, &peak, &failures, &mut lines);
+        let mut notes = history.notes(tried.as_ref());
+        failures.add_notes(&mut notes);
+        let mut report = Self {
             device: device.device.0,
             events: device.entries.len(),
-            history: inspection.history,
-            conf: device.file.settings.as_ref().map_or(String::new(), |it| it.conf.clone()),
+            history: history.kind,
+            conf: file.settings.as_ref().map_or(String::new(), |it| it.conf.clone()),
             limit: options.limit,
-            total,
-            verdict,
-            causes,
-            waste,
-            blame,
+            total: failures.total(),
+            verdict: judgement.verdict,
+            causes: judgement.causes,
+            blame: full.waste.blame(),
+            waste: full.waste,
             peak,
-            timeline: Timeline::of(device, levels, grown.iterations.as_ref()),
+            timeline: Timeline::of(device, &history.levels, grown.iterations.as_ref()),
             growth: grown.growth,
-            failed_requests,
-            ooms,
+            failed_requests: failures.count,
+            ooms: failures.explained,
             advice: Vec::new(),
             settings: None,
             notes,
-        }
+        };
+        report.advice = advice::advise(&report, tried.as_ref(), trains(device));
+        report.verdict.text = summary::paragraph(&report, tried.as_ref());
+        report.settings = tried;
+        Ok(report)
     }
 
     /// The report as one JSON object.
@@ -421,8 +285,7 @@ fn choose_device<'a, 'f>(
     let found = match ordinal {
         Some(ordinal) => devices.iter().find(|it| it.device.0 as usize == ordinal),
         None => devices.iter().max_by_key(|it| {
-            let reserved: u64 =
-                it.segments.iter().fold(0, |sum, it| sum.saturating_add(it.total_size));
+            let reserved = it.segments.iter().map(|it| it.total_size).total_bytes();
             (it.entries.len(), reserved, u32::MAX - it.device.0)
         }),
     };
@@ -441,144 +304,4 @@ fn trains(device: &DeviceView<'_>) -> bool {
     };
     let mut all = (0..stacks.len()).filter_map(|number| StackId::new(u32::try_from(number).ok()?));
     steps() || all.any(|stack| stacks.frames(stack).iter().any(goes_back))
-}
-
-/// Live requested bytes after every entry: handed out and not yet given back by their owners.
-fn live_after(lifetimes: impl Iterator<Item = Lifetime>, entries: usize) -> Vec<u64> {
-    let mut changes = vec![0_i64; entries];
-    let mut sum = 0_i64;
-    for it in lifetimes {
-        let bytes = i64::try_from(it.requested).unwrap_or(i64::MAX);
-        match (it.allocated, it.free_requested) {
-            // Given back before the history, and only not yet unused.
-            (Moment::Before, Moment::Before) => continue,
-            (Moment::Before, _) => sum = sum.saturating_add(bytes),
-            (Moment::Event(event), _) => changes[event] = changes[event].saturating_add(bytes),
-            (Moment::After, _) => continue,
-        }
-        if let Moment::Event(event) = it.free_requested {
-            changes[event] = changes[event].saturating_sub(bytes);
-        }
-    }
-    let levels = changes.iter().map(|&change| {
-        sum = sum.saturating_add(change);
-        u64::try_from(sum).unwrap_or(0)
-    });
-    levels.collect()
-}
-
-/// When most was live, first; without a history, the end.
-fn live_peak(live: &[u64], lifetimes: &Lifetimes, device: &DeviceView<'_>) -> Moment {
-    if device.entries.is_empty() {
-        return Moment::Before;
-    }
-    let before = lifetimes.iter().filter(|it| it.is_live_after(Moment::Before));
-    let mut most = before.fold(0_u64, |sum, it| sum.saturating_add(it.requested));
-    let mut moment = Moment::Before;
-    for (event, &bytes) in live.iter().enumerate() {
-        if bytes > most {
-            (most, moment) = (bytes, Moment::Event(event));
-        }
-    }
-    moment
-}
-
-/// When reserved memory first peaks, at the end of the request that grew it; and the stream that grew. A history
-/// that begins with the peak does not show what grew it: where most is live stands for that.
-fn reserved_peak(device: &DeviceView<'_>, levels: &Levels, live: &[u64]) -> (Moment, StreamId) {
-    let peak = levels.peak(|level| level.reserved);
-    let moment = peak.map_or(Moment::Before, |peak| peak.moment);
-    if moment == Moment::Before {
-        let full =
-            |&event: &usize| peak.is_some_and(|peak| levels.after()[event].reserved == peak.bytes);
-        let most =
-            (0..live.len()).filter(full).max_by_key(|&event| (live[event], usize::MAX - event));
-        if let Some(event) = most {
-            return (Moment::Event(event), device.entries[event].stream);
-        }
-    }
-    let Moment::Event(event) = moment else {
-        // The stream that has most is as good a guess as any.
-        let mut by_stream = std::collections::BTreeMap::<StreamId, u64>::new();
-        for segment in &device.segments {
-            *by_stream.entry(segment.stream).or_default() += segment.total_size;
-        }
-        let most =
-            by_stream.into_iter().max_by_key(|&(stream, bytes)| (bytes, u64::MAX - stream.0));
-        return (moment, most.map_or(StreamId::DEFAULT, |(stream, _)| stream));
-    };
-    let stream = device.entries[event].stream;
-    let grows = |action: Action| {
-        matches!(
-            action,
-            Action::SegmentAlloc | Action::SegmentMap | Action::SegmentFree | Action::SegmentUnmap
-        )
-    };
-    let rest = &device.entries[event..];
-    let end = event + rest.iter().take_while(|it| grows(it.action)).count();
-    let served = device.entries.get(end).is_some_and(|it| it.action == Action::Alloc);
-    (Moment::Event(if served { end } else { event }), stream)
-}
-
-/// When reserved memory first comes within 2 % of its peak; none if the history does not show that.
-fn near_peak(levels: &Levels, peak: u64) -> Option<Moment> {
-    let near = peak - peak / 50;
-    if levels.start.reserved >= near {
-        return None;
-    }
-    let event = levels.after().iter().position(|level| level.reserved >= near);
-    // The request that grew it is served by the next entry, or soon after.
-    let served = |event: usize| {
-        let rest = levels.after()[event..].windows(2);
-        event + 1 + rest.take_while(|pair| pair[1].reserved > pair[0].reserved).count()
-    };
-    event.map(|event| Moment::Event(served(event).min(levels.after().len().saturating_sub(1))))
-}
-
-/// The verdict: what limits the job, and the one change that helps most.
-fn paragraph(report: &Report, tried: Option<&Tried>) -> String {
-    let peak = &report.peak.reserved;
-    let need = report.peak.requested;
-    let mut text = match report.failed_requests {
-        0 => String::new(),
-        1 => "One request failed. ".to_owned(),
-        number => format!("{number} requests failed. "),
-    };
-    if report.history == HistoryKind::None {
-        text += &format!("{} are reserved, {} of them asked for. ", Bytes(peak.bytes), Bytes(need));
-    } else {
-        let share = |bytes: u64| bytes as f64 / peak.bytes.max(1) as f64 * 100.0;
-        text += &format!(
-            "Reserved memory peaks at {}; {:.0} % of that was asked for and live",
-            Bytes(peak.bytes),
-            share(peak.requested)
-        );
-        // Another moment may need far more of it.
-        if share(need) > share(peak.requested) + 5.0 {
-            text += &format!(" then, and {:.0} % where most was live", share(need).min(100.0));
-        }
-        text += ". ";
-    }
-    text += match report.verdict.cause {
-        Cause::Need => "What limits this job is true need: ",
-        Cause::Leak => "What limits this job is a leak: ",
-        Cause::LongerInputs => "What limits this job is that its inputs grow: ",
-        Cause::Outside => "What limits this job is memory that is not its own: ",
-        _ => "What limits this job is waste: ",
-    };
-    let mut sentence = report.verdict.text.chars();
-    if let Some(first) = sentence.next() {
-        text.extend(first.to_lowercase());
-        text += sentence.as_str();
-    }
-    match report.advice.first() {
-        Some(best) => {
-            text += &format!(" The one change that helps most: {}.", best.in_a_line());
-        }
-        None if tried.is_some() => {
-            text += " No setting that was tried reserves noticeably less.";
-        }
-        None => {}
-    }
-    text
 }

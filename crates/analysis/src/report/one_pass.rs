@@ -16,23 +16,29 @@ use std::collections::BTreeMap;
 use rustc_hash::FxHashMap;
 use tonnage_events::StackId;
 
-use super::fate::Fate;
 use super::iterations::{IterationSource, Iterations};
+use super::retention::Retention;
 use crate::lifetimes::{Lifetime, Lifetimes};
 
 /// Fewer are a loop by any count: models with three equal parts are everywhere.
 const LAYERS: usize = 6;
 
-pub(super) fn is_one_pass(lifetimes: &Lifetimes, loops: &Iterations, fates: &[Fate]) -> bool {
+pub(super) fn is_one_pass(
+    lifetimes: &Lifetimes,
+    loops: &Iterations,
+    retentions: &[Retention],
+) -> bool {
     // The optimizer steps once a pass, so its marks cut no layers.
     loops.source != IterationSource::Annotations
         && loops.ranges.len() >= LAYERS
-        && (goes_back(lifetimes, loops, fates) || has_as_many_layers(lifetimes, loops))
+        && (goes_back(lifetimes, loops, retentions) || has_as_many_layers(lifetimes, loops))
 }
 
 /// Whether most of what is kept is freed later, latest first and with requests in between.
-fn goes_back(lifetimes: &Lifetimes, loops: &Iterations, fates: &[Fate]) -> bool {
-    let kept = || lifetimes.iter().zip(fates).filter(|&(_, &fate)| fate == Fate::Leaks);
+fn goes_back(lifetimes: &Lifetimes, loops: &Iterations, retentions: &[Retention]) -> bool {
+    let kept = || {
+        lifetimes.iter().zip(retentions).filter(|&(_, &retention)| retention == Retention::Leaks)
+    };
     let mut freed: Vec<(usize, usize)> = kept()
         .filter_map(|(it, _)| Some((it.free_requested.event()?, it.allocated.event()?)))
         .collect();

@@ -12,6 +12,7 @@ use super::state::States;
 use crate::device_view::DeviceView;
 use crate::levels::Levels;
 use crate::lifetimes::Moment;
+use crate::total_bytes::TotalBytes;
 
 /// How many failures are explained; a program that tries again and again has thousands.
 const EXPLAINED: usize = 4;
@@ -109,24 +110,27 @@ fn explain(
     let free = entry.address.0;
     let blocks = || segments.iter().flat_map(|it| it.blocks.iter().map(move |block| (it, block)));
     let sum = |state: BlockState| -> u64 {
-        blocks().filter(|(_, block)| block.state == state).map(|(_, block)| block.size).sum()
+        blocks()
+            .filter(|(_, block)| block.state == state)
+            .map(|(_, block)| block.size)
+            .total_bytes()
     };
     let (cached, pending) = (sum(BlockState::Inactive), sum(BlockState::ActivePendingFree));
-    let reserved: u64 = segments.iter().map(|it| it.total_size).sum();
+    let reserved = segments.iter().map(|it| it.total_size).total_bytes();
     let live = || blocks().filter(|(_, block)| block.state == BlockState::ActiveAllocated);
-    let requested = live().map(|(_, block)| block.requested_size).sum();
+    let requested = live().map(|(_, block)| block.requested_size).total_bytes();
     let own = blocks().filter(|(segment, block)| {
         block.state == BlockState::Inactive
             && segment.stream == entry.stream
             && segment.pool.is_default()
     });
     let largest_free = own.map(|(_, block)| block.size).max().unwrap_or(0);
-    let others: u64 = blocks()
+    let others = blocks()
         .filter(|(segment, block)| {
             block.state == BlockState::Inactive && segment.stream != entry.stream
         })
         .map(|(_, block)| block.size)
-        .sum();
+        .total_bytes();
     let by_limit = free >= entry.size;
     let others_of = |total: u64| total.saturating_sub(free).saturating_sub(reserved);
     let outside = match total {

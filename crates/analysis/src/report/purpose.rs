@@ -19,8 +19,8 @@ use serde::Serialize;
 use tonnage_events::{StackId, Stacks};
 use tonnage_snapshot::Stage;
 
-use super::fate::Fate;
 use super::growth::Grown;
+use super::retention::Retention;
 use crate::device_view::DeviceView;
 use crate::lifetimes::{Lifetime, Moment};
 
@@ -135,14 +135,14 @@ impl<'a> Purposes<'a> {
         let Some(loops) = &self.grown.iterations else {
             return (Purpose::Unknown, Low);
         };
-        let fate = self.grown.fates[row];
+        let retention = self.grown.retentions[row];
         let inside = |scopes: &[(usize, usize)], moment: Moment| {
             let Moment::Event(event) = moment else { return false };
             let place = scopes.partition_point(|&(start, _)| start <= event);
             place.checked_sub(1).is_some_and(|place| event < scopes[place].1)
         };
         let in_step = inside(&self.steps, it.allocated);
-        if fate != Fate::Passes && (in_step || self.has_file(it.stack, "/torch/optim/")) {
+        if retention != Retention::Passes && (in_step || self.has_file(it.stack, "/torch/optim/")) {
             return (Purpose::Optimizer, High);
         }
         if inside(&self.zero_grads, it.free_requested) {
@@ -154,20 +154,20 @@ impl<'a> Purposes<'a> {
             Moment::Event(event) => event < first.start,
             Moment::After => false,
         };
-        match fate {
-            Fate::Stays if WORKSPACES.contains(&it.requested) && !early => {
+        match retention {
+            Retention::Stays if WORKSPACES.contains(&it.requested) && !early => {
                 (Purpose::Workspace, Medium)
             }
-            Fate::Stays if self.has_file(it.stack, "/torch/nn/modules/module.py") => {
+            Retention::Stays if self.has_file(it.stack, "/torch/nn/modules/module.py") => {
                 (Purpose::Parameters, High)
             }
-            Fate::Stays if early => (Purpose::Parameters, Medium),
-            Fate::Stays if it.allocated.event().is_some_and(|event| event < first.end) => {
+            Retention::Stays if early => (Purpose::Parameters, Medium),
+            Retention::Stays if it.allocated.event().is_some_and(|event| event < first.end) => {
                 let sure = if loops.includes_setup { Medium } else { Low };
                 (Purpose::Parameters, sure)
             }
-            Fate::Stays | Fate::Leaks => (Purpose::Cache, Low),
-            Fate::Passes => {
+            Retention::Stays | Retention::Leaks => (Purpose::Cache, Low),
+            Retention::Passes => {
                 let (Moment::Event(from), Moment::Event(to)) = (it.allocated, it.free_requested)
                 else {
                     return (Purpose::Unknown, Low);
@@ -202,7 +202,9 @@ fn scopes(device: &DeviceView<'_>, prefix: &str) -> Vec<(usize, usize)> {
         }
         match mark.stage {
             Stage::Start => open = Some(mark.time_us),
-            Stage::End => found.extend(open.take().map(|from| (at(from), at(mark.time_us + 1)))),
+            Stage::End => {
+                found.extend(open.take().map(|from| (at(from), at(mark.time_us.saturating_add(1)))))
+            }
             Stage::Other(_) => {}
         }
     }

@@ -18,6 +18,7 @@ use tonnage_replay::recording::rebuild_start;
 use crate::device_view::DeviceView;
 use crate::levels::Levels;
 use crate::lifetimes::{Lifetimes, Moment};
+use crate::total_bytes::TotalBytes;
 
 /// Segments of small pools have this size; those of large pools are larger.
 const SMALL_SEGMENT: u64 = 2 << 20;
@@ -247,7 +248,7 @@ fn fill(segments: &mut [SnapshotSegment], lifetimes: &Lifetimes, moment: Moment)
                 it.state == BlockState::ActiveAllocated
                     || (!live_only && it.state == BlockState::ActivePendingFree)
             };
-            tiles.iter().filter(counts).map(of).sum()
+            tiles.iter().filter(counts).map(of).total_bytes()
         };
         segment.allocated_size = sum(|it| it.size, true);
         segment.active_size = sum(|it| it.size, false);

@@ -39,9 +39,9 @@ const LEFT_SHARE: f64 = 0.25;
 const SETTLED_SHARE: f64 = 0.5;
 const ADDED_SHARE: f64 = 0.1;
 
-/// What tells whether waste is why so much is reserved.
+/// What happens around the peak of reserved memory: it tells whether waste is why so much is reserved.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Around<'a> {
+pub(super) struct PeakContext<'a> {
     /// The waste when reserved memory had nearly reached its peak.
     pub(super) near: &'a WasteReport,
     /// Reserved bytes at the peak.
@@ -127,17 +127,10 @@ pub struct Verdict {
     pub text: String,
 }
 
-/// Every cause that has bytes, largest first; `need` is always there.
-pub(super) fn causes(
-    waste: &WasteReport,
-    growth: &Growth,
-    peak: &PeakReport,
-    ooms: &[OomReport],
-) -> Vec<Verdict> {
-    let at = |line: &Option<String>| line.as_ref().map_or(String::new(), |it| format!(" at {it}"));
-    let mut causes = Vec::new();
+/// What is live at once, which no allocator can avoid.
+pub(super) fn need(peak: &PeakReport) -> Verdict {
     let line = peak.sites.first().and_then(|it| it.line.clone());
-    causes.push(Verdict {
+    Verdict {
         cause: Cause::Need,
         bytes: peak.requested,
         text: format!(
@@ -147,7 +140,18 @@ pub(super) fn causes(
             line.as_ref().map_or(String::new(), |it| format!(", most of them from {it}"))
         ),
         line,
-    });
+    }
+}
+
+/// Every other cause that has bytes, largest first.
+pub(super) fn avoidable(
+    waste: &WasteReport,
+    growth: &Growth,
+    peak: &PeakReport,
+    ooms: &[OomReport],
+) -> Vec<Verdict> {
+    let at = |line: &Option<String>| line.as_ref().map_or(String::new(), |it| format!(" at {it}"));
+    let mut causes = Vec::new();
     // The way back runs on threads without a Python stack: the largest line that is known speaks for it.
     let grown = |kind: GrowthKind| {
         let mut lines = growth.lines.iter().filter(|it| it.kind == kind);
@@ -214,8 +218,13 @@ pub(super) fn causes(
             ),
         });
     }
-    causes.sort_by_key(|it| (u64::MAX - it.bytes, it.cause));
+    sort(&mut causes);
     causes
+}
+
+/// Largest first.
+pub(super) fn sort(causes: &mut [Verdict]) {
+    causes.sort_by_key(|it| (u64::MAX - it.bytes, it.cause));
 }
 
 fn waste_text(kind: WasteKind, bytes: u64, reserved: u64, at: &str) -> String {
@@ -270,40 +279,44 @@ pub(super) fn at_the_end(oom: &OomReport, waste: &WasteReport, capacity: u64) ->
 }
 
 /// The cause that limits the job: see Note \[The rule\].
-pub(super) fn choose<'a>(causes: &'a [Verdict], around: &Around<'_>) -> Option<&'a Verdict> {
-    let reserved = around.reserved;
+pub(super) fn choose<'a>(
+    need: &'a Verdict,
+    avoidable: &'a [Verdict],
+    context: &PeakContext<'_>,
+) -> &'a Verdict {
+    let reserved = context.reserved;
     let share = |bytes: u64| bytes as f64 / reserved.max(1) as f64;
-    let left = reserved.saturating_sub(around.live_later);
-    let need = causes.iter().find(|it| it.cause == Cause::Need).map_or(0, |it| it.bytes);
-    let never_live = reserved.saturating_sub(need);
-    let settled = around.growth.iterations > 0 && share(around.growth.fragmentation) < ADDED_SHARE;
+    let left = reserved.saturating_sub(context.live_later);
+    let never_live = reserved.saturating_sub(need.bytes);
+    let settled =
+        context.growth.iterations > 0 && share(context.growth.fragmentation) < ADDED_SHARE;
     let mattered = |it: &&Verdict| {
         if it.cause == Cause::Fragmentation && settled && share(left.min(it.bytes)) < SETTLED_SHARE
         {
             return false;
         }
         if it.cause == Cause::Fragmentation
-            && around.growth.iterations == 0
+            && context.growth.iterations == 0
             && share(never_live) < LEFT_SHARE
         {
             return false;
         }
-        if it.cause == Cause::LongerInputs && !around.growth.longest_is_largest {
+        if it.cause == Cause::LongerInputs && !context.growth.longest_is_largest {
             return false;
         }
-        let then = around.near.kinds.iter().find(|kind| Cause::from(kind.kind) == it.cause);
+        let then = context.near.kinds.iter().find(|kind| Cause::from(kind.kind) == it.cause);
         let stays = left >= it.bytes / 2 || share(left) >= LEFT_SHARE;
         then.is_none_or(|kind| share(kind.bytes) >= WASTE_SHARE && stays)
     };
     let settles =
         |it: &Verdict| settled && matches!(it.cause, Cause::Fragmentation | Cause::PinnedSegment);
-    let avoidable = || causes.iter().filter(|it| it.cause != Cause::Need).filter(mattered);
-    let largest = avoidable().max_by_key(|it| it.bytes).filter(|it| share(it.bytes) >= WASTE_SHARE);
-    let leak = avoidable().find(|it| it.cause == Cause::Leak && share(it.bytes) >= LEAK_SHARE);
+    let limiting = || avoidable.iter().filter(mattered);
+    let largest = limiting().max_by_key(|it| it.bytes).filter(|it| share(it.bytes) >= WASTE_SHARE);
+    let leak = limiting().find(|it| it.cause == Cause::Leak && share(it.bytes) >= LEAK_SHARE);
     match (leak, largest) {
-        (Some(leak), Some(other)) if other.bytes / 2 > leak.bytes && !settles(other) => Some(other),
-        (Some(leak), _) => Some(leak),
-        (None, Some(other)) => Some(other),
-        (None, None) => causes.iter().find(|it| it.cause == Cause::Need),
+        (Some(leak), Some(other)) if other.bytes / 2 > leak.bytes && !settles(other) => other,
+        (Some(leak), _) => leak,
+        (None, Some(other)) => other,
+        (None, None) => need,
     }
 }

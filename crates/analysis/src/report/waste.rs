@@ -15,6 +15,7 @@ use tonnage_events::{BlockState, SnapshotSegment, StackId, StreamId};
 use tonnage_replay::what_if::{Waste, WasteKind, waste_parts};
 
 use super::lines::Lines;
+use crate::total_bytes::TotalBytes;
 
 /// How many lines and blocks are named for each kind.
 const NAMED: usize = 3;
@@ -38,6 +39,19 @@ pub struct WasteOfKind {
     /// The lines to blame, largest first.
     pub lines: Vec<BlamedLine>,
     /// The largest blocks to blame.
+    pub blocks: Vec<BlamedBlock>,
+}
+
+/// The lines and blocks to blame for one kind of waste.
+#[derive(Clone, Debug, Serialize)]
+pub struct Blame {
+    /// The kind.
+    pub kind: &'static str,
+    /// Its bytes.
+    pub bytes: u64,
+    /// Lines, largest first.
+    pub lines: Vec<BlamedLine>,
+    /// The largest blocks.
     pub blocks: Vec<BlamedBlock>,
 }
 
@@ -94,7 +108,7 @@ impl WasteReport {
                 _ => blamed.stack,
             };
             let sum = by_stack.entry((part.kind, stack)).or_default();
-            *sum = (sum.0 + part.bytes, sum.1 + 1);
+            *sum = (sum.0.saturating_add(part.bytes), sum.1 + 1);
             let block = BlamedBlock {
                 address: blamed.address.0,
                 size: blamed.size,
@@ -104,7 +118,7 @@ impl WasteReport {
             };
             let known = largest.entry(part.kind).or_default();
             match known.iter_mut().find(|(it, _)| keeper.is_some() && it.address == block.address) {
-                Some((same, _)) => same.wasted += part.bytes,
+                Some((same, _)) => same.wasted = same.wasted.saturating_add(part.bytes),
                 None => known.push((block, stack)),
             }
             if known.len() > 64 {
@@ -115,7 +129,7 @@ impl WasteReport {
         let mut by_line = FxHashMap::<WasteKind, BTreeMap<Option<String>, (u64, usize)>>::default();
         for ((kind, stack), (bytes, blocks)) in by_stack {
             let sum = by_line.entry(kind).or_default().entry(lines.of(stack)).or_default();
-            *sum = (sum.0 + bytes, sum.1 + blocks);
+            *sum = (sum.0.saturating_add(bytes), sum.1 + blocks);
         }
         let mut kinds: Vec<_> = sums
             .iter()
@@ -142,6 +156,18 @@ impl WasteReport {
         Self { kinds }
     }
 
+    /// The lines and blocks to blame for each kind that has bytes.
+    pub(super) fn blame(&self) -> Vec<Blame> {
+        let wasted = self.kinds.iter().filter(|it| it.bytes > 0);
+        let blame = wasted.map(|it| Blame {
+            kind: it.kind.name(),
+            bytes: it.bytes,
+            lines: it.lines.clone(),
+            blocks: it.blocks.clone(),
+        });
+        blame.collect()
+    }
+
     /// Bytes of one kind.
     #[must_use]
     pub fn bytes(&self, kind: WasteKind) -> u64 {
@@ -151,6 +177,6 @@ impl WasteReport {
     /// Bytes of every kind.
     #[must_use]
     pub fn total(&self) -> u64 {
-        self.kinds.iter().map(|it| it.bytes).sum()
+        self.kinds.iter().map(|it| it.bytes).total_bytes()
     }
 }

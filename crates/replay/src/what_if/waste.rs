@@ -139,7 +139,7 @@ impl Waste {
     /// Bytes of every kind.
     #[must_use]
     pub fn total(&self) -> u64 {
-        self.0.iter().sum()
+        self.0.iter().copied().fold(0, u64::saturating_add)
     }
 
     /// Every kind with its bytes.
@@ -152,7 +152,8 @@ impl<'a> FromIterator<WastePart<'a>> for Waste {
     fn from_iter<T: IntoIterator<Item = WastePart<'a>>>(parts: T) -> Self {
         let mut waste = Self::default();
         for part in parts {
-            waste.0[part.kind as usize] += part.bytes;
+            let bytes = &mut waste.0[part.kind as usize];
+            *bytes = bytes.saturating_add(part.bytes);
         }
         waste
     }

@@ -13,7 +13,7 @@ use tonnage_replay::what_if::WhatIf;
 
 use super::{App, json, to_json};
 use crate::error::ApiError;
-use crate::recording::{Info, Kind, Made, Recording, Understood};
+use crate::recording::{Info, Kind, Made, Question, Recording, Understood};
 
 #[derive(Clone, Deserialize)]
 pub(super) struct Asked {
@@ -37,14 +37,14 @@ pub(super) async fn what_if(
     let recording = app.origin(id)?;
     let understood = app.once(&recording, |it| &it.understood, Recording::understand).await?;
     let what_if = asked.what_if(&recording, &understood)?;
-    let name = asked.name();
-    let known = app.recordings.what_if(&recording.info, &name);
-    let found = match known {
+    let question = asked.question(&recording.info, &what_if);
+    let found = match app.recordings.what_if(&question) {
         Some(known) => known,
         None => {
-            let within = app.clone();
-            app.apart(move || Ok(within.add_what_if(&recording, &understood, &what_if, &name)))
-                .await?
+            let (within, name) = (app.clone(), asked.name());
+            let answer =
+                move || Ok(within.add_what_if(&recording, &understood, &what_if, question, name));
+            app.apart(answer).await?
         }
     };
     let made = found.made.as_ref().ok_or_else(|| ApiError::no_recording(found.info.id))?;
@@ -63,9 +63,10 @@ impl App {
         recording: &Recording,
         understood: &Understood,
         what_if: &WhatIf,
-        name: &str,
+        question: Question,
+        name: String,
     ) -> Arc<Recording> {
-        let Info { id, device, version, .. } = recording.info;
+        let Info { id, device, .. } = recording.info;
         let (prediction, file) = what_if.record(&understood.job, &recording.file, device);
         let made = Made {
             reserved_peak: prediction.stats.max_memory_reserved(),
@@ -73,17 +74,10 @@ impl App {
             oom: prediction
                 .oom
                 .map(|oom| crate::recording::FirstOom { entry: oom.event, bytes: oom.bytes }),
-            of_version: version,
+            question,
         };
         let conf = file.settings.as_ref().map_or_else(String::new, |it| it.conf.clone());
-        let info = Info {
-            name: name.to_owned(),
-            kind: Kind::WhatIf,
-            device,
-            conf,
-            of: Some(id),
-            ..Info::default()
-        };
+        let info = Info { name, kind: Kind::WhatIf, device, conf, of: Some(id), ..Info::default() };
         self.recordings.add(info, file.into(), Some(made))
     }
 }
@@ -120,6 +114,16 @@ impl Asked {
         Ok(WhatIf { config, policy, limit, total })
     }
 
+    fn question(&self, of: &Info, what_if: &WhatIf) -> Question {
+        Question {
+            of: of.id,
+            version: of.version,
+            conf: self.conf.trim().to_owned(),
+            policy: what_if.policy,
+            limit: self.limit,
+        }
+    }
+
     /// What was asked, in words.
     fn name(&self) -> String {
         let conf = match self.conf.trim() {
@@ -130,7 +134,34 @@ impl Asked {
             "" | "pytorch" => String::new(),
             policy => format!(", policy {policy}"),
         };
-        let limit = self.limit.map_or_else(String::new, |it| format!(", limit {}", Bytes(it)));
+        let limit = self.limit.map_or_else(String::new, |it| format!(", limit {}", in_words(it)));
         format!("what if: {conf}{policy}{limit}")
+    }
+}
+
+/// A limit as people write it; in bytes, where the rounded size would name others too.
+fn in_words(limit: u64) -> String {
+    let rounded = Bytes(limit).to_string();
+    let exact = rounded.parse() == Ok(Bytes(limit)) || rounded == format!("{limit} bytes");
+    if exact { rounded } else { format!("{limit} bytes") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_is_named_so_that_no_other_has_the_name() {
+        for (limit, name) in [
+            (512, "512 bytes"),
+            (1536, "1.50 KiB"),
+            (218_103_808, "208.00 MiB"),
+            (218_103_807, "218103807 bytes"),
+            (24 << 30, "24.00 GiB"),
+            ((24 << 30) + 1, "25769803777 bytes"),
+            (u64::MAX, "18446744073709551615 bytes"),
+        ] {
+            assert_eq!(in_words(limit), name);
+        }
     }
 }

@@ -16,7 +16,7 @@ mod marks;
 mod numbered;
 
 use serde::Serialize;
-use tonnage_analysis::report::{Purpose, Told};
+use tonnage_analysis::report::{HistoryPurposes, Purpose};
 use tonnage_analysis::{DeviceView, Level, Levels, Lifetimes, Moment, devices};
 use tonnage_events::{Action, DeviceId, PoolId, PoolKind};
 use tonnage_snapshot::SnapshotFile;
@@ -109,13 +109,13 @@ impl Timeline {
         let device = device.unwrap_or_else(|| nothing(file, ordinal));
         let lifetimes = Lifetimes::of(&device);
         let levels = Levels::of(&device, &lifetimes);
-        let told = Told::of(&device, &lifetimes, &levels);
+        let concluded = HistoryPurposes::of(&device, &lifetimes, &levels);
         let extents = Extents::of(&device, &levels);
         let mut sites = Sites::new(&file.stacks);
         let mut streams = Numbered::new();
         let mut pools = Numbered::new();
         let allocations =
-            allocations(&device, &lifetimes, &told, &extents, &mut sites, &mut streams);
+            allocations(&device, &lifetimes, &concluded, &extents, &mut sites, &mut streams);
         let mut segments = Segments::default();
         for row in &extents.rows {
             segments.address.push(row.address as f64);
@@ -135,7 +135,7 @@ impl Timeline {
             streams: streams.names,
             pools: pools.names,
             purposes: Purpose::ALL.map(Purpose::name).to_vec(),
-            iterations: told.iterations,
+            iterations: concluded.iterations,
             phases: marks::phases(&device),
             ooms: ooms(&device),
             limit,
@@ -168,7 +168,7 @@ fn number(moment: Moment, never: u32) -> u32 {
 fn allocations<'a>(
     device: &DeviceView<'a>,
     lifetimes: &Lifetimes,
-    told: &Told,
+    concluded: &HistoryPurposes,
     extents: &Extents,
     sites: &mut Sites<'a>,
     streams: &mut Numbered<tonnage_events::StreamId>,
@@ -192,7 +192,7 @@ fn allocations<'a>(
         columns.stream.push(streams.number(it.stream, |it| it.to_string()));
         columns.site.push(sites.number(it.stack));
         columns.stack.push(it.stack.map_or(0, |stack| stack.number().saturating_add(1)));
-        columns.purpose.push(told.purposes[row as usize] as u8);
+        columns.purpose.push(concluded.purposes[row as usize] as u8);
     }
     let places = order.iter().map(|&(begin, row)| (begin, lifetimes.get(row as usize).address.0));
     columns.segment = extents.holding(places);

@@ -1,14 +1,13 @@
 //! Recordings with a planted fault, made with PyTorch by `benches/pytorch/planted.py` and `planted_more.py`: the verdict names the
 //! cause, its bytes and its line, as the recorded program itself knew them.
 
-mod support;
-
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use support::without_stacks;
 use tonnage_analysis::report::{Report, ReportOptions};
 use tonnage_snapshot::SnapshotFile;
+
+use crate::support::{testdata, without_stacks};
 
 /// What sizes alone do not tell: a leak as large as another tensor of its loop, sizes that come and go, one pass of which
 /// a failed request left no way back, marks that sizes do not replace.
@@ -36,7 +35,7 @@ fn is_one_of(path: &Path, names: &[&str]) -> bool {
 }
 
 fn recordings() -> Vec<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/planted");
+    let folder = testdata().join("planted");
     let paths = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let mut paths: Vec<_> =
         paths.filter(|it| it.extension().is_some_and(|it| it == "gz")).collect();

@@ -3,9 +3,11 @@
 //! `TONNAGE_UPDATE=1` writes them anew; then read them. What settings save is left out of most, since trying all
 //! of them on all recordings takes minutes in a debug build; the small ones of [`WHOLE`] have it.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use tonnage_analysis::report::{Report, ReportOptions};
+
+use crate::support::testdata;
 
 /// Reported as `tonnage report` does it, with the settings that were tried.
 const WHOLE: [&str; 8] = [
@@ -20,8 +22,8 @@ const WHOLE: [&str; 8] = [
 ];
 
 fn recordings() -> Vec<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/traces");
-    let paths = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let paths =
+        std::fs::read_dir(testdata().join("traces")).unwrap().map(|entry| entry.unwrap().path());
     let mut paths: Vec<_> =
         paths.filter(|it| it.extension().is_some_and(|it| it == "zst")).collect();
     paths.sort();
@@ -31,7 +33,7 @@ fn recordings() -> Vec<PathBuf> {
 
 #[test]
 fn every_recording_is_reported_as_it_was_read() {
-    let goldens = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/reports");
+    let goldens = testdata().join("reports");
     let update = std::env::var_os("TONNAGE_UPDATE").is_some();
     for path in recordings() {
         let name = path.file_name().unwrap().to_str().unwrap();

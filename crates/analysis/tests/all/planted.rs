@@ -1,17 +1,14 @@
 //! Programs with a planted fault: the verdict names it, its bytes and its line.
 
-#[path = "planted/programs.rs"]
 mod programs;
 
-#[path = "planted/variations.rs"]
 mod variations;
 
-mod support;
-
-use programs::Planted;
-use support::without_stacks;
 use tonnage_analysis::report::{Cause, Report, ReportOptions};
 use tonnage_snapshot::SnapshotFile;
+
+use crate::support::without_stacks;
+use programs::Planted;
 
 const SEEDS: u64 = 8;
 

@@ -1,6 +1,6 @@
 //! Levels and peaks of real recordings, against PyTorch's own figures.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde_json::Value;
 use tonnage_analysis::{
@@ -8,8 +8,10 @@ use tonnage_analysis::{
 };
 use tonnage_snapshot::SnapshotFile;
 
+use crate::support::testdata;
+
 fn traces() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/traces")
+    testdata().join("traces")
 }
 
 /// Every recording with PyTorch's figures at its end.

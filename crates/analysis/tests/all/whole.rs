@@ -1,14 +1,16 @@
 //! A history is whole if nothing was there before it, and the state that a replay rebuilds says the same.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use tonnage_analysis::{HistoryKind, Inspection};
 use tonnage_replay::recording::rebuild_start;
 use tonnage_snapshot::SnapshotFile;
 
+use crate::support::testdata;
+
 fn recordings() -> Vec<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/traces");
-    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let entries =
+        std::fs::read_dir(testdata().join("traces")).unwrap().map(|entry| entry.unwrap().path());
     let is_recording = |path: &PathBuf| path.to_string_lossy().ends_with(".pickle.zst");
     let mut paths: Vec<_> = entries.filter(is_recording).collect();
     paths.sort();

@@ -1,26 +1,26 @@
 //! What every allocation of a history is for, and where its iterations begin.
 //!
 //! In:  a device, its lifetimes and levels.
-//! Out: [`Told`], for whoever shows all allocations; the report itself names those of the peak.
+//! Out: [`HistoryPurposes`], for whoever shows all allocations; the report itself names those of the peak.
 
 use super::growth::Grown;
 use super::lines::Lines;
+use super::moments::{live_after, reserved_peak};
 use super::purpose::{Purpose, Purposes};
-use super::{live_after, reserved_peak};
 use crate::device_view::DeviceView;
 use crate::levels::Levels;
 use crate::lifetimes::Lifetimes;
 
-/// What is concluded of a whole history.
+/// The purposes of all allocations of a history, and its iterations.
 #[derive(Clone, Debug, Default)]
-pub struct Told {
+pub struct HistoryPurposes {
     /// First entries of iterations, in order; empty if none were found.
     pub iterations: Vec<usize>,
     /// What each allocation is for, in the order of the lifetimes.
     pub purposes: Vec<Purpose>,
 }
 
-impl Told {
+impl HistoryPurposes {
     /// Looks at one device.
     #[must_use]
     pub fn of(device: &DeviceView<'_>, lifetimes: &Lifetimes, levels: &Levels) -> Self {
@@ -29,8 +29,14 @@ impl Told {
         let mut lines = Lines::new(&device.file.stacks);
         let grown = Grown::of(device, lifetimes, levels, &live, peak, &mut lines);
         let purposes = Purposes::new(device, &grown);
-        let told = lifetimes.iter().enumerate().map(|(row, it)| purposes.of(row, &it).0);
         let loops = grown.iterations.as_ref().map_or(&[][..], |it| &it.ranges);
-        Self { purposes: told.collect(), iterations: loops.iter().map(|it| it.start).collect() }
+        Self {
+            iterations: loops.iter().map(|it| it.start).collect(),
+            purposes: lifetimes
+                .iter()
+                .enumerate()
+                .map(|(row, it)| purposes.of(row, &it).0)
+                .collect(),
+        }
     }
 }
