@@ -18,6 +18,14 @@ export function bytes(value: number): string {
   return `${sign}${(size / scale).toFixed(2)} ${unit}`;
 }
 
+/** Bytes that no other number of bytes is called: in a unit if two decimals are exact, else all digits. */
+export function exactBytes(value: number): string {
+  const rounded = bytes(value);
+  const [, digits, unit] = /^([0-9.]+) (.*)$/.exec(rounded) ?? [];
+  const scale = UNITS.find(([name]) => name === unit)?.[1] ?? 1;
+  return Number(digits) * scale === value ? rounded : `${value} bytes`;
+}
+
 /** 1234567 as "1,234,567". */
 export function count(value: number): string {
   return Math.round(value).toString().replace(/\B(?=(\d{3})+$)/g, ",");

@@ -1,11 +1,18 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { bytes, count, duration } from "../src/format.ts";
+import { bytes, count, duration, exactBytes } from "../src/format.ts";
 
 test("bytes read as the command prints them", () => {
   assert.deepEqual(
     [0, 512, 1024, 1536, 20 * 1024 ** 2, 2.9 * 1024 ** 3, -1536].map(bytes),
     ["0 bytes", "512 bytes", "1024 bytes", "1.50 KiB", "20.00 MiB", "2.90 GiB", "−1.50 KiB"],
+  );
+});
+
+test("exact bytes name one number only", () => {
+  assert.deepEqual(
+    [512, 1536, 218_103_808, 218_103_807, 24 * 1024 ** 3 + 1].map(exactBytes),
+    ["512 bytes", "1.50 KiB", "208.00 MiB", "218103807 bytes", "25769803777 bytes"],
   );
 });
 

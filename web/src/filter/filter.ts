@@ -71,6 +71,8 @@ class Filter {
     if (isFiltered || this.#app.store.state.shown !== null) {
       this.#app.store.set({ shown: isFiltered ? matched.shown : null });
     }
+    // Whoever waits for the query to be shown looks here.
+    this.#field.dataset["applied"] = query;
   }
 
   #tell(query: string, wrong: Complaint[], matched: Matched | null): void {

@@ -1,6 +1,6 @@
 // What a what-if means, in a sentence. In: figures. Out: text.
 import type { RecordingInfo, WhatIfAnswer } from "../api.ts";
-import { bytes, count, plain } from "../format.ts";
+import { bytes, count, exactBytes, plain } from "../format.ts";
 
 export interface Outcome {
   /** The limit that was asked about. */
@@ -24,7 +24,7 @@ export function named(info: Pick<RecordingInfo, "conf">): string {
 }
 
 export function meaning(conf: string, { limit, was, now, failed, oom }: Outcome): string {
-  const under = `Under ${named({ conf })}${limit === null ? "" : ` and a limit of ${bytes(limit)}`}`;
+  const under = `Under ${named({ conf })}${limit === null ? "" : ` and a limit of ${exactBytes(limit)}`}`;
   if (oom !== null) {
     const again = failed > 0 ? "still fails" : "fails";
     return `${under} the job ${again}: at entry ${count(oom.entry)} a request of ${bytes(oom.bytes)} finds no room. What the program would have done then is not known, so the figures end there.`;

@@ -2,28 +2,18 @@
 //!
 //! The browser itself, and the file that means harm, are those of the report's page.
 
-// Each test program uses some of it.
-#![allow(dead_code)]
-
-#[path = "../../../html/tests/support/chromium.rs"]
-pub(crate) mod chromium;
-
-#[path = "../../../html/tests/support/hostile.rs"]
-pub(crate) mod hostile;
-
-pub(crate) mod large;
-
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use chromium::{Browser, browse};
 use serde_json::{Value, json};
 use thirtyfour::prelude::*;
 use tonnage_snapshot::SnapshotFile;
 use tonnage_view::{Recordings, Server, ViewOptions};
 
+use crate::chromium::{Browser, browse};
+
 /// The longest wait for anything, on a machine that has much else to do.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 pub(crate) fn testdata() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata")
@@ -75,6 +65,14 @@ impl Page<'_> {
         }
     }
 
+    /// Waits until what was done is on the screen: two frames later everything that was to be painted is.
+    pub(crate) async fn painted(&self) {
+        let frames = "window.painted = false; \
+                      requestAnimationFrame(() => requestAnimationFrame(() => { window.painted = true; }))";
+        self.browser.driver.execute(frames, []).await.unwrap();
+        self.wait("window.painted").await;
+    }
+
     /// Waits until the timeline shows what was asked for, in full detail.
     pub(crate) async fn drawn(&self) {
         self.wait("document.querySelector('canvas.chart').dataset.drawn === 'true'").await;
@@ -90,6 +88,7 @@ impl Page<'_> {
 
     pub(crate) async fn click(&self, css: &str) {
         self.element(css).await.click().await.unwrap();
+        self.painted().await;
     }
 
     /// Chooses an option of a list by its value.
@@ -101,11 +100,13 @@ impl Page<'_> {
             json!(value)
         );
         self.browser.driver.execute(script, []).await.unwrap();
+        self.painted().await;
     }
 
     /// Presses keys while the timeline has the focus.
     pub(crate) async fn keys(&self, keys: impl Into<TypingData>) {
         self.element("canvas.chart").await.send_keys(keys).await.unwrap();
+        self.painted().await;
     }
 
     /// Types a filter in place of the one that is there.
@@ -116,8 +117,10 @@ impl Page<'_> {
             json!(query)
         );
         self.browser.driver.execute(script, []).await.unwrap();
-        // The page waits for the end of typing.
-        tokio::time::sleep(Duration::from_millis(300)).await;
+        // The page waits for the end of typing, and then says which query it shows.
+        let applied =
+            format!("document.getElementById('query').dataset.applied === {}", json!(query));
+        self.wait(&applied).await;
         self.drawn().await;
     }
 
@@ -125,11 +128,13 @@ impl Page<'_> {
     pub(crate) async fn point(&self, css: &str, across: f64, down: f64) {
         let (x, y) = self.place(css, across, down).await;
         self.browser.driver.action_chain().move_to(x, y).perform().await.unwrap();
+        self.painted().await;
     }
 
     pub(crate) async fn click_at(&self, css: &str, across: f64, down: f64) {
         let (x, y) = self.place(css, across, down).await;
         self.browser.driver.action_chain().move_to(x, y).click().perform().await.unwrap();
+        self.painted().await;
     }
 
     /// Drags from one place to another.
@@ -138,6 +143,7 @@ impl Page<'_> {
         let end = self.place(css, to.0, to.1).await;
         let chain = self.browser.driver.action_chain().move_to(begin.0, begin.1).click_and_hold();
         chain.move_to(end.0, end.1).release().perform().await.unwrap();
+        self.painted().await;
     }
 
     async fn place(&self, css: &str, across: f64, down: f64) -> (i64, i64) {

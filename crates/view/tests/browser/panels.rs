@@ -1,15 +1,15 @@
 //! The report, what-ifs, recordings side by side and the training step in a real Chromium, on the real server.
 
-mod browser;
-
 use std::path::Path;
 
-use browser::{Page, hostile, testdata, trace, visit};
 use serde_json::{Value, json};
 use thirtyfour::prelude::*;
 use tonnage_snapshot::SnapshotFile;
 
-const CONTRAST: &str = include_str!("../../html/tests/support/contrast.js");
+use crate::hostile;
+use crate::page::{Page, testdata, trace, visit};
+
+const CONTRAST: &str = include_str!("../../../html/tests/support/contrast.js");
 
 /// What makes the page wider than the window; nothing if it is not.
 const WIDER: &str = "(() => { const root = document.documentElement; \
@@ -275,11 +275,13 @@ fn every_panel_contrasts_in_light_and_dark_and_fits_a_phone() {
             open(page, view).await;
             for scheme in ["light", "dark"] {
                 page.browser.set_scheme(scheme).await;
+                page.painted().await;
                 let found = page.browser.value(CONTRAST).await;
                 assert_eq!(found["weak"], json!([]), "{view}, {scheme}");
             }
             for width in [390, 768, 1280, 2560] {
                 page.browser.set_width(width).await;
+                page.painted().await;
                 assert_eq!(page.value(WIDER).await, json!([]), "{view} at {width}");
             }
         }
@@ -305,7 +307,7 @@ fn pictures() {
             for view in ["memory", "what-if", "compare", "training"] {
                 open(page, view).await;
                 page.drawn().await;
-                tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+                page.painted().await;
                 page.browser.picture(&folder.join(format!("{view}.{scheme}.{width}.png"))).await;
             }
         }
@@ -320,7 +322,7 @@ fn pictures_of_the_guide() {
     let name = "fragmentation_sequences.pickle.gz";
     visit(vec![(name, planted("fragmentation_sequences"))], async |page| {
         let keep = async |name: &str| {
-            tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+            page.painted().await;
             let picture = page.browser.driver.screenshot_as_png().await.unwrap();
             std::fs::write(folder.join(name), picture).unwrap();
         };

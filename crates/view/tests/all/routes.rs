@@ -1,15 +1,14 @@
 //! Every question, on every kind of file.
 
-mod support;
-
 use serde_json::Value;
-use support::{Page, late, testdata, trace};
 use tonnage_engine::{Config, Release};
 use tonnage_replay::job::Job;
 use tonnage_replay::recording::RecordingOptions;
 use tonnage_replay::what_if::WhatIf;
 use tonnage_snapshot::SnapshotFile;
 use tonnage_view::{RunProgress, ViewOptions};
+
+use crate::support::{Page, late, testdata, trace};
 
 /// Asks everything that can be asked of a recording.
 fn ask_all(page: &Page, id: u64) {
@@ -149,7 +148,7 @@ fn a_what_if_keeps_the_stacks_of_the_requests_it_serves() {
     let answer = page.post("api/recordings/0/what-if", asked).json();
     let (recorded, made) =
         (page.timeline(0), page.timeline(answer["recording"]["id"].as_u64().unwrap()));
-    let requests = |columns: &support::Columns| -> Vec<(u64, u64)> {
+    let requests = |columns: &crate::support::Columns| -> Vec<(u64, u64)> {
         let rows =
             columns.get("allocations.requested").iter().zip(columns.get("allocations.stack"));
         rows.map(|(&bytes, &stack)| (bytes as u64, stack as u64)).collect()

@@ -1,12 +1,11 @@
 //! Training steps: the page's figures are those of `tonnage predict`.
 
-mod support;
-
 use std::time::Instant;
 
-use support::Page;
 use tonnage_plan::{Amp, Checkpoint, Options, Recipe, Size, predict};
 use tonnage_view::ViewOptions;
+
+use crate::support::Page;
 
 #[test]
 fn a_prediction_has_the_figures_of_predict() {
@@ -93,7 +92,7 @@ fn sliders_stay_within_what_the_server_takes() {
 }
 
 #[test]
-fn a_slider_is_answered_at_once() {
+fn every_place_of_a_slider_is_answered() {
     let page = Page::with(ViewOptions::default());
     for body in [
         r#"{"recipe":"mlp"}"#,
@@ -113,10 +112,8 @@ fn a_slider_is_answered_at_once() {
             page.post("api/predict", body).json();
             began.elapsed()
         });
-        let best = took.min().unwrap();
-        eprintln!("{body}: {best:.1?}");
-        // A tenth of a second in a release build by itself; tests share their machine.
-        assert!(best.as_secs() < 60, "{body}: {best:?}");
+        // A tenth of a second in a release build by itself. Printed: how fast this machine is decides no test.
+        eprintln!("{body}: {:.1?}", took.min().unwrap());
     }
 }
 

@@ -1,7 +1,5 @@
 //! A page that is served, and a client that asks it over a socket: requests are written as they are sent.
 
-#![allow(dead_code, reason = "each test takes what it needs")]
-
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::TcpStream;
