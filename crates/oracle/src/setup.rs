@@ -202,10 +202,11 @@ fn build(folder: &Path) -> anyhow::Result<PathBuf> {
         command.arg(sources.join("driver.cpp")).arg("-o").arg(&driver);
         command.arg("-L").arg(torch.join("lib")).args(["-lc10_cuda", "-lc10"]);
         command.arg("-L").arg(&fake).arg(format!("-l:{}", LIBRARIES[0].file(major)));
-        // Found before whatever CUDA this machine has, also by the libraries themselves.
+        // Found before whatever CUDA this machine has, also by the libraries themselves; and still if
+        // the folder moves.
         command.arg("-Wl,--disable-new-dtags");
-        command.arg(format!("-Wl,-rpath,{}", fake.display()));
-        command.arg(format!("-Wl,-rpath,{}", torch.join("lib").display()));
+        command.arg("-Wl,-rpath,$ORIGIN/fake").arg("-Wl,-rpath,$ORIGIN/torch/lib");
+        command.arg("-Wl,-rpath-link").arg(format!("-Wl,{}", torch.join("lib").display()));
     })?;
     fs::write(&stamp, stamped).context("the stamp of what was built")?;
     Ok(driver)
