@@ -15,9 +15,9 @@
 
 use std::collections::BTreeMap;
 
-use rustc_hash::FxHashSet;
 use tonnage_engine::Config;
 use tonnage_events::{Action, Address};
+use tonnage_replay::recording::fixed_before;
 
 use crate::device_view::DeviceView;
 use crate::lifetimes::{Lifetimes, Moment};
@@ -101,24 +101,11 @@ struct Places {
 }
 
 impl Places {
-    /// The fixed segments where the history begins: those it gives back without having obtained them,
-    /// and those at the end that it does not name.
+    /// The fixed segments where the history begins.
     fn at_start(device: &DeviceView<'_>) -> Self {
         let mut places = Self::default();
-        let mut named = FxHashSet::default();
-        for entry in device.entries {
-            match entry.action {
-                Action::SegmentAlloc => drop(named.insert(entry.address)),
-                Action::SegmentFree if named.insert(entry.address) => {
-                    places.obtained(entry.address, entry.size);
-                }
-                _ => {}
-            }
-        }
-        for segment in device.segments.iter().filter(|segment| !segment.expandable) {
-            if !named.contains(&segment.address) {
-                places.obtained(segment.address, segment.total_size);
-            }
+        for segment in fixed_before(device.entries, device.segments.iter().copied()) {
+            places.obtained(segment.address(), segment.size());
         }
         places
     }

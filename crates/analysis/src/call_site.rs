@@ -1,4 +1,4 @@
-//! Stage 4: the line of the user's program that asked for memory, as text.
+//! Stage 5: the line of the user's program that asked for memory, as text.
 //!
 //! In:  a call stack, innermost call first.
 //! Out: `file:line function` of its call site; none if it has none.

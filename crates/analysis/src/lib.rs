@@ -9,9 +9,10 @@
 //! | 1 device | file → one device's segments and history | `device_view.rs` |
 //! | 2 lifetimes | entries → one row for each allocation | `lifetimes.rs`, `block_sizes.rs` |
 //! | 3 levels | lifetimes → bytes after every entry, peaks | `levels.rs` |
-//! | 4 call sites | stack → the line of the user's program | `call_site.rs` |
-//! | 5 answers | all of these → [`Inspection`], [`Comparison`] | `inspect.rs`, `diff.rs` |
-//! | 6 diagnosis | all of these, and a replay → [`report::Report`] | `report/` |
+//! | 4 extents | entries, the state before them → memory from the device, and when it was there | `extents.rs` |
+//! | 5 call sites | stack → the line of the user's program | `call_site.rs` |
+//! | 6 answers | all of these → [`Inspection`], [`Comparison`] | `inspect.rs`, `diff.rs` |
+//! | 7 diagnosis | all of these, and a replay → [`report::Report`] | `report/` |
 //!
 //! A history has requested sizes only. How large the blocks were follows from the rounding rules
 //! and, in large segments, from the addresses: what is left behind a block, up to the next one, is
@@ -51,15 +52,18 @@ mod total_bytes;
 // 3. Bytes over time.
 mod levels;
 
-// 4. Who asked.
+// 4. Memory from the device over time.
+mod extents;
+
+// 5. Who asked.
 mod call_site;
 
-// 5. Answers.
+// 6. Answers.
 mod inspect;
 
 mod diff;
 
-// 6. The diagnosis.
+// 7. The diagnosis.
 pub mod report;
 
 pub use call_site::CallSites;
@@ -67,6 +71,7 @@ pub use device_view::{DeviceView, devices};
 pub use diff::{
     Change, Comparison, DeviceComparison, Group, GroupChange, SegmentChange, SettingChange,
 };
+pub use extents::{Extent, Extents};
 pub use inspect::{DeviceInspection, HistoryKind, Inspection};
 pub use levels::{Level, Levels, Peak};
 pub use lifetimes::{Lifetime, Lifetimes, Moment};

@@ -34,6 +34,47 @@ pub struct SnapshotSegment {
     pub blocks: Vec<SnapshotBlock>,
 }
 
+impl SnapshotSegment {
+    /// Lays blocks, by ascending address, into the segment: what lies between them is free, and the sums follow. A block that
+    /// begins inside another or does not end inside the segment is left out; only files that contradict themselves have such.
+    pub fn tile(&mut self, blocks: impl IntoIterator<Item = SnapshotBlock>) {
+        let end = self.address.0.saturating_add(self.total_size);
+        let mut reached = self.address.0;
+        self.blocks.clear();
+        (self.allocated_size, self.active_size, self.requested_size) = (0, 0, 0);
+        for block in blocks {
+            let to = block.address.0.saturating_add(block.size);
+            if block.address.0 < reached || to > end {
+                continue;
+            }
+            self.push_free(reached, block.address.0);
+            reached = to;
+            self.blocks.push(block);
+            // Blocks do not overlap, so their bytes are at most the segment's; what was asked for may be anything.
+            if block.state != BlockState::Inactive {
+                self.active_size += block.size;
+                self.requested_size = self.requested_size.saturating_add(block.requested_size);
+            }
+            if block.state == BlockState::ActiveAllocated {
+                self.allocated_size += block.size;
+            }
+        }
+        self.push_free(reached, end);
+    }
+
+    fn push_free(&mut self, from: u64, to: u64) {
+        if from < to {
+            self.blocks.push(SnapshotBlock {
+                address: Address(from),
+                size: to - from,
+                requested_size: 0,
+                state: BlockState::Inactive,
+                stack: None,
+            });
+        }
+    }
+}
+
 /// A block of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SnapshotBlock {

@@ -56,4 +56,4 @@ mod witness;
 pub use reading::Reading;
 pub use replay::{RecordingError, RecordingOptions, read_recording, replay_recording};
 pub use settings::recorded_config;
-pub use start::rebuild_start;
+pub use start::{FixedBefore, fixed_before, rebuild_start};

@@ -7,7 +7,7 @@
 //! `begin <= m < end`; its block is active until `m < done`. What never ends does so one moment after the last.
 //! Allocations are in the order of their beginnings: those from before the history first.
 //!
-//! No figure comes from here: lifetimes, levels, purposes and iterations are those of `tonnage_analysis`.
+//! No figure comes from here: lifetimes, levels, extents, purposes and iterations are those of `tonnage_analysis`.
 
 mod extents;
 
@@ -17,11 +17,11 @@ mod numbered;
 
 use serde::Serialize;
 use tonnage_analysis::report::{HistoryPurposes, Purpose};
-use tonnage_analysis::{DeviceView, Level, Levels, Lifetimes, Moment, devices};
+use tonnage_analysis::{DeviceView, Extents, Level, Levels, Lifetimes, Moment, devices};
 use tonnage_events::{Action, DeviceId, PoolId, PoolKind};
 use tonnage_snapshot::SnapshotFile;
 
-use extents::Extents;
+use extents::{Row, holding, rows};
 pub(crate) use marks::Phase;
 pub(crate) use numbered::Site;
 use numbered::{Numbered, Sites};
@@ -110,20 +110,21 @@ impl Timeline {
         let lifetimes = Lifetimes::of(&device);
         let levels = Levels::of(&device, &lifetimes);
         let concluded = HistoryPurposes::of(&device, &lifetimes, &levels);
-        let extents = Extents::of(&device, &levels);
+        let extents = rows(&Extents::of(&device, &levels), moment_after(&device));
         let mut sites = Sites::new(&file.stacks);
         let mut streams = Numbered::new();
         let mut pools = Numbered::new();
         let allocations =
             allocations(&device, &lifetimes, &concluded, &extents, &mut sites, &mut streams);
         let mut segments = Segments::default();
-        for row in &extents.rows {
-            segments.address.push(row.address as f64);
-            segments.size.push((row.to - row.address) as f64);
-            segments.begin.push(row.begin);
-            segments.end.push(row.end);
-            segments.stream.push(streams.number(row.stream, |it| it.to_string()));
-            segments.pool.push(pools.number((row.pool, row.kind), pool_name));
+        for Row { extent, begin, end } in &extents {
+            segments.address.push(extent.address as f64);
+            segments.size.push((extent.to - extent.address) as f64);
+            segments.begin.push(*begin);
+            segments.end.push(*end);
+            segments.stream.push(streams.number(extent.stream, |it| it.to_string()));
+            let pool = extent.pool.unwrap_or(PoolId::DEFAULT);
+            segments.pool.push(pools.number((pool, extent.kind), pool_name));
         }
         let at_each = |of: fn(&Level) -> u64| -> Vec<f64> {
             let all = std::iter::once(&levels.start).chain(levels.after());
@@ -169,7 +170,7 @@ fn allocations<'a>(
     device: &DeviceView<'a>,
     lifetimes: &Lifetimes,
     concluded: &HistoryPurposes,
-    extents: &Extents,
+    extents: &[Row],
     sites: &mut Sites<'a>,
     streams: &mut Numbered<tonnage_events::StreamId>,
 ) -> Allocations {
@@ -195,7 +196,7 @@ fn allocations<'a>(
         columns.purpose.push(concluded.purposes[row as usize] as u8);
     }
     let places = order.iter().map(|&(begin, row)| (begin, lifetimes.get(row as usize).address.0));
-    columns.segment = extents.holding(places);
+    columns.segment = holding(extents, places);
     columns
 }
 

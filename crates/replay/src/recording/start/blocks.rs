@@ -51,15 +51,8 @@ impl History<'_> {
             let end = segment.address.0 + segment.total_size;
             let inside: Vec<_> =
                 active.range(segment.address.0..end).map(|(&at, &it)| (at, it)).collect();
-            let mut reached = segment.address.0;
-            for (index, &(at, block)) in inside.iter().enumerate() {
-                if at < reached {
-                    // Overlaps the one before: a wrong history.
-                    continue;
-                }
-                push_free(segment, reached, at);
+            let block = |(index, &(at, block)): (usize, &(u64, Active))| {
                 let next = inside.get(index + 1).map_or(end, |&(next, _)| next);
-                let size = self.size_of(segment, &block, next - at);
                 let state = match block.pending {
                     None => BlockState::ActiveAllocated,
                     Some(completion) => {
@@ -67,21 +60,16 @@ impl History<'_> {
                         BlockState::ActivePendingFree
                     }
                 };
-                segment.active_size += size;
-                segment.requested_size += block.requested;
-                if block.pending.is_none() {
-                    segment.allocated_size += size;
-                }
-                segment.blocks.push(SnapshotBlock {
+                SnapshotBlock {
                     address: Address(at),
-                    size,
+                    size: self.size_of(segment, &block, next - at),
                     requested_size: block.requested,
                     state,
                     stack: None,
-                });
-                reached = at + size;
-            }
-            push_free(segment, reached, end);
+                }
+            };
+            let blocks: Vec<_> = inside.iter().enumerate().map(block).collect();
+            segment.tile(blocks);
         }
         waits
     }
@@ -225,16 +213,4 @@ fn segment_at(memory: &[SnapshotSegment], address: Address) -> Option<&SnapshotS
 
 fn covers(memory: &[SnapshotSegment], address: Address) -> bool {
     segment_at(memory, address).is_some()
-}
-
-fn push_free(segment: &mut SnapshotSegment, from: u64, to: u64) {
-    if from < to {
-        segment.blocks.push(SnapshotBlock {
-            address: Address(from),
-            size: to - from,
-            requested_size: 0,
-            state: BlockState::Inactive,
-            stack: None,
-        });
-    }
 }

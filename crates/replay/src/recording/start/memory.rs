@@ -5,7 +5,9 @@
 use std::collections::BTreeMap;
 
 use rustc_hash::{FxHashMap, FxHashSet};
-use tonnage_events::{Action, Address, DeviceId, PoolId, PoolKind, SnapshotSegment, StreamId};
+use tonnage_events::{
+    Action, Address, DeviceId, PoolId, PoolKind, SnapshotSegment, StreamId, TraceEntry,
+};
 
 use super::{History, SMALL_SIZE};
 use crate::recording::ranges::{Intervals, ranges_of};
@@ -20,6 +22,57 @@ struct Mapped {
     stream: StreamId,
     /// Of the run at the end that they are part of.
     known: Option<(PoolKind, PoolId)>,
+}
+
+/// A fixed segment that was there before a history, by what tells so.
+#[derive(Clone, Copy, Debug)]
+pub enum FixedBefore<'a> {
+    /// The entry that gives it back, though none obtained it.
+    GivenBack(&'a TraceEntry),
+    /// It is there at the end, and no entry names it.
+    Untouched(&'a SnapshotSegment),
+}
+
+impl FixedBefore<'_> {
+    /// Where it begins.
+    #[must_use]
+    pub fn address(&self) -> Address {
+        match self {
+            Self::GivenBack(entry) => entry.address,
+            Self::Untouched(segment) => segment.address,
+        }
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        match self {
+            Self::GivenBack(entry) => entry.size,
+            Self::Untouched(segment) => segment.total_size,
+        }
+    }
+}
+
+/// The fixed segments that were there before these entries, of a history that ends with `at_end`.
+pub fn fixed_before<'a>(
+    entries: &'a [TraceEntry],
+    at_end: impl Iterator<Item = &'a SnapshotSegment>,
+) -> Vec<FixedBefore<'a>> {
+    let mut mentioned = FxHashSet::default();
+    let mut found = Vec::new();
+    for entry in entries {
+        let released = match entry.action {
+            Action::SegmentAlloc => false,
+            Action::SegmentFree => true,
+            _ => continue,
+        };
+        if mentioned.insert(entry.address) && released {
+            found.push(FixedBefore::GivenBack(entry));
+        }
+    }
+    let untouched = at_end.filter(|it| !it.expandable && !mentioned.contains(&it.address));
+    found.extend(untouched.map(FixedBefore::Untouched));
+    found
 }
 
 impl History<'_> {
@@ -41,26 +94,18 @@ impl History<'_> {
     }
 
     pub(super) fn fixed_segments(&self) -> Vec<SnapshotSegment> {
-        let mut mentioned = FxHashSet::default();
-        let mut found = Vec::new();
-        for (_, entry) in self.entries() {
-            let released = match entry.action {
-                Action::SegmentAlloc => false,
-                Action::SegmentFree => true,
-                _ => continue,
-            };
-            if mentioned.insert(entry.address) && released {
-                found.push(self.empty_segment(entry.address.0, entry.size, entry.stream));
+        let later = self.entries.get(self.from..).unwrap_or_default();
+        let found = fixed_before(later, self.at_end.iter()).into_iter().map(|it| match it {
+            FixedBefore::GivenBack(entry) => {
+                self.empty_segment(entry.address.0, entry.size, entry.stream)
             }
-        }
-        let untouched =
-            self.at_end.iter().filter(|it| !it.expandable && !mentioned.contains(&it.address));
-        found.extend(untouched.map(|it| SnapshotSegment {
-            pool: it.pool,
-            kind: it.kind,
-            ..self.empty_segment(it.address.0, it.total_size, it.stream)
-        }));
-        found
+            FixedBefore::Untouched(it) => SnapshotSegment {
+                pool: it.pool,
+                kind: it.kind,
+                ..self.empty_segment(it.address.0, it.total_size, it.stream)
+            },
+        });
+        found.collect()
     }
 
     /// The mapped runs of expandable segments, and where their ranges begin.

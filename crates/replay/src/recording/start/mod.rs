@@ -24,6 +24,7 @@ use tonnage_events::{SnapshotSegment, TraceEntry};
 use tonnage_snapshot::SnapshotFile;
 
 pub(super) use self::blocks::lengthened;
+pub use self::memory::{FixedBefore, fixed_before};
 use super::ranges::granted_before;
 use super::settings::recorded_config;
 use super::timeline::Timeline;
