@@ -281,7 +281,8 @@ mod tests {
     }
 
     #[test]
-    fn a_mapping_that_goes_in_parts_is_parts_from_its_beginning_and_one_segment_while_it_is_whole() {
+    fn a_mapping_that_goes_in_parts_is_parts_from_its_beginning_and_one_segment_while_it_is_whole()
+    {
         use Action::{SegmentMap, SegmentUnmap};
         use Moment::{After, Event};
         let file = history(&[

@@ -43,10 +43,8 @@ impl SnapshotSegment {
         self.blocks.clear();
         (self.allocated_size, self.active_size, self.requested_size) = (0, 0, 0);
         for block in blocks {
-            let to = block.address.0.saturating_add(block.size);
-            if block.address.0 < reached || to > end {
-                continue;
-            }
+            let to = block.address.0.checked_add(block.size).filter(|&to| to <= end);
+            let Some(to) = to.filter(|_| block.address.0 >= reached) else { continue };
             self.push_free(reached, block.address.0);
             reached = to;
             self.blocks.push(block);

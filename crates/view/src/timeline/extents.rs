@@ -86,7 +86,8 @@ mod tests {
         let rows = rows(&Extents::of(device, &levels), 6);
         let spans: Vec<_> = rows.iter().map(|it| (it.begin, it.end)).collect();
         assert_eq!(spans, [(1, 2), (3, 6), (4, 5)]);
-        let places = [(0, 100), (1, 99), (1, 199), (2, 199), (3, 199), (3, 149), (4, 300), (5, 300)];
+        let places =
+            [(0, 100), (1, 99), (1, 199), (2, 199), (3, 199), (3, 149), (4, 300), (5, 300)];
         assert_eq!(holding(&rows, places.into_iter()), [0, 0, 1, 0, 0, 2, 3, 0]);
     }
 }

@@ -161,7 +161,9 @@ fn a_server_that_is_stopped_answers_no_more() {
     drop(page);
     // Another test may have been given the port since: it does not know the token.
     if let Ok(mut socket) = TcpStream::connect(("127.0.0.1", port)) {
-        let request = format!("GET /{token}/api/start HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+        let request = format!(
+            "GET /{token}/api/start HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        );
         let mut answer = String::new();
         let asked = socket.write_all(request.as_bytes());
         let answered = asked.and_then(|()| socket.read_to_string(&mut answer));
