@@ -5,8 +5,10 @@
 //! what an operation does not use is ignored, and one that cannot be done answers [`REFUSED`].
 //! Control calls are not counted as calls of the driver.
 
+use std::sync::atomic::Ordering;
+
 use crate::codes::Code;
-use crate::state::{State, with_state};
+use crate::state::{self, State, with_state};
 
 /// Starts over: no memory, no failures, two devices of 8 GiB. What is current on threads stays.
 pub const RESET: u32 = 0;
@@ -32,6 +34,11 @@ pub const HOLD: u32 = 9;
 pub const COMPLETE: u32 = 10;
 /// How many things of kind `a` were not given back.
 pub const LIVE: u32 = 11;
+
+/// [`HOLD`] for all, and who waits for an event or a stream waits until [`COMPLETE`] for all.
+pub const HOLD_WAITS: u32 = 12;
+/// The number of driver calls that wait at this moment.
+pub const WAITING: u32 = 13;
 
 /// All streams.
 pub const ALL: u64 = u64::MAX;
@@ -59,7 +66,9 @@ pub const PINNED: u64 = 7;
 /// Does an operation of this module.
 #[unsafe(no_mangle)]
 pub extern "C" fn fake_cuda_control(operation: u32, a: u64, b: u64) -> u64 {
-    with_state(|state| control(state, operation, a, b)).and_then(Result::ok).unwrap_or(REFUSED)
+    let answer = with_state(|state| control(state, operation, a, b));
+    state::wake();
+    answer.and_then(Result::ok).unwrap_or(REFUSED)
 }
 
 fn control(state: &mut State, operation: u32, a: u64, b: u64) -> Result<u64, Code> {
@@ -98,6 +107,8 @@ fn control(state: &mut State, operation: u32, a: u64, b: u64) -> Result<u64, Cod
             let queue = state.queues.key(a, device)?;
             state.queues.complete(queue);
         }
+        HOLD_WAITS => state.queues.hold_waits(),
+        WAITING => return Ok(state::WAITING.load(Ordering::Relaxed)),
         LIVE => return live(state, a),
         _ => return Err(Code::INVALID_VALUE),
     }

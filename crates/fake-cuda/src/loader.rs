@@ -122,6 +122,17 @@ impl Fake {
         self.control(control::HOLD, control::ALL, 0);
     }
 
+    /// No work is done any more until told, not even for those who wait for it.
+    pub fn hold_waits(&self) {
+        self.control(control::HOLD_WAITS, 0, 0);
+    }
+
+    /// The number of driver calls that wait at this moment.
+    #[must_use]
+    pub fn waiting(&self) -> u64 {
+        self.control(control::WAITING, 0, 0)
+    }
+
     /// Work of every stream is done again.
     pub fn complete_events(&self) {
         self.control(control::COMPLETE, control::ALL, 0);

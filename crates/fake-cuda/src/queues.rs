@@ -53,6 +53,8 @@ pub(crate) struct Queues {
     events: BTreeMap<u64, Event>,
     /// Queues begin held.
     hold: bool,
+    /// Waiting does not get there either.
+    hold_waits: bool,
     last: u64,
 }
 
@@ -117,6 +119,14 @@ impl Queues {
         self.advance();
     }
 
+    /// Waits for everything queued, unless waits are held; says whether it is done.
+    pub(crate) fn try_finish(&mut self, key: Key) -> bool {
+        if !self.hold_waits {
+            self.finish(key);
+        }
+        self.is_done(key)
+    }
+
     /// Waits for everything queued on a device.
     pub(crate) fn finish_device(&mut self, device: usize) {
         let keys: Vec<Key> = self
@@ -162,13 +172,16 @@ impl Queues {
         Ok(event.mark.is_none_or(|(key, mark)| self.reached(key, mark)))
     }
 
-    pub(crate) fn wait(&mut self, handle: u64) -> Result<(), Code> {
+    /// Waits for the event's mark, unless waits are held; says whether it was reached.
+    pub(crate) fn try_wait(&mut self, handle: u64) -> Result<bool, Code> {
         let event = self.events.get(&handle).ok_or(Code::INVALID_HANDLE)?;
-        if let Some((key, mark)) = event.mark {
+        if let Some((key, mark)) = event.mark
+            && !self.hold_waits
+        {
             self.force(key, mark);
             self.advance();
         }
-        Ok(())
+        self.is_reached(handle)
     }
 
     /// Lets what is queued from now on wait for the event.
@@ -189,6 +202,12 @@ impl Queues {
         self.queues.values_mut().for_each(|queue| queue.held = true);
     }
 
+    /// The same, and whoever waits for an event or a stream waits until told as well.
+    pub(crate) fn hold_waits(&mut self) {
+        self.hold_all();
+        self.hold_waits = true;
+    }
+
     pub(crate) fn hold(&mut self, key: Key) {
         self.queues.entry(key).or_default().held = true;
     }
@@ -196,6 +215,7 @@ impl Queues {
     /// Everything queued, now or later, is reached again.
     pub(crate) fn complete_all(&mut self) {
         self.hold = false;
+        self.hold_waits = false;
         self.queues.values_mut().for_each(|queue| queue.held = false);
         self.advance();
     }
@@ -285,12 +305,23 @@ mod tests {
         queues.wait_in_stream(two, events[0]).unwrap();
         queues.record(events[2], two).unwrap();
         queues.record(events[3], two).unwrap();
-        queues.wait(events[2]).unwrap();
+        assert_eq!(queues.try_wait(events[2]), Ok(true));
         let reached = events.map(|event| queues.is_reached(event).unwrap());
         assert_eq!(reached, [true, false, true, false]);
         assert!(!queues.is_done(two));
         queues.finish(two);
         assert!(queues.is_done(two));
         assert!(!queues.is_done(one));
+    }
+
+    #[test]
+    fn waits_that_are_held_get_there_when_told() {
+        let mut queues = Queues::default();
+        let (stream, event) = (queues.create_stream(0), queues.create_event(0));
+        queues.hold_waits();
+        queues.record(event, stream).unwrap();
+        assert_eq!((queues.try_wait(event), queues.try_finish(stream)), (Ok(false), false));
+        queues.complete_all();
+        assert_eq!((queues.try_wait(event), queues.try_finish(stream)), (Ok(true), true));
     }
 }

@@ -4,7 +4,8 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use crate::codes::{Code, SUCCESS};
 use crate::host_memory::Region;
@@ -45,6 +46,12 @@ pub(crate) struct State {
 }
 
 static STATE: LazyLock<Mutex<State>> = LazyLock::new(|| Mutex::new(State::new(DEVICES)));
+
+/// The test let something happen: whoever waits looks again.
+static PROGRESS: Condvar = Condvar::new();
+
+/// Driver calls that wait at this moment.
+pub(crate) static WAITING: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
     /// The contexts that are current on this thread, the last one on top.
@@ -152,10 +159,38 @@ pub(crate) fn call(body: impl FnOnce(&mut State) -> Result<(), Code>) -> c_int {
 
 /// As [`call`], where `cuInit` need not have been called.
 pub(crate) fn call_before_init(body: impl FnOnce(&mut State) -> Result<(), Code>) -> c_int {
-    let result = with_state(|state| {
+    answer(with_state(|state| {
         state.count()?;
         body(state)
-    });
+    }))
+}
+
+/// As [`call`], where the caller may have to wait: `body` is asked again, whenever the test has let
+/// something happen, until it says that this is over. Others may call the driver meanwhile.
+pub(crate) fn wait(body: impl Fn(&mut State) -> Result<bool, Code>) -> c_int {
+    let wait = || {
+        let mut state = lock();
+        state.count()?;
+        if !state.initialised {
+            return Err(Code::NOT_INITIALIZED);
+        }
+        while !body(&mut state)? {
+            WAITING.fetch_add(1, Ordering::Relaxed);
+            state = PROGRESS.wait(state).unwrap_or_else(PoisonError::into_inner);
+            WAITING.fetch_sub(1, Ordering::Relaxed);
+        }
+        Ok(())
+    };
+    answer(catch_unwind(AssertUnwindSafe(wait)).ok())
+}
+
+/// Wakes the calls that wait.
+pub(crate) fn wake() {
+    PROGRESS.notify_all();
+}
+
+/// The code for an answer, or for none since the call panicked.
+fn answer(result: Option<Result<(), Code>>) -> c_int {
     match result {
         Some(Ok(())) => SUCCESS,
         Some(Err(code)) => code.0,
@@ -163,10 +198,11 @@ pub(crate) fn call_before_init(body: impl FnOnce(&mut State) -> Result<(), Code>
     }
 }
 
+fn lock() -> MutexGuard<'static, State> {
+    STATE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Runs `body` on the state; nothing if it panics.
 pub(crate) fn with_state<T>(body: impl FnOnce(&mut State) -> T) -> Option<T> {
-    catch_unwind(AssertUnwindSafe(|| {
-        body(&mut STATE.lock().unwrap_or_else(PoisonError::into_inner))
-    }))
-    .ok()
+    catch_unwind(AssertUnwindSafe(|| body(&mut lock()))).ok()
 }

@@ -23,12 +23,9 @@ impl Drop for Cuda {
             ignore(current.synchronize_context());
         }
         give_back_memory(&current, &remains);
-        for event in events {
-            // SAFETY: ours by the books, which no longer name it; the context is current by type.
-            ignore(unsafe { current.event_destroy(event) });
-        }
+        self.context.keep_events(events);
         for stream in streams {
-            // SAFETY: as for events.
+            // SAFETY: ours by the books, which no longer name it; the context is current by type.
             ignore(unsafe { current.stream_destroy(stream) });
         }
         for memory in pinned {

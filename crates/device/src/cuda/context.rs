@@ -11,14 +11,16 @@
 //! and a pop where another context was current. The allocator's hot path makes no driver calls, and
 //! those that its slow path makes cost from a fraction of a microsecond (events) to tens of them.
 
-use std::cell::RefCell;
+use std::marker::PhantomData;
 use std::ops::Deref;
+use std::sync::{Mutex, PoisonError};
 
 use super::Driver;
-use super::sys::{CUcontext, CUdevice};
+use super::sys::{CUcontext, CUdevice, CUevent};
 use crate::DeviceError;
 
-/// A reference to a device's primary context.
+/// A reference to a device's primary context, which the device shares with whoever waits for its events
+/// ([`EventWait`](super::EventWait)).
 #[derive(Debug)]
 pub(super) struct Context {
     driver: Driver,
@@ -26,18 +28,25 @@ pub(super) struct Context {
     handle: CUcontext,
     /// An error of leaving the context, when the call itself had succeeded: the next call returns
     /// it, before it does anything.
-    parked: RefCell<Option<DeviceError>>,
+    parked: Mutex<Option<DeviceError>>,
+    /// Events of a device that is gone: someone may still wait for one, so that they end with the context.
+    events: Mutex<Vec<CUevent>>,
 }
 
 impl Context {
     pub(super) fn retain(driver: Driver, device: CUdevice) -> Result<Self, DeviceError> {
         let handle = driver.primary_context_retain(device)?;
-        Ok(Self { driver, device, handle, parked: RefCell::new(None) })
+        Ok(Self { driver, device, handle, parked: Mutex::default(), events: Mutex::default() })
+    }
+
+    /// Takes the events of a device that ends.
+    pub(super) fn keep_events(&self, events: Vec<CUevent>) {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner).extend(events);
     }
 
     /// Makes the context current on this thread until the answer is dropped.
     pub(super) fn enter(&self) -> Result<Current<'_>, DeviceError> {
-        if let Some(error) = self.parked.take() {
+        if let Some(error) = self.parked.lock().unwrap_or_else(PoisonError::into_inner).take() {
             return Err(error);
         }
         let pushed = self.driver.context_get_current()? != self.handle;
@@ -46,12 +55,32 @@ impl Context {
             // when the answer is dropped, on this thread, since a `Current` cannot leave it.
             unsafe { self.driver.context_push_current(self.handle) }?;
         }
-        Ok(Current { context: self, pushed })
+        Ok(Current { context: self, pushed, of_this_thread: PhantomData })
+    }
+
+    /// Ends the events that were kept.
+    fn destroy_events(&self) {
+        let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        if events.is_empty() {
+            return;
+        }
+        // The first try may return an error that an earlier call has parked. If there is no second,
+        // the driver is going, as it does while the process ends, and takes the events along.
+        let Ok(current) = self.enter().or_else(|_| self.enter()) else { return };
+        for event in events.drain(..) {
+            // SAFETY: the device's that owned the context and is gone, so that its books name it no
+            // more; nobody waits for it, since that needs a reference to the context, and this is
+            // the last. The context is current by type.
+            let destroyed = unsafe { current.event_destroy(event) };
+            // Nobody is left to hear of an error.
+            drop(destroyed);
+        }
     }
 }
 
 impl Drop for Context {
     fn drop(&mut self) {
+        self.destroy_events();
         // SAFETY: the one reference that `retain` took, given back once. What was made in the
         // context belonged to the device that owned `self`, and is gone.
         let released = unsafe { self.driver.primary_context_release(self.device) };
@@ -60,11 +89,12 @@ impl Drop for Context {
     }
 }
 
-/// Shows that the context is current on this thread. Cannot leave the thread: it borrows a
-/// [`Context`], which is not `Sync`.
+/// Shows that the context is current on this thread, which it cannot leave.
 pub(super) struct Current<'a> {
     context: &'a Context,
     pushed: bool,
+    /// Pointers are not `Send`.
+    of_this_thread: PhantomData<*const ()>,
 }
 
 impl Current<'_> {
@@ -89,7 +119,7 @@ impl Drop for Current<'_> {
         // Once more if it failed: nobody else will pop, and this is the right thread.
         let left = self.context_pop_current().or_else(|_| self.context_pop_current());
         if let Err(error) = left {
-            self.context.parked.replace(Some(error));
+            *self.context.parked.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Level 3: a CUDA device as a [`Device`].
 
+use std::sync::Arc;
+
 use tonnage_events::{Address, DeviceId, StreamId};
 
 use super::books::{Books, Source};
@@ -27,7 +29,7 @@ pub struct Cuda {
     /// Addresses of pinned host memory.
     pub(super) pinned: Vec<usize>,
     /// The last field: the context goes after everything that was made in it.
-    pub(super) context: Context,
+    pub(super) context: Arc<Context>,
 }
 
 /// How many things a device has given and not got back.
@@ -85,7 +87,7 @@ impl Cuda {
         }
         let device = driver.device_get(ordinal)?;
         let properties = driver.properties(ordinal, device)?;
-        let context = Context::retain(driver, device)?;
+        let context = Arc::new(Context::retain(driver, device)?);
         let granularity = if properties.virtual_memory {
             context.enter()?.allocation_granularity()?
         } else {

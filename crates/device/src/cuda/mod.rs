@@ -30,6 +30,8 @@ mod device;
 
 mod events;
 
+mod event_wait;
+
 mod properties;
 
 mod streams;
@@ -38,6 +40,7 @@ mod transfers;
 
 pub use device::{Cuda, Live};
 pub use driver::Driver;
+pub use event_wait::EventWait;
 pub use properties::Properties;
 
 use crate::DeviceError;

@@ -40,6 +40,9 @@ macro_rules! handle {
         // SAFETY: the pointer is a name that only the driver looks behind, and every driver call
         // that takes one may be made from any thread.
         unsafe impl Send for $name {}
+
+        // SAFETY: as above; what is shared is the name, which nothing changes.
+        unsafe impl Sync for $name {}
     };
 }
 

@@ -185,7 +185,7 @@ impl Host {
         Ok(ptr::with_exposed_provenance_mut(address.0 as usize))
     }
 
-    /// Refuses ranges without memory; waits for poisoning that is under way.
+    /// Refuses ranges without memory; waits for poisoning of the range that is under way.
     fn accessible(
         &self,
         call: &'static str,
@@ -193,7 +193,7 @@ impl Host {
         length: u64,
     ) -> Result<(), DeviceError> {
         self.mapped(call, address, length)?;
-        self.poison.settle(call, &self.streams)
+        self.poison.settle(call, &self.streams, address, length)
     }
 
     fn mapped(&self, call: &'static str, address: Address, length: u64) -> Result<(), DeviceError> {
@@ -301,7 +301,8 @@ impl Device for Host {
     }
 
     fn unmap(&mut self, address: Address) -> Result<(), DeviceError> {
-        self.poison.settle("unmap", &self.streams)?;
+        // Fills of any block that lies here, wherever it ends.
+        self.poison.settle("unmap", &self.streams, Address(0), u64::MAX)?;
         self.pages.unmap(address)
     }
 

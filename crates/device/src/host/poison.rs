@@ -7,10 +7,10 @@
 //! is on the same stream, so the stream orders the two. Filling must be ordered the same way. On an
 //! idle stream it is done at once, otherwise it is queued behind the work.
 
-use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tonnage_events::{BlockEvent, StreamId};
+use tonnage_events::{Address, BlockEvent};
 
 use super::memory;
 use super::queue::Mark;
@@ -28,8 +28,8 @@ pub const FREED: u8 = 0xDB;
 pub(super) struct Poison {
     /// Held by whoever fills: two fills never race, whatever the events say.
     turn: Arc<Mutex<()>>,
-    /// Where the last fill stands in each stream that has any outstanding.
-    queued: BTreeMap<StreamId, Mark>,
+    /// Fills that were queued and not seen done: which bytes, and where in their stream.
+    queued: Vec<(Range<u64>, Mark)>,
 }
 
 impl Poison {
@@ -55,12 +55,23 @@ impl Poison {
         if streams.mark(block.stream).1 {
             work();
         } else if streams.launch(block.stream, work).is_ok() {
-            self.queued.insert(block.stream, streams.mark(block.stream).0);
+            self.queued.retain(|(_, mark)| !streams.reached(*mark));
+            self.queued.push((address..address + size, streams.mark(block.stream).0));
         }
     }
 
-    /// Waits until no fill is under way.
-    pub(super) fn settle(&self, call: &'static str, streams: &Streams) -> Result<(), DeviceError> {
-        self.queued.values().try_for_each(|mark| streams.settle(call, *mark))
+    /// Waits until no fill of these bytes is under way. Whoever has waited for the stream of a block
+    /// that is not given back finds none: its fills are all queued there.
+    pub(super) fn settle(
+        &self,
+        call: &'static str,
+        streams: &Streams,
+        address: Address,
+        size: u64,
+    ) -> Result<(), DeviceError> {
+        let end = address.0.saturating_add(size);
+        let touches = |fill: &Range<u64>| fill.start < end && address.0 < fill.end;
+        let fills = self.queued.iter().filter(|(fill, _)| touches(fill));
+        fills.map(|(_, mark)| *mark).try_for_each(|mark| streams.settle(call, mark))
     }
 }

@@ -211,11 +211,22 @@ impl Streams {
         Ok(())
     }
 
+    /// Whether everything before the mark is done.
+    pub(super) fn reached(&self, mark: Mark) -> bool {
+        self.shared().lock().reached(mark)
+    }
+
     /// The end of what is queued on `stream` now, and whether it is reached.
     pub(super) fn mark(&self, stream: StreamId) -> (Mark, bool) {
         let mut board = self.shared().lock();
         let mark = board.mark(stream);
         (mark, board.reached(mark))
+    }
+
+    /// The stream whose work is what calls; none outside of work on these streams.
+    #[must_use]
+    pub fn calling_stream(&self) -> Option<StreamId> {
+        self.shared().stream_of_this_thread()
     }
 
     /// Events that were not destroyed.

@@ -28,10 +28,9 @@ entry! {
 
 entry! {
     /// Waits for what is queued on a stream.
-    fn cuStreamSynchronize(stream: u64) |state| {
+    fn cuStreamSynchronize(stream: u64) by wait |state| {
         let queue = state.current().and_then(|device| state.queues.key(stream, device))?;
-        state.queues.finish(queue);
-        Ok(())
+        Ok(state.queues.try_finish(queue))
     }
 }
 
@@ -93,8 +92,8 @@ entry! {
 
 entry! {
     /// Waits until everything before an event is done.
-    fn cuEventSynchronize(event: u64) |state| {
+    fn cuEventSynchronize(event: u64) by wait |state| {
         state.current()?;
-        state.queues.wait(event)
+        state.queues.try_wait(event)
     }
 }
