@@ -51,6 +51,11 @@ impl BlockPool {
         debug_assert!(found, "an idle block is in its pool");
     }
 
+    /// Takes no more memory than for the blocks that are there.
+    pub(crate) fn trim(&mut self) {
+        self.free.trim();
+    }
+
     pub(crate) fn free(&self) -> &FreeBlocks {
         &self.free
     }

@@ -10,23 +10,47 @@ use crate::request::MIN_BLOCK;
 /// An ordered set of free blocks.
 ///
 /// One set for each stream: a block never serves another stream, so every search stays in one of
-/// them. There are few streams, hence a sorted list of sets.
+/// them. There are few streams at a time, hence a sorted list of sets. A set that becomes empty stays
+/// for the block that comes back next, until others come or memory goes back to the device.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FreeBlocks {
-    streams: Vec<(StreamId, Bins)>,
+    streams: Vec<(StreamId, Box<Bins>)>,
+    /// Sets that were not empty when they were last gone over.
+    filled_sets: usize,
 }
+
+/// Empty sets that may stay besides as many as have blocks.
+const EMPTY_SETS: usize = 4;
 
 impl FreeBlocks {
     #[inline]
     pub(crate) fn insert(&mut self, id: BlockId, block: &Block) {
         let at = match self.find(block.stream) {
             Ok(at) => at,
-            Err(at) => {
-                self.streams.insert(at, (block.stream, Bins::default()));
-                at
-            }
+            Err(at) => self.add_stream(block.stream, at),
         };
         self.streams[at].1.insert(Entry::of(id, block));
+    }
+
+    /// Makes the set of a stream that belongs at `at`. Empty sets go once there are more of them than
+    /// of the others: going over all then costs no more than the insertions before it did.
+    #[cold]
+    fn add_stream(&mut self, stream: StreamId, mut at: usize) -> usize {
+        if self.streams.len() >= 2 * self.filled_sets + EMPTY_SETS {
+            self.trim();
+            at = self.streams.partition_point(|&(of, _)| of < stream);
+        }
+        self.streams.insert(at, (stream, Box::default()));
+        at
+    }
+
+    /// Takes no more memory than for the blocks that are there.
+    #[cold]
+    pub(crate) fn trim(&mut self) {
+        self.streams.retain(|(_, blocks)| !blocks.is_empty());
+        self.streams.iter_mut().for_each(|(_, blocks)| blocks.trim());
+        self.filled_sets = self.streams.len();
+        self.streams.shrink_to(2 * self.filled_sets);
     }
 
     /// Puts a block in the place of another of the same stream that lay at `old`, given by size and
@@ -91,7 +115,7 @@ impl FreeBlocks {
 
     #[inline]
     fn of(&self, stream: StreamId) -> Option<&Bins> {
-        self.find(stream).ok().map(|at| &self.streams[at].1)
+        self.find(stream).ok().map(|at| &*self.streams[at].1)
     }
 
     #[inline]
@@ -128,8 +152,12 @@ impl Entry {
 /// Bins of a doubling of sizes: 8.
 const BINS_LOG2: u32 = 3;
 
-/// Sizes of this many doublings have bins of their own, up to 256 GiB; larger ones share the last.
-const BINS: usize = 256;
+/// Sizes up to 7 TiB have bins of an eighth of their doubling; larger ones share the last. With the one
+/// that stays empty they are as many as a byte can name.
+const BINS: usize = 255;
+
+/// The place of the bin that stays empty, and stands for all that have had no blocks.
+const NO_BIN: u8 = 0;
 
 /// The bin of a size. A larger size never has a smaller bin. Round sizes, those of whole segments, are
 /// the largest of theirs: what remains when a little is cut off stays in the bin.
@@ -147,42 +175,92 @@ fn bin_of(size: u64) -> usize {
 /// Blocks of one stream by size, then address, in bins of similar sizes.
 ///
 /// Most bins have few blocks, and a bit for each bin finds the next that has any, so that a search
-/// costs the same whether there are ten blocks or ten thousand.
+/// costs the same whether there are ten blocks or ten thousand. Only bins that have had blocks take
+/// memory: a stream uses few sizes.
 #[derive(Clone, Debug)]
 struct Bins {
-    bins: Box<[Ordered; BINS]>,
+    /// Which of `bins` holds the blocks of a bin.
+    places: [u8; BINS],
     /// A bit for each bin: whether it has blocks.
-    filled: [u64; BINS / 64],
+    filled: [u64; BINS.div_ceil(64)],
+    /// The empty one, then the others by when they had their first block.
+    bins: Vec<Ordered>,
 }
 
 impl Default for Bins {
     fn default() -> Self {
-        Self { bins: Box::new(std::array::from_fn(|_| Ordered::default())), filled: [0; BINS / 64] }
+        let bins = vec![Ordered::default()];
+        Self { places: [NO_BIN; BINS], filled: [0; BINS.div_ceil(64)], bins }
     }
 }
 
 impl Bins {
     #[inline]
+    fn is_empty(&self) -> bool {
+        self.filled == [0; BINS.div_ceil(64)]
+    }
+
+    #[inline]
+    fn bin(&self, bin: usize) -> &Ordered {
+        &self.bins[usize::from(self.places[bin])]
+    }
+
+    #[inline]
+    fn bin_mut(&mut self, bin: usize) -> &mut Ordered {
+        &mut self.bins[usize::from(self.places[bin])]
+    }
+
+    #[inline]
     fn insert(&mut self, entry: Entry) {
         let bin = bin_of((entry.key >> 64) as u64);
-        self.bins[bin].insert(entry);
+        if self.places[bin] == NO_BIN {
+            self.add_bin(bin);
+        }
+        self.bin_mut(bin).insert(entry);
         self.filled[bin / 64] |= 1 << (bin % 64);
+    }
+
+    #[cold]
+    fn add_bin(&mut self, bin: usize) {
+        // At most `BINS`: the byte can name it.
+        self.places[bin] = self.bins.len() as u8;
+        self.bins.push(Ordered::default());
     }
 
     #[inline]
     fn remove(&mut self, key: Key) -> bool {
         let bin = bin_of((key >> 64) as u64);
-        let found = self.bins[bin].remove(key);
-        if self.bins[bin].is_empty() {
+        let blocks = self.bin_mut(bin);
+        let found = blocks.remove(key);
+        if blocks.is_empty() {
             self.filled[bin / 64] &= !(1 << (bin % 64));
         }
         found
     }
 
+    /// Gives back the memory of empty bins.
+    fn trim(&mut self) {
+        if self.bins.iter().skip(1).all(|bin| !bin.is_empty()) {
+            return;
+        }
+        let Self { places, filled: _, bins } = std::mem::take(self);
+        let mut bins: Vec<_> = bins.into_iter().map(Some).collect();
+        for bin in 0..BINS {
+            let place = usize::from(places[bin]);
+            if let Some(blocks) = bins[place].take_if(|blocks| !blocks.is_empty()) {
+                self.add_bin(bin);
+                *self.bin_mut(bin) = blocks;
+                self.filled[bin / 64] |= 1 << (bin % 64);
+            }
+        }
+        self.bins.shrink_to_fit();
+    }
+
     #[inline]
     fn replace(&mut self, old: Key, new: Entry) {
         let bin = bin_of((old >> 64) as u64);
-        if bin != bin_of((new.key >> 64) as u64) || !self.bins[bin].replace(old, new) {
+        let stays = bin == bin_of((new.key >> 64) as u64);
+        if !(stays && self.bin_mut(bin).replace(old, new)) {
             self.remove(old);
             self.insert(new);
         }
@@ -197,9 +275,9 @@ impl Bins {
     #[inline]
     fn entry_from(&self, key: Key) -> Option<Entry> {
         let bin = bin_of((key >> 64) as u64);
-        self.bins[bin].first_from(key).or_else(|| {
+        self.bin(bin).first_from(key).or_else(|| {
             let next = self.filled_from(bin + 1)?;
-            self.bins[next].first_from(0)
+            self.bin(next).first_from(0)
         })
     }
 
@@ -221,22 +299,26 @@ impl Bins {
     }
 
     fn from(&self, size: u64) -> impl Iterator<Item = BlockId> {
-        self.filled(bin_of(size)).flat_map(move |bin| self.bins[bin].from(key(size, Address(0))))
+        let bins = self.filled(bin_of(size)).map(|bin| self.bin(bin));
+        bins.flat_map(move |blocks| blocks.from(key(size, Address(0))))
     }
 
     fn below(&self, size: u64) -> impl Iterator<Item = BlockId> {
-        let bins = self.bins[..=bin_of(size)].iter().rev();
-        bins.flat_map(move |bin| bin.below(key(size, Address(0))))
+        let bins = (0..=bin_of(size)).rev().map(|bin| self.bin(bin));
+        bins.flat_map(move |blocks| blocks.below(key(size, Address(0))))
     }
 
     fn len(&self) -> usize {
-        self.filled(0).map(|bin| self.bins[bin].len()).sum()
+        self.bins.iter().map(Ordered::len).sum()
     }
 }
 
 /// Most entries of a run. Moving half of one costs less than following a pointer of a tree; a bin of a
 /// hundred thousand blocks has few enough runs to search.
 const RUN: usize = 32;
+
+/// Entries that an empty run may keep room for.
+const SMALL_RUN: usize = 16;
 
 /// Entries by key: a B-tree of two levels.
 ///
@@ -301,16 +383,20 @@ impl Ordered {
             return false;
         }
         run.remove(place);
-        if run.is_empty() && !self.others.is_empty() {
+        if run.is_empty() {
             self.forget_run(number);
         }
         true
     }
 
-    /// Takes away a run that has become empty.
-    #[cold]
+    /// Takes away a run that has become empty; the last one stays, as small as it began.
+    #[inline]
     fn forget_run(&mut self, number: usize) {
-        if number == 0 {
+        if self.others.is_empty() {
+            if self.first.capacity() > SMALL_RUN {
+                self.first = Vec::new();
+            }
+        } else if number == 0 {
             self.first = self.others.remove(0);
         } else {
             self.others.remove(number - 1);
@@ -384,9 +470,78 @@ mod tests {
     use crate::block::Blocks;
     use crate::pool::{PoolRef, PoolSet};
 
+    const POOL: PoolRef = PoolRef { set: PoolSet::Default, kind: PoolKind::Large };
+
+    impl FreeBlocks {
+        /// Bytes of the heap that the sets take.
+        fn bytes(&self) -> usize {
+            let of_bin = |bin: &super::Ordered| {
+                let runs = std::iter::once(&bin.first).chain(&bin.others);
+                let entries = runs.map(Vec::capacity).sum::<usize>();
+                entries * size_of::<super::Entry>() + bin.others.capacity() * size_of::<Vec<()>>()
+            };
+            let of_set = |set: &super::Bins| {
+                let bins = set.bins.capacity() * size_of::<super::Ordered>();
+                size_of::<super::Bins>() + bins + set.bins.iter().map(of_bin).sum::<usize>()
+            };
+            self.streams.capacity() * size_of::<(StreamId, Box<super::Bins>)>()
+                + self.streams.iter().map(|(_, set)| of_set(set)).sum::<usize>()
+        }
+    }
+
+    fn block(stream: u64, size: u64, address: u64) -> Block {
+        Block::new(Address(address), size, StreamId(stream), POOL)
+    }
+
+    #[test]
+    fn streams_that_come_and_go_leave_nothing_behind() {
+        let (mut free, mut most) = (FreeBlocks::default(), 0);
+        let id = Blocks::default().insert(block(0, 512, 0));
+        for stream in 1..=20_000 {
+            // Streams overlap by two, and each has blocks of many sizes.
+            for exponent in 0..20 {
+                free.insert(id, &block(stream, 512 << exponent, 0));
+            }
+            for exponent in 0..20 {
+                free.remove(&block(stream.saturating_sub(2), 512 << exponent, 0));
+            }
+            most = most.max(free.bytes());
+        }
+        assert!(most < 64 << 10, "{most} bytes for 3 streams at a time");
+        for (stream, exponent) in (19_999..=20_000).flat_map(|it| (0..20).map(move |e| (it, e))) {
+            assert!(free.remove(&block(stream, 512 << exponent, 0)));
+        }
+        assert_eq!(free.len(), 0);
+        free.trim();
+        assert_eq!(free.bytes(), 0);
+    }
+
+    #[test]
+    fn a_set_takes_bytes_by_what_it_holds() {
+        let mut free = FreeBlocks::default();
+        let id = Blocks::default().insert(block(0, 512, 0));
+        free.insert(id, &block(0, 1 << 20, 0));
+        assert!(free.bytes() < 1 << 10, "{} bytes for a block", free.bytes());
+        // Of each of 1,000 sizes fifty blocks, then none.
+        let blocks = || (1..=1_000).flat_map(|size| (0..50).map(move |at| (size * 4096, at * 512)));
+        for (size, address) in blocks() {
+            free.insert(id, &block(1, size, address));
+        }
+        let held = free.len() * size_of::<super::Entry>();
+        assert!(free.bytes() < 3 * held, "{} bytes for {held}", free.bytes());
+        for (size, address) in blocks().filter(|it| *it != (4096 * 1_000, 512)) {
+            assert!(free.remove(&block(1, size, address)));
+        }
+        // Bins that stay for blocks that come back are few bytes, and go with the memory.
+        assert!(free.bytes() < 100 << 10, "{} bytes for two blocks", free.bytes());
+        free.trim();
+        assert!(free.bytes() < 2 << 10, "{} bytes for two blocks", free.bytes());
+        assert_eq!((free.best(StreamId(1), 1), free.len()), (Some(id), 2));
+        assert!(free.remove(&block(1, 4096 * 1_000, 512)));
+    }
+
     #[test]
     fn the_set_does_what_a_map_does_through_many_runs() {
-        let pool = PoolRef { set: PoolSet::Default, kind: PoolKind::Large };
         let mut keys = Blocks::default();
         let mut free = FreeBlocks::default();
         let mut model = BTreeMap::new();
@@ -401,7 +556,7 @@ mod tests {
             // Grows for a while, then shrinks to nothing.
             let grows = step % 10_000 < 6_000;
             let address = Address(random(500) * 512);
-            let block = Block::new(address, 512 << random(6), StreamId(random(3)), pool);
+            let block = Block::new(address, 512 << random(6), StreamId(random(3)), POOL);
             let key = (block.stream, block.size, block.address);
             if random(10) < if grows { 7 } else { 3 } {
                 model.entry(key).or_insert_with(|| {
