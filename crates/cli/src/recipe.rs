@@ -271,9 +271,13 @@ pub(crate) fn does_not_fit(
         }
         _ => {
             let what = if options.recipe().trains() { "model" } else { "simulation" };
+            let than = match options.limit {
+                Some(_) => String::new(),
+                None => format!(" for any device: more than {}", Bytes(DeviceKind::UNLIMITED)),
+            };
             let _ = writeln!(
                 text,
-                "no technique and no smaller batch fits: the {what} itself is too large"
+                "no technique and no smaller batch fits: the {what} itself is too large{than}"
             );
         }
     }

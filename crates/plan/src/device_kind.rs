@@ -20,18 +20,26 @@ pub enum DeviceKind {
 }
 
 impl DeviceKind {
-    /// Bytes of a device without a limit.
-    pub const UNLIMITED: u64 = 1 << 40;
+    /// Bytes of a dry device without a limit: a thousand of the largest machines, and few enough that every
+    /// address is a whole number in any program that reads a snapshot.
+    pub const UNLIMITED: u64 = 1 << 50;
+
+    /// Bytes of the host without a limit: it keeps addresses for twenty times as many.
+    const HOST: u64 = 1 << 40;
 
     /// Such a device as `options` want it: as large as their limit, with their settings; it records
-    /// its history if a snapshot is to be written. Both kinds have the same size, so that the
-    /// allocator does the same on each.
+    /// its history if a snapshot is to be written. With a limit both kinds have the same size, so that
+    /// the allocator does the same on each; without one it never comes to their ends.
     ///
     /// # Errors
     ///
     /// If the settings are wrong.
     pub fn open(self, options: &Options) -> Result<Device> {
-        let capacity = options.limit.unwrap_or(Self::UNLIMITED);
+        let unlimited = match self {
+            Self::Host => Self::HOST,
+            Self::Dry => Self::UNLIMITED,
+        };
+        let capacity = options.limit.unwrap_or(unlimited);
         let config = options.config()?;
         let collects = config.garbage_collection_threshold() > 0.0;
         let setup = DeviceOptions {

@@ -53,6 +53,22 @@ fn a_model_that_is_too_large_by_itself_fits_with_no_batch() {
 }
 
 #[test]
+fn without_a_limit_a_prediction_has_no_ceiling() {
+    // A weight of 3 TiB, its gradient, and two moments.
+    let outcome = predict(&mlp(900_000, 8)).unwrap();
+    assert!(outcome.reserved_peak > 4 * 900_000 * 900_000 * 4, "{}", outcome.reserved_peak);
+}
+
+#[test]
+fn values_that_are_offloaded_in_a_prediction_take_no_memory_of_the_machine() {
+    // Each of them is 64 GiB.
+    let options = Technique::Offload.apply(&deepnet(4, 16_384, 1 << 20)).unwrap();
+    let without = predict(&deepnet(4, 16_384, 1 << 20)).unwrap();
+    let outcome = predict(&options).unwrap();
+    assert!(outcome.reserved_peak < without.reserved_peak, "{}", outcome.reserved_peak);
+}
+
+#[test]
 fn a_limit_that_is_too_small_ends_with_a_verdict_and_a_suggestion_that_works() {
     for (options, percent) in [
         (deepnet(8, 128, 2048), 90),
