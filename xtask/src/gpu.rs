@@ -23,7 +23,7 @@ pub(crate) fn bundle() -> anyhow::Result<()> {
     for (suite, package) in SUITES {
         copy(&executable(suite, package)?, suite)?;
     }
-    run("cargo build --release --locked --package tonnage-memory --example dump_snapshot")?;
+    run("cargo build --release --locked --package tonnage --example dump_snapshot")?;
     copy("target/release/examples/dump_snapshot", "dump_snapshot")?;
     copy("benches/gpu.sh", "gpu.sh")?;
     for script in ["micro.py", "beside.py", "memory_viz.py"] {

@@ -57,6 +57,28 @@ fn every_crate_has_its_layer() {
     assert_eq!(folders, LAYERS.map(str::to_owned).into());
 }
 
+/// Explaining failures takes the report and all that it stands on; allocating does not.
+#[test]
+fn the_allocator_alone_needs_neither_the_report_nor_files() {
+    let tree = |features: &[&str]| {
+        let tree = ["tree", "--package", "tonnage-memory", "--edges", "normal", "--prefix", "none"];
+        let output = std::process::Command::new(env!("CARGO"))
+            .args(tree.iter().chain(features))
+            .args(["--offline", "--locked"])
+            .current_dir(root())
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let (alone, explaining) = (tree(&[]), tree(&["--features", "explain"]));
+    for crate_name in ["tonnage-analysis ", "tonnage-replay ", "tonnage-snapshot "] {
+        assert!(!alone.contains(crate_name), "{alone}");
+        assert!(explaining.contains(crate_name), "{explaining}");
+    }
+    assert!(alone.contains("tonnage-engine "), "{alone}");
+}
+
 #[test]
 fn the_check_sees_a_use() {
     assert!(uses(&manifest("engine"), "tonnage-device"));

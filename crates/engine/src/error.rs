@@ -1,13 +1,14 @@
 //! What can go wrong, sorted by what the caller can do.
 
+use std::any::Any;
 use std::fmt;
-use std::path::PathBuf;
+use std::sync::Arc;
 
 use thiserror::Error;
 use tonnage_device::DeviceError;
-use tonnage_events::{Address, Bytes, DeviceId, PoolId, PoolKind, StreamId, plain};
+use tonnage_events::{Address, Bytes, DeviceId, PoolId, PoolKind, StreamId};
 
-use crate::oom_verdict::{Diagnosis, OomVerdict};
+use crate::oom_verdict::OomVerdict;
 
 /// An allocation that could not be served. The allocator is as usable as before.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -113,12 +114,51 @@ pub struct OutOfMemory {
     pub largest_pending: Option<PendingBlock>,
     /// Need or waste, and whose, as far as the moment tells.
     pub verdict: OomVerdict,
-    /// The same as the history tells it; none if no one looked at that, as an engine by itself does not.
-    pub diagnosis: Option<Diagnosis>,
-    /// The file that a snapshot of this moment was written to, or why that failed; none if no one asked
-    /// for one.
-    pub snapshot: Option<Result<PathBuf, String>>,
+    /// What layers above the engine know of it; an engine by itself has none.
+    pub notes: OomNotes,
 }
+
+/// What a layer above the engine knows of a failed request: a line or two of its message.
+pub trait OomNote: Any + fmt::Debug + fmt::Display + Send + Sync {
+    /// Whether it takes the place of the engine's own verdict, which knows nothing but the moment.
+    fn is_verdict(&self) -> bool {
+        false
+    }
+}
+
+/// The notes on a failed request, in the order of their lines. Equal if they say the same.
+#[derive(Clone, Debug, Default)]
+pub struct OomNotes(Vec<Arc<dyn OomNote>>);
+
+impl OomNotes {
+    /// Adds a note.
+    pub fn push(&mut self, note: impl OomNote) {
+        self.0.push(Arc::new(note));
+    }
+
+    /// The first note of this type.
+    #[must_use]
+    pub fn get<T: OomNote>(&self) -> Option<&T> {
+        self.0.iter().find_map(|note| (&**note as &dyn Any).downcast_ref())
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &dyn OomNote> {
+        self.0.iter().map(|note| &**note)
+    }
+
+    fn texts(&self) -> impl Iterator<Item = String> {
+        self.iter().map(ToString::to_string)
+    }
+}
+
+impl PartialEq for OomNotes {
+    fn eq(&self, other: &Self) -> bool {
+        self.texts().eq(other.texts())
+    }
+}
+
+impl Eq for OomNotes {}
 
 /// A free block, and where it is free.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -271,31 +311,14 @@ impl fmt::Display for OutOfMemory {
                 " Try `expandable_segments:True`: enough is cached in all, only not in one piece."
             )?;
         }
-        match &self.diagnosis {
-            Some(diagnosis) => {
-                write!(f, "\n{diagnosis}")?;
+        match self.notes.iter().find(|note| note.is_verdict()) {
+            Some(verdict) => {
+                write!(f, "\n{verdict}")?;
                 self.verdict.holders(f)?;
             }
             None => write!(f, "\n{}", self.verdict)?,
         }
-        match &self.snapshot {
-            None => Ok(()),
-            Some(Ok(path)) => {
-                let path = path.display().to_string();
-                // The one thing of the moment that the file does not say.
-                let outside = self.diagnosis.as_ref().is_some_and(|it| it.cause == "outside");
-                let total = self.device_total;
-                let total = if outside { format!(" --total {total}") } else { String::new() };
-                write!(
-                    f,
-                    "\nA snapshot of this moment is in {0}: `tonnage report {0}{total}` says more.",
-                    plain(&path)
-                )
-            }
-            Some(Err(why)) => {
-                write!(f, "\nA snapshot of this moment could not be written: {}", plain(why))
-            }
-        }
+        self.notes.iter().filter(|note| !note.is_verdict()).try_for_each(|it| write!(f, "\n{it}"))
     }
 }
 

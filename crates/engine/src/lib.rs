@@ -79,12 +79,12 @@ pub mod fuzzing;
 pub use config::{Config, ConfigError, Release};
 pub use engine::{Allocation, Engine, FreeMemoryCallback, OomObserver};
 pub use error::{
-    AllocError, CacheError, CachedBlock, FractionError, FreeError, OutOfMemory, PendingBlock,
-    RecordStreamError,
+    AllocError, CacheError, CachedBlock, FractionError, FreeError, OomNote, OomNotes, OutOfMemory,
+    PendingBlock, RecordStreamError,
 };
 pub use history::{Context, History, RecordOptions, StackDepth, system_time_us};
 pub use live_lines::LiveLine;
-pub use oom_verdict::{Diagnosis, OomVerdict};
+pub use oom_verdict::OomVerdict;
 pub use policy::Policy;
 pub use pool::{PoolError, StreamFilter};
 pub use restore::{RestoreError, Start};

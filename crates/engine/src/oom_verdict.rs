@@ -2,8 +2,8 @@
 //!
 //! In:  the segments, the stream of the request, the settings, the stacks.
 //! Out: an [`OomVerdict`] of a few lines. No replay, one pass over the blocks. The kinds are those of
-//!      `tonnage report`, which also knows what came before: a [`Diagnosis`] is its verdict, made by whoever has
-//!      the history and time to look at it.
+//!      `tonnage report`, which also knows what came before: whoever has the history and time to look at it
+//!      adds that verdict as an [`OomNote`](crate::OomNote).
 
 use std::fmt;
 
@@ -93,32 +93,6 @@ impl OomVerdict {
         let reserved = self.requested + self.waste.iter().map(|&(_, bytes)| bytes).sum::<u64>();
         let largest = self.waste.first().copied();
         largest.filter(|&(_, bytes)| bytes as f64 >= reserved as f64 * WASTE_SHARE)
-    }
-}
-
-/// The verdict that `tonnage report` reaches on the snapshot of the moment, from the history up to it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Diagnosis {
-    /// The cause, by the name that the report's JSON has for it.
-    pub cause: &'static str,
-    /// Its bytes.
-    pub bytes: u64,
-    /// The line to blame, as `file:line`; none unless stacks are recorded.
-    pub line: Option<String>,
-    /// What it means: one sentence.
-    pub text: String,
-    /// The change that helps most, if there is one, and what it saves.
-    pub advice: Option<String>,
-}
-
-/// Two lines at most.
-impl fmt::Display for Diagnosis {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Verdict: {}: {}", self.cause, plain(&self.text))?;
-        match &self.advice {
-            Some(advice) => write!(f, "\n  what helps most: {}", plain(advice)),
-            None => Ok(()),
-        }
     }
 }
 

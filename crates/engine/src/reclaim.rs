@@ -5,7 +5,7 @@ use tonnage_events::{Event, PoolId, PoolKind, StackId, StreamId};
 
 use crate::block::BlockId;
 use crate::engine::Engine;
-use crate::error::{AllocError, CacheError, CachedBlock, OutOfMemory, PendingBlock};
+use crate::error::{AllocError, CacheError, CachedBlock, OomNotes, OutOfMemory, PendingBlock};
 use crate::history::History;
 use crate::oom_verdict::OomVerdict;
 use crate::pool::{PoolRef, PoolSet, PrivateKey};
@@ -84,6 +84,7 @@ impl<D: Device> Engine<D> {
         for id in parts {
             self.trim_range(id, stack)?;
         }
+        self.pools.half_mut(pool).trim();
         Ok(())
     }
 
@@ -223,8 +224,7 @@ impl<D: Device> Engine<D> {
             largest_cached: None,
             largest_pending: None,
             verdict: OomVerdict::default(),
-            diagnosis: None,
-            snapshot: None,
+            notes: OomNotes::default(),
         };
         if self.explains {
             self.explain(request, &mut report);

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use tonnage_device::cuda::Cuda;
-use tonnage_device::host::Host;
+use tonnage_device::host::{Host, Streams};
 use tonnage_device::{Device, DeviceError, Dry, EventId, MemoryInfo, PageId};
 use tonnage_events::{Address, DeviceId, Event, StreamId};
 
@@ -52,6 +52,14 @@ impl AnyDevice {
             Self::Host(_) => "host",
             Self::Cuda(_) => "cuda",
             Self::Other(_) => "other",
+        }
+    }
+
+    /// The streams of a `host`, which can be used without it.
+    pub(crate) fn streams(&self) -> Option<Streams> {
+        match self {
+            Self::Host(host) => Some(host.streams()),
+            Self::Dry(_) | Self::Cuda(_) | Self::Other(_) => None,
         }
     }
 

@@ -78,10 +78,8 @@ impl Block {
     /// If the bytes do not fit from `offset` on, or if the device fails.
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
         let at = self.place("write", offset, bytes.len())?;
-        let mut engine = lock(&self.device.shared.engine);
-        let device = engine.device_mut();
-        tonnage_device::Device::synchronize(device, self.stream())?;
-        device.write(at, bytes)
+        self.device.shared.wait_for_copy(self.stream())?;
+        lock(&self.device.shared.engine).device_mut().write(at, bytes)
     }
 
     /// Reads from the block, after waiting for what is queued on its stream.
@@ -91,10 +89,8 @@ impl Block {
     /// If it has not so many bytes from `offset` on, or if the device fails.
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
         let at = self.place("read", offset, into.len())?;
-        let mut engine = lock(&self.device.shared.engine);
-        let device = engine.device_mut();
-        tonnage_device::Device::synchronize(device, self.stream())?;
-        device.read(at, into)
+        self.device.shared.wait_for_copy(self.stream())?;
+        lock(&self.device.shared.engine).device_mut().read(at, into)
     }
 
     fn place(

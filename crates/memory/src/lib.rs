@@ -13,6 +13,14 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! # Small by default
+//!
+//! A failed request says what the moment tells. With the feature `explain` it says what its history
+//! tells too, in the words of `tonnage report`, and `Memory::dump_snapshot` writes histories for
+//! PyTorch's tools: that takes the crates `analysis`, `replay` and `snapshot`. `tonnage-tensor` and
+//! `tonnage` turn it on; programs can explain failures in their own way, or not at all
+//! ([`DeviceOptions::explain`]).
+//!
 //! # Threads
 //!
 //! A [`Device`] is a handle: clone it, send it, use it from any thread. Calls on one device take
@@ -33,10 +41,15 @@ mod block;
 
 mod stream;
 
+// Streams and events without the engine's lock.
+mod waiting;
+
 mod view;
 
+#[cfg(feature = "explain")]
 mod dump;
 
+// What failures have to do with what came before.
 mod oom;
 
 // Figures for other programs.
@@ -51,12 +64,17 @@ pub use any_device::AnyDevice;
 pub use block::Block;
 pub use current::{current_device, current_stream, set_current_device, with_stream};
 pub use device::{Device, DeviceOptions, OpenError, ToBytes};
+#[cfg(feature = "explain")]
 pub use dump::{SaveError, snapshot_file};
-pub use pinned::{Level, PinnedAllocator, PinnedBlock, PinnedError, PinnedStats};
+#[cfg(feature = "explain")]
+pub use oom::ReportVerdict;
+pub use oom::{Diagnosis, Explain, Explainer, FailedRequest, SnapshotOnOom};
+pub use pinned::{PinnedAllocator, PinnedBlock, PinnedBytes, PinnedError, PinnedStats};
 pub use stream::Stream;
 pub use tonnage_device::{DeviceError, MemoryInfo};
 pub use tonnage_engine::{
-    AllocError, CacheError, Config, OutOfMemory, RecordOptions, Release, Snapshot, Stats,
+    AllocError, CacheError, Config, OomNote, OomNotes, OutOfMemory, RecordOptions, Release,
+    Snapshot, Stats,
 };
 pub use tonnage_events::{Address, Bytes, DeviceId, StreamId};
 pub use tonnage_monitor::PublishError;

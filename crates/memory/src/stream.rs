@@ -1,11 +1,9 @@
 //! A stream of work on a device.
 
-use tonnage_device::{Device as _, DeviceError};
+use tonnage_device::DeviceError;
 use tonnage_events::StreamId;
 
-use crate::any_device::AnyDevice;
 use crate::device::Device;
-use crate::sync::lock;
 
 /// Work on a device that runs in order. Destroyed when dropped, after what is queued.
 #[derive(Debug)]
@@ -30,7 +28,7 @@ fn next_number() -> u64 {
 
 impl Stream {
     pub(crate) fn create(device: &Device) -> Result<Self, DeviceError> {
-        let id = lock(&device.shared.engine).device_mut().create_stream(next_number())?;
+        let id = device.shared.create_stream(next_number())?;
         Ok(Self { device: device.clone(), id })
     }
 
@@ -49,22 +47,22 @@ impl Stream {
     /// Queues work. On `host` it runs on the stream's own thread, after what is queued before; on `dry`
     /// it does not run at all.
     ///
-    /// The work must not allocate or free on this device: whoever waits for the stream may hold the
-    /// allocator meanwhile.
+    /// Work may drop blocks, launch more work, and wait for what other threads do with the allocator. It
+    /// must not itself allocate on this device, nor ask for its figures: a thread that gives memory back
+    /// to the device waits for all work with the allocator in its hands.
     ///
     /// # Errors
     ///
     /// On `cuda`, whose work is kernels and copies; or if the stream is gone.
     pub fn launch(&self, work: impl FnOnce() + Send + 'static) -> Result<(), DeviceError> {
-        let streams = match lock(&self.device.shared.engine).device() {
-            AnyDevice::Dry(_) => return Ok(()),
-            AnyDevice::Host(host) => host.streams(),
-            AnyDevice::Cuda(_) | AnyDevice::Other(_) => {
+        match &self.device.shared.streams {
+            Some(streams) => streams.launch(self.id, work),
+            None if self.device.kind() == "dry" => Ok(()),
+            None => {
                 let reason = "closures run on the host device; a GPU runs kernels".to_owned();
-                return Err(DeviceError::Misuse { call: "launch", reason });
+                Err(DeviceError::Misuse { call: "launch", reason })
             }
-        };
-        streams.launch(self.id, work)
+        }
     }
 
     /// Lets what is queued here from now on wait for what is queued on `other` by now.
@@ -73,12 +71,7 @@ impl Stream {
     ///
     /// If the device fails.
     pub fn wait_for(&self, other: StreamId) -> Result<(), DeviceError> {
-        let mut engine = lock(&self.device.shared.engine);
-        let device = engine.device_mut();
-        let event = device.record_event(other)?;
-        let waits = device.wait_on(self.id, event);
-        let forgotten = device.destroy_event(event);
-        waits.and(forgotten)
+        self.device.shared.order_behind(self.id, other)
     }
 
     /// Waits for everything queued.
@@ -87,21 +80,13 @@ impl Stream {
     ///
     /// If some of it failed.
     pub fn synchronize(&self) -> Result<(), DeviceError> {
-        let streams = match lock(&self.device.shared.engine).device() {
-            // Waits without the allocator, so that others can go on.
-            AnyDevice::Host(host) => Some(host.streams()),
-            _ => None,
-        };
-        match streams {
-            Some(streams) => streams.synchronize(self.id),
-            None => self.device.synchronize(self.id),
-        }
+        self.device.shared.synchronize(self.id)
     }
 }
 
 impl Drop for Stream {
     fn drop(&mut self) {
         // Nobody is left to tell; a stream that cannot be destroyed is gone already.
-        let _ = lock(&self.device.shared.engine).device_mut().destroy_stream(self.id);
+        let _ = self.device.shared.destroy_stream(self.id);
     }
 }

@@ -70,7 +70,7 @@ impl<'a> Memory<'a> {
     /// If the device fails, or failed before where nobody could be told.
     #[track_caller]
     pub fn empty_cache(&self) -> Result<(), CacheError> {
-        self.device.take_parked()?;
+        self.device.take_untold()?;
         lock(&self.device.shared.engine).empty_cache()
     }
 

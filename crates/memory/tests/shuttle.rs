@@ -45,6 +45,49 @@ fn live_blocks_of_several_threads_never_overlap_and_all_go_back() {
 }
 
 #[test]
+fn whoever_waits_for_a_stream_lets_others_at_the_engine() {
+    check_random(
+        || {
+            let device = Device::dry("64 MiB").unwrap();
+            let [kept, dropped] = [0, 1].map(|_| device.create_stream().unwrap());
+            let stream = kept.id();
+            let block = device.allocate_on(1_000, stream).unwrap();
+            // An event is recorded, the engine let go, the event waited for, and forgotten: meanwhile
+            // others free what that stream used, give memory back, and end streams.
+            let threads = [
+                thread::spawn(move || {
+                    kept.synchronize().unwrap();
+                    block.read(0, &mut [1; 8]).unwrap();
+                    kept.device().synchronize(stream).unwrap();
+                }),
+                thread::spawn({
+                    let device = device.clone();
+                    move || {
+                        let used = device.allocate(3 << 20).unwrap();
+                        used.record_stream(stream);
+                        drop(used);
+                        drop(device.allocate(3 << 20).unwrap());
+                    }
+                }),
+                thread::spawn({
+                    let device = device.clone();
+                    move || {
+                        drop(dropped);
+                        device.memory().empty_cache().unwrap();
+                    }
+                }),
+            ];
+            threads.into_iter().for_each(|it| it.join().unwrap());
+            assert_eq!(device.memory().allocated(), 0);
+            device.memory().check_invariants().unwrap();
+            device.memory().empty_cache().unwrap();
+            assert_eq!(device.memory().reserved(), 0);
+        },
+        SCHEDULES,
+    );
+}
+
+#[test]
 fn the_last_free_byte_goes_to_exactly_one_thread() {
     check_random(
         || {

@@ -178,7 +178,7 @@ fn sample_for_ever() {
         sheet.devices.clear();
         for (number, name, device) in &alive {
             let sampler = samplers.entry(*number).or_default();
-            sheet.devices.push(sampler.look(name, device, sheet.sampled_us));
+            sheet.devices.push(sampler.sample(name, device, sheet.sampled_us));
         }
         if let Some(publisher) = &mut self::board().publisher {
             // What cannot be written now can be in a moment, and no one waits for it.
@@ -208,7 +208,7 @@ mod tests {
             if until(&devices) {
                 return devices;
             }
-            assert!(begin.elapsed() < Duration::from_secs(30), "last seen: {devices:?}");
+            assert!(begin.elapsed() < Duration::from_secs(300), "last seen: {devices:?}");
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -249,10 +249,12 @@ mod tests {
         assert!(site.line.contains("publish/mod.rs:"), "{}", site.line);
         assert_eq!((site.bytes, site.blocks), (3 << 20, 1));
         assert!(first.memory().snapshot().entries.is_empty());
-        for _ in 0..100 {
+        // The rate is of the last second: so something is handed out until it is seen.
+        let devices = seen(&places, |it| {
             drop(first.allocate(512).unwrap());
-        }
-        seen(&places, |it| it[0].allocations == 102 && it[0].allocations_per_second > 0.0);
+            it[0].allocations_per_second > 0.0
+        });
+        assert!(devices[0].allocations > 2);
 
         let namesake = Device::dry_with("3 GiB", named(0)).unwrap();
         namesake.publish_in(&places).unwrap();

@@ -1,4 +1,4 @@
-//! One look at a device: its figures, under the lock for as long as it takes to copy them.
+//! A sample of a device: its figures, under the lock for as long as it takes to copy them.
 
 use std::time::Instant;
 
@@ -13,27 +13,27 @@ use crate::sync::lock;
 /// Going over all blocks takes longer the more there are: it may take this share of the time.
 const SHARE_OF_TIME: u64 = 100;
 
-/// Call sites are looked for no more often than this.
+/// Call sites are counted no more often than this.
 const CALL_SITES_EVERY_US: u64 = 1_000_000;
 
-/// What is known of one device from the looks before.
+/// What is known of one device from the samples before.
 #[derive(Default)]
 pub(super) struct Sampler {
     past: Past,
     call_sites: Option<Vec<CallSite>>,
-    /// When call sites may be looked for again.
+    /// When call sites may be counted again.
     next_call_sites_us: u64,
 }
 
 impl Sampler {
-    /// Looks at a device.
-    pub(super) fn look(&mut self, name: &str, shared: &Shared, now_us: u64) -> DeviceFigures {
+    /// The figures of a device now.
+    pub(super) fn sample(&mut self, name: &str, shared: &Shared, now_us: u64) -> DeviceFigures {
         let (stats, total, limit) = {
             let engine = lock(&shared.engine);
             (engine.stats().clone(), engine.device().total(), engine.limit())
         };
         if now_us >= self.next_call_sites_us {
-            self.call_sites = self.look_for_call_sites(shared, now_us);
+            self.call_sites = self.find_call_sites(shared, now_us);
         }
         let allocations = count(stats.allocation.all.allocated);
         self.past.add(now_us, allocations, stats.memory_allocated());
@@ -57,7 +57,7 @@ impl Sampler {
         }
     }
 
-    fn look_for_call_sites(&mut self, shared: &Shared, now_us: u64) -> Option<Vec<CallSite>> {
+    fn find_call_sites(&mut self, shared: &Shared, now_us: u64) -> Option<Vec<CallSite>> {
         let begin = Instant::now();
         let lines = lock(&shared.engine).live_lines(MOST_CALL_SITES);
         let took_us = u64::try_from(begin.elapsed().as_micros()).unwrap_or(u64::MAX);

@@ -22,3 +22,16 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     #[cfg(feature = "shuttle")]
     return mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
 }
+
+/// Takes the lock if no one has it.
+#[inline]
+pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    #[cfg(not(feature = "shuttle"))]
+    return mutex.try_lock();
+    #[cfg(feature = "shuttle")]
+    return match mutex.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(std::sync::TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(std::sync::TryLockError::WouldBlock) => None,
+    };
+}

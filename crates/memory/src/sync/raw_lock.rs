@@ -25,8 +25,9 @@ pub(crate) struct RawLock {
     held: AtomicBool,
     /// Threads that sleep, or are about to.
     sleepers: AtomicU32,
-    bed: Mutex<()>,
-    bell: Condvar,
+    /// What the condition variable asks for; it guards nothing.
+    sleeping: Mutex<()>,
+    unlocked: Condvar,
 }
 
 // SAFETY: `held` goes from false to true only by the compare-and-exchange in `try_lock`, which one
@@ -37,8 +38,8 @@ unsafe impl lock_api::RawMutex for RawLock {
     const INIT: Self = Self {
         held: AtomicBool::new(false),
         sleepers: AtomicU32::new(0),
-        bed: Mutex::new(()),
-        bell: Condvar::new(),
+        sleeping: Mutex::new(()),
+        unlocked: Condvar::new(),
     };
 
     type GuardMarker = lock_api::GuardSend;
@@ -82,8 +83,8 @@ impl RawLock {
         }
         self.sleepers.fetch_add(1, Ordering::Relaxed);
         while !self.try_lock() {
-            let bed = self.bed.lock().unwrap_or_else(PoisonError::into_inner);
-            drop(self.bell.wait_timeout(bed, SLEEP));
+            let sleeping = self.sleeping.lock().unwrap_or_else(PoisonError::into_inner);
+            drop(self.unlocked.wait_timeout(sleeping, SLEEP));
         }
         self.sleepers.fetch_sub(1, Ordering::Relaxed);
     }
@@ -95,7 +96,7 @@ impl RawLock {
 
     #[cold]
     fn wake(&self) {
-        self.bell.notify_one();
+        self.unlocked.notify_one();
     }
 }
 

@@ -1,13 +1,13 @@
 //! Allocates on a device for a while and dumps what happened, for PyTorch's tools to look at.
 //!
 //! ```text
-//! cargo run -p tonnage-memory --example dump_snapshot -- dry snapshot.pickle
+//! cargo run -p tonnage --example dump_snapshot -- dry snapshot.pickle
 //! ```
 
 use std::error::Error;
 use std::process::ExitCode;
 
-use tonnage_memory::{Device, RecordOptions};
+use tonnage::memory::{Device, RecordOptions};
 
 const USAGE: &str = "usage: dump_snapshot dry|host|cuda:N FILE";
 

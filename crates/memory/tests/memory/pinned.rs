@@ -8,7 +8,6 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use tonnage_device::cuda::{Cuda, Driver};
 use tonnage_device::host::{Host, Streams};
 use tonnage_fake_cuda::Fake;
 use tonnage_memory::{
@@ -16,19 +15,14 @@ use tonnage_memory::{
     StreamId,
 };
 
-const MIB: u64 = 1 << 20;
+use crate::MIB;
 
 fn host() -> Device {
     Device::host("64 MiB").unwrap()
 }
 
-/// A device whose driver nobody else sees.
 fn cuda() -> (Fake, Device) {
-    let fake = Fake::start().expect("cargo builds the fake driver with this test");
-    // SAFETY: the fake keeps to the driver's interface: that is what it is for.
-    let driver = unsafe { Driver::load_from(fake.path()) }.unwrap();
-    let cuda = Cuda::open_with(driver, 0).unwrap();
-    (fake, Device::of(AnyDevice::Cuda(Box::new(cuda)), DeviceOptions::default()))
+    crate::cuda(DeviceOptions::default())
 }
 
 fn devices() -> Vec<Device> {
@@ -155,6 +149,27 @@ fn an_emptied_cache_keeps_nothing_but_what_is_in_use() {
         pinned.allocate(100).unwrap();
         assert_eq!(pinned.stats().hits, 0, "{device:?}");
     }
+}
+
+#[test]
+fn on_dry_it_is_counted_and_takes_no_memory() {
+    let device = Device::dry("80 GiB").unwrap();
+    let pinned = device.pinned();
+    // More than any machine has, let alone three times.
+    let blocks = [0; 3].map(|_| pinned.allocate((1 << 60) - 1).unwrap());
+    blocks[0].record_stream(StreamId::DEFAULT);
+    assert_eq!((bytes(&pinned), blocks[1].capacity()), ([3 << 60, 0, 0], 1 << 60));
+    drop(blocks);
+    let again = pinned.allocate(1 << 60).unwrap();
+    assert_eq!((pinned.stats().hits, again.device()), (1, &device));
+    drop(again);
+    pinned.empty_cache().unwrap();
+    assert_eq!(bytes(&pinned), [0, 0, 0]);
+    // A program that looks at bytes finds some, as it left them.
+    let mut small = pinned.allocate(100).unwrap();
+    assert!(small.iter().all(|byte| *byte == 0));
+    small.fill(5);
+    assert_eq!(&*small, [5; 100]);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use tonnage_memory::{
     set_current_device, with_stream,
 };
 
-const MIB: u64 = 1 << 20;
+use crate::MIB;
 
 fn devices() -> [Device; 2] {
     [Device::dry("256 MiB").unwrap(), Device::host("256 MiB").unwrap()]
@@ -164,13 +164,9 @@ fn options_reach_the_allocator() {
 
 #[test]
 fn memory_of_a_stream_that_has_ended_goes_back() {
-    let fake = tonnage_fake_cuda::Fake::start().unwrap();
-    // SAFETY: the fake driver keeps to the real one's interface.
-    let driver = unsafe { tonnage_device::cuda::Driver::load_from(fake.path()) }.unwrap();
-    let cuda = tonnage_device::cuda::Cuda::open_with(driver, 0).unwrap();
     let config = Config::parse("expandable_segments:True", Release::default()).unwrap();
     let options = DeviceOptions { config, ..DeviceOptions::default() };
-    let on_fake = Device::of(tonnage_memory::AnyDevice::Cuda(Box::new(cuda)), options.clone());
+    let (_fake, on_fake) = crate::cuda(options.clone());
     let on_host = Device::host_with("256 MiB", options).unwrap();
     for device in [on_fake, on_host] {
         let stream = device.create_stream().unwrap();

@@ -1,0 +1,246 @@
+//! What a failed request has to do with what came before it, and a snapshot of that moment.
+//!
+//! In:  the error; the history, if one is recorded; where to save:
+//!      [`DeviceOptions::snapshot_on_oom`](crate::DeviceOptions), or the environment variable `TONNAGE_OOM_SNAPSHOT`.
+//! Out: the same error, with notes of whoever [explains](Explain) it.
+//!
+//! Explaining takes more than allocating does: reading histories, writing files. So it is behind a trait, and what
+//! this crate has of it behind the feature `explain` (`report.rs`), which `tonnage-tensor` and `tonnage` turn on.
+//!
+//! All of it costs only when a request fails, and happens without the lock: the engine is locked while its books are
+//! copied, not while they are looked at.
+
+// The notes, and how they read.
+mod notes;
+
+// The verdict of `tonnage report`.
+#[cfg(feature = "explain")]
+mod report;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+pub use notes::{Diagnosis, SnapshotOnOom};
+#[cfg(feature = "explain")]
+pub use report::ReportVerdict;
+use tonnage_engine::{AllocError, OomNotes, OutOfMemory, Snapshot};
+
+use crate::device::Device;
+use crate::sync::lock;
+
+/// Explains failed requests by what came before them.
+///
+/// A device has at most one such value, in [`DeviceOptions::explain`](crate::DeviceOptions::explain). It is asked when a
+/// request has failed, on the thread of the request, without any lock of the device; what it answers becomes part of
+/// the error's message.
+pub trait Explain: Send + Sync {
+    /// What there is to say of a failed request.
+    fn explain(&self, failure: FailedRequest<'_>) -> OomNotes;
+}
+
+/// A failed request, and what came before it.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct FailedRequest<'a> {
+    /// What the engine says of it.
+    pub error: &'a OutOfMemory,
+    /// The state at that moment, and the history if one is recorded.
+    pub snapshot: Snapshot,
+    /// Whether the history is to be looked at: there is one, and failures before have left time for it.
+    pub diagnose: bool,
+    /// Where the snapshot is to be saved, if anywhere.
+    pub save_to: Option<&'a Path>,
+}
+
+/// Who explains the failed requests of a device: by default [`ReportVerdict`] where the feature `explain` is on, and
+/// no one where it is off.
+#[derive(Clone)]
+pub struct Explainer(Option<Arc<dyn Explain>>);
+
+impl Explainer {
+    /// This one.
+    #[must_use]
+    pub fn new(explain: impl Explain + 'static) -> Self {
+        Self(Some(Arc::new(explain)))
+    }
+
+    /// No one: the engine's own words are all there is.
+    #[must_use]
+    pub fn none() -> Self {
+        Self(None)
+    }
+}
+
+impl Default for Explainer {
+    fn default() -> Self {
+        #[cfg(feature = "explain")]
+        return Self::new(ReportVerdict);
+        #[cfg(not(feature = "explain"))]
+        return Self::none();
+    }
+}
+
+impl fmt::Debug for Explainer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "Explainer(..)" } else { "Explainer(none)" })
+    }
+}
+
+/// Where the environment wants the snapshot.
+pub(crate) fn snapshot_from_env() -> Option<PathBuf> {
+    std::env::var_os("TONNAGE_OOM_SNAPSHOT").filter(|path| !path.is_empty()).map(PathBuf::from)
+}
+
+/// Time that may go into diagnoses. Programs catch failures and try again, some thousands of times, and a long
+/// history takes a second to look at: beyond what is allowed, the message says what the moment alone tells.
+pub(crate) struct Allowance {
+    since: Instant,
+    spent: Duration,
+}
+
+impl Allowance {
+    /// What may be spent at once: a history of a million entries takes less.
+    const AHEAD: Duration = Duration::from_secs(2);
+    /// The part of a program's time that may be spent besides.
+    const PART: u32 = 10;
+
+    pub(crate) fn new() -> Self {
+        Self { since: Instant::now(), spent: Duration::ZERO }
+    }
+
+    fn is_left(&self) -> bool {
+        self.spent < Self::AHEAD + self.since.elapsed() / Self::PART
+    }
+}
+
+impl Device {
+    /// The error, with a diagnosis if there is a history, and a snapshot if one is wanted. The last failure's snapshot
+    /// takes the place of the one before.
+    #[cold]
+    pub(crate) fn explained(&self, error: AllocError) -> AllocError {
+        let AllocError::OutOfMemory(mut report) = error else { return error };
+        let save_to = self.shared.snapshot_on_oom.as_deref();
+        let Some(explain) = &self.shared.explainer.0 else {
+            if save_to.is_some() {
+                let why =
+                    "no one explains failures here: turn on `explain` of tonnage-memory".to_owned();
+                report.notes.push(SnapshotOnOom { saved: Err(why), total: None });
+            }
+            return AllocError::OutOfMemory(report);
+        };
+        let began = Instant::now();
+        let may_look = lock(&self.shared.explaining).is_left();
+        let snapshot = {
+            let mut engine = lock(&self.shared.engine);
+            let diagnose = may_look && engine.history().is_some();
+            match save_to {
+                Some(_) => Some((engine.snapshot(), diagnose)),
+                None => diagnose.then(|| (engine.look(), diagnose)),
+            }
+        };
+        if let Some((snapshot, diagnose)) = snapshot {
+            let error = &*report;
+            let notes = explain.explain(FailedRequest { error, snapshot, diagnose, save_to });
+            report.notes = notes;
+            if diagnose {
+                lock(&self.shared.explaining).spent += began.elapsed();
+            }
+        }
+        AllocError::OutOfMemory(report)
+    }
+}
+
+#[cfg(all(test, feature = "explain"))]
+mod tests {
+    use super::*;
+    use crate::{DeviceOptions, RecordOptions};
+
+    fn diagnosis(error: &OutOfMemory) -> Option<&Diagnosis> {
+        error.notes.get()
+    }
+
+    #[test]
+    fn a_failed_request_leaves_a_snapshot_and_says_where_in_twelve_lines() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("oom.pickle");
+        let options =
+            DeviceOptions { snapshot_on_oom: Some(path.clone()), ..DeviceOptions::default() };
+        let device = Device::dry_with(64_u64 << 20, options).unwrap();
+        device.memory().record_history(Some(RecordOptions::default()));
+        let kept = device.allocate(40 << 20).unwrap();
+        let error = device.allocate(40 << 20).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains(&path.display().to_string()), "{text}");
+        assert!(text.contains("Verdict: need: 40.00 MiB"), "{text}");
+        assert!(text.contains("memory/src/oom/mod.rs:"), "{text}");
+        assert!(text.lines().count() <= 12, "{text}");
+        assert!(matches!(error, AllocError::OutOfMemory(_)));
+        let file = tonnage_snapshot::open(&path).unwrap();
+        assert_eq!(file.segments.len(), 1);
+        drop(kept);
+    }
+
+    #[test]
+    fn without_a_history_the_moment_alone_tells() {
+        let device = Device::dry(64_u64 << 20).unwrap();
+        let _kept = device.allocate(40 << 20).unwrap();
+        let AllocError::OutOfMemory(report) = device.allocate(40 << 20).unwrap_err() else {
+            panic!("another error");
+        };
+        assert_eq!(diagnosis(&report), None);
+        assert!(report.to_string().contains("Verdict: need: 40.00 MiB"), "{report}");
+    }
+
+    #[test]
+    fn a_diagnosis_leaves_no_note_in_the_history() {
+        let device = Device::dry(64_u64 << 20).unwrap();
+        device.memory().record_history(Some(RecordOptions::default()));
+        let error = device.allocate(80 << 20).unwrap_err();
+        assert!(matches!(error, AllocError::OutOfMemory(report) if diagnosis(&report).is_some()));
+        let actions: Vec<_> =
+            device.memory().snapshot().entries.iter().map(|it| it.action).collect();
+        assert_eq!(actions, [tonnage_events::Action::Oom]);
+    }
+
+    #[test]
+    fn failures_in_a_loop_cost_no_more_than_is_allowed() {
+        let device = Device::dry(64_u64 << 20).unwrap();
+        device.memory().record_history(Some(RecordOptions::default()));
+        lock(&device.shared.explaining).spent = Duration::from_secs(3600);
+        let error = device.allocate(80 << 20).unwrap_err();
+        assert!(matches!(error, AllocError::OutOfMemory(report) if diagnosis(&report).is_none()));
+    }
+
+    #[test]
+    fn a_program_explains_failures_itself_or_not_at_all() {
+        #[derive(Debug)]
+        struct Note(u64);
+        impl fmt::Display for Note {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "ask the owner of the other {} bytes", self.0)
+            }
+        }
+        impl tonnage_engine::OomNote for Note {}
+        struct Own;
+        impl Explain for Own {
+            fn explain(&self, failure: FailedRequest<'_>) -> OomNotes {
+                let mut notes = OomNotes::default();
+                notes.push(Note(failure.error.requested));
+                notes
+            }
+        }
+        let failure = |explain| {
+            let options = DeviceOptions { explain, ..DeviceOptions::default() };
+            let device = Device::dry_with(64_u64 << 20, options).unwrap();
+            device.memory().record_history(Some(RecordOptions::default()));
+            device.allocate(80 << 20).unwrap_err().to_string()
+        };
+        let own = failure(Explainer::new(Own));
+        assert!(own.ends_with("\nask the owner of the other 83886080 bytes"), "{own}");
+        let none = failure(Explainer::none());
+        assert!(own.starts_with(&none), "{own}\n{none}");
+        assert!(failure(Explainer::default()).contains("Verdict: "), "by default the report's");
+    }
+}

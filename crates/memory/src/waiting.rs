@@ -1,0 +1,161 @@
+//! Streams and events of a device, and waiting for them: never with the engine's lock.
+//!
+//! | device | its streams and events | who waits |
+//! | --- | --- | --- |
+//! | `host` | behind a lock of their own | does not touch the engine's |
+//! | `cuda` | in the device, behind the engine's lock | records an event with the lock, waits for it without, forgets it with it |
+//! | `dry` | names and numbers | takes the same steps, and never waits |
+//! | made elsewhere | in the device, behind the engine's lock | does so with the lock: there is no other way |
+//!
+//! So threads allocate while others wait, and work on a stream may need what only they give back.
+//! What still waits with the lock is memory that goes back to the device: see
+//! [`Stream::launch`](crate::Stream::launch).
+
+use tonnage_device::cuda::EventWait;
+use tonnage_device::host::Streams;
+use tonnage_device::{Device as _, DeviceError, EventId};
+use tonnage_engine::Engine;
+use tonnage_events::StreamId;
+
+use crate::any_device::AnyDevice;
+use crate::device::Shared;
+use crate::sync::{Mutex, MutexGuard, lock};
+
+impl Shared {
+    /// A new stream; `number` names it where nothing else does.
+    pub(crate) fn create_stream(&self, number: u64) -> Result<StreamId, DeviceError> {
+        match &self.streams {
+            Some(streams) => Ok(streams.create()),
+            None => lock(&self.engine).device_mut().create_stream(number),
+        }
+    }
+
+    /// Waits for a stream's work, then ends it.
+    pub(crate) fn destroy_stream(&self, stream: StreamId) -> Result<(), DeviceError> {
+        if let Some(streams) = &self.streams {
+            return streams.destroy(stream);
+        }
+        // The device waits once more, for nothing: the stream is its owner's, who is here.
+        self.synchronize(stream)?;
+        lock(&self.engine).device_mut().destroy_stream(stream)
+    }
+
+    /// Waits until everything queued on `stream` is done.
+    pub(crate) fn synchronize(&self, stream: StreamId) -> Result<(), DeviceError> {
+        if let Some(streams) = &self.streams {
+            return streams.synchronize(stream);
+        }
+        let (event, wait) = {
+            let mut engine = lock(&self.engine);
+            let event = engine.device_mut().record_event(stream)?;
+            (event, engine.device().event_wait(event))
+        };
+        let waited = match &wait {
+            Ok(Some(event)) => event.wait(),
+            _ => Ok(()),
+        };
+        let mut engine = lock(&self.engine);
+        let waited = match wait {
+            // At once on `dry`.
+            Ok(None) => engine.device_mut().wait_event(event),
+            Ok(Some(_)) => waited,
+            Err(error) => Err(error),
+        };
+        let forgotten = engine.device_mut().destroy_event(event);
+        waited.and(forgotten)
+    }
+
+    /// Waits until a block of `stream` can be copied by the device at once.
+    pub(crate) fn wait_for_copy(&self, stream: StreamId) -> Result<(), DeviceError> {
+        self.synchronize(stream)?;
+        match self.orders_copies() {
+            Some(other) if other != stream => self.synchronize(other),
+            _ => Ok(()),
+        }
+    }
+
+    /// The stream that orders the device's own copies besides the block's.
+    fn orders_copies(&self) -> Option<StreamId> {
+        // The host's are done by whoever asks for them.
+        self.streams.is_none().then_some(StreamId::DEFAULT)
+    }
+
+    /// Lets what is queued on `stream` from now on wait for what is queued on `other` by now.
+    pub(crate) fn order_behind(
+        &self,
+        stream: StreamId,
+        other: StreamId,
+    ) -> Result<(), DeviceError> {
+        let mut events = self.events();
+        let event = events.record(other)?;
+        let waits = events.wait_on(stream, event);
+        let forgotten = events.destroy(event);
+        waits.and(forgotten)
+    }
+
+    /// The events, with the lock that guards them.
+    pub(crate) fn events(&self) -> Events<'_> {
+        Events::of(self.streams.as_ref(), &self.engine)
+    }
+}
+
+/// The events of a device, for a few calls in a row.
+pub(crate) enum Events<'a> {
+    Host(&'a Streams),
+    Device(MutexGuard<'a, Engine<AnyDevice>>),
+}
+
+impl<'a> Events<'a> {
+    pub(crate) fn of(streams: Option<&'a Streams>, engine: &'a Mutex<Engine<AnyDevice>>) -> Self {
+        streams.map_or_else(|| Self::Device(lock(engine)), Self::Host)
+    }
+
+    /// Marks the end of what is queued on a stream.
+    pub(crate) fn record(&mut self, stream: StreamId) -> Result<EventId, DeviceError> {
+        match self {
+            Self::Host(streams) => streams.record(stream),
+            Self::Device(engine) => engine.device_mut().record_event(stream),
+        }
+    }
+
+    /// Whether everything before the mark is done.
+    pub(crate) fn query(&mut self, event: EventId) -> Result<bool, DeviceError> {
+        match self {
+            Self::Host(streams) => streams.query(event),
+            Self::Device(engine) => engine.device_mut().query_event(event),
+        }
+    }
+
+    /// Waits until everything before the mark is done: with the lock, so at the device's end only.
+    pub(crate) fn wait(&mut self, event: EventId) -> Result<(), DeviceError> {
+        match self {
+            Self::Host(streams) => streams.wait(event),
+            Self::Device(engine) => engine.device_mut().wait_event(event),
+        }
+    }
+
+    fn wait_on(&mut self, stream: StreamId, event: EventId) -> Result<(), DeviceError> {
+        match self {
+            Self::Host(streams) => streams.wait_on(stream, event),
+            Self::Device(engine) => engine.device_mut().wait_on(stream, event),
+        }
+    }
+
+    /// Forgets a mark.
+    pub(crate) fn destroy(&mut self, event: EventId) -> Result<(), DeviceError> {
+        match self {
+            Self::Host(streams) => streams.destroy_event(event),
+            Self::Device(engine) => engine.device_mut().destroy_event(event),
+        }
+    }
+}
+
+impl AnyDevice {
+    /// A recorded event, to be waited for without the device; none where that cannot be done.
+    fn event_wait(&self, event: EventId) -> Result<Option<EventWait>, DeviceError> {
+        match self {
+            Self::Cuda(cuda) => cuda.event_wait(event).map(Some),
+            Self::Dry(_) | Self::Host(_) | Self::Other(_) => Ok(None),
+        }
+    }
+}
