@@ -238,8 +238,9 @@ impl Bins {
         found
     }
 
-    /// Gives back the memory of empty bins.
+    /// Takes no more memory than for the blocks that are there.
     fn trim(&mut self) {
+        self.bins.iter_mut().for_each(Ordered::trim);
         if self.bins.iter().skip(1).all(|bin| !bin.is_empty()) {
             return;
         }
@@ -394,13 +395,21 @@ impl Ordered {
     fn forget_run(&mut self, number: usize) {
         if self.others.is_empty() {
             if self.first.capacity() > SMALL_RUN {
-                self.first = Vec::new();
+                *self = Self::default();
             }
         } else if number == 0 {
             self.first = self.others.remove(0);
         } else {
             self.others.remove(number - 1);
         }
+    }
+
+    /// Takes no more memory than for twice the entries that are there.
+    fn trim(&mut self) {
+        for run in std::iter::once(&mut self.first).chain(&mut self.others) {
+            run.shrink_to(2 * run.len());
+        }
+        self.others.shrink_to_fit();
     }
 
     /// Puts an entry in the place of another, if it belongs there.
@@ -533,7 +542,7 @@ mod tests {
             assert!(free.remove(&block(1, size, address)));
         }
         // Bins that stay for blocks that come back are few bytes, and go with the memory.
-        assert!(free.bytes() < 100 << 10, "{} bytes for two blocks", free.bytes());
+        assert!(free.bytes() < 80 << 10, "{} bytes for two blocks", free.bytes());
         free.trim();
         assert!(free.bytes() < 2 << 10, "{} bytes for two blocks", free.bytes());
         assert_eq!((free.best(StreamId(1), 1), free.len()), (Some(id), 2));
