@@ -50,17 +50,13 @@ impl Shared {
             let event = engine.device_mut().record_event(stream)?;
             (event, engine.device().event_wait(event))
         };
-        let waited = match &wait {
-            Ok(Some(event)) => event.wait(),
-            _ => Ok(()),
-        };
+        let waited = wait.and_then(|wait| wait.map(|event| event.wait()).transpose());
         let mut engine = lock(&self.engine);
-        let waited = match wait {
-            // At once on `dry`.
-            Ok(None) => engine.device_mut().wait_event(event),
-            Ok(Some(_)) => waited,
-            Err(error) => Err(error),
-        };
+        // Where there is nothing to wait with but the device, on `dry` at once.
+        let waited = waited.and_then(|done| match done {
+            Some(()) => Ok(()),
+            None => engine.device_mut().wait_event(event),
+        });
         let forgotten = engine.device_mut().destroy_event(event);
         waited.and(forgotten)
     }
