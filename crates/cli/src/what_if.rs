@@ -3,7 +3,6 @@
 use std::fmt::Write;
 
 use owo_colors::OwoColorize;
-use tonnage::engine::config::Backend;
 use tonnage::replay::Outcome;
 use tonnage::replay::what_if::{AtPeak, Prediction, Report, WhatIf};
 use tonnage::{Bytes, Config, Stats};
@@ -28,9 +27,11 @@ pub(crate) fn run(
     let (recorded, job) = arguments.source.read_job(file, limit)?;
     let conf = arguments.conf.as_deref().unwrap_or(&recorded.conf);
     let config = Config::parse(conf, recorded.release)?;
-    check(&config, arguments)?;
     let total = arguments.source.total.map(|total| total.0);
     let what_if = WhatIf { config, policy: arguments.policy.unwrap_or_default(), limit, total };
+    if let Some(reason) = what_if.refusal() {
+        anyhow::bail!(reason);
+    }
     let report = Report::new(&recorded, &job, &what_if);
     if arguments.json {
         print_json(&report.to_json(&recorded, name))?;
@@ -38,26 +39,6 @@ pub(crate) fn run(
         print(&describe(name, &recorded, &report))?;
     }
     Ok(Answer::Yes)
-}
-
-/// Refuses settings that a prediction cannot follow.
-fn check(config: &Config, arguments: &Arguments) -> anyhow::Result<()> {
-    if config.backend() != Backend::Native {
-        anyhow::bail!(
-            "backend:{} is another allocator: only PyTorch's native one is followed here",
-            config.backend()
-        );
-    }
-    if config.per_process_memory_fraction() < 1.0
-        && arguments.limit.is_none()
-        && arguments.source.total.is_none()
-    {
-        anyhow::bail!(
-            "per_process_memory_fraction is a share of the device's memory: say how much that is with \
-             --total, or give the limit itself with --limit"
-        );
-    }
-    Ok(())
 }
 
 /// The report for people.

@@ -6,7 +6,6 @@
 
 use std::num::NonZeroU32;
 
-use tonnage_device::EventId;
 use tonnage_events::{Address, BlockState, StackId, StreamId};
 
 use crate::pool::PoolRef;
@@ -294,11 +293,4 @@ impl Blocks {
         }
         self.remove(neighbour);
     }
-}
-
-/// A block that waits for an event of a stream.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Waiting {
-    pub(crate) event: EventId,
-    pub(crate) block: BlockId,
 }

@@ -16,20 +16,11 @@ impl<D: Device> Engine<D> {
     ///
     /// If the device fails to destroy an event; the block is taken back nevertheless.
     pub fn complete_pending(&mut self, address: Address) -> Result<bool, DeviceError> {
-        // Nearly always among the oldest.
-        let starts_here = |id| self.blocks[id].address == address;
-        let waiting = self.pending.iter().map(|(_, waiting)| waiting.block);
-        let Some(block) = waiting.into_iter().find(|&id| starts_here(id)) else {
-            return Ok(false);
-        };
-        let mut result = Ok(true);
-        while let Some((stream, index)) = self.pending.place_of(block) {
-            if let Err(error) = self.event_complete(stream, index) {
+        let places = self.pending.places_of(address);
+        let mut result = Ok(!places.is_empty());
+        for place in places {
+            if let Err(error) = self.event_complete(place) {
                 result = Err(error);
-            }
-            // One that waits for nothing more is in its pool, or part of another block.
-            if self.blocks.get(block).is_none_or(|it| it.is_idle()) {
-                break;
             }
         }
         self.debug_walk("complete_pending");

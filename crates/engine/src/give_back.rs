@@ -1,17 +1,18 @@
 //! The way back: from the owner, over the streams that may still use a block, to its pool.
 
 use tonnage_device::{Device, DeviceError};
-use tonnage_events::{BlockEvent, Event, SplitChange, StackId, StreamId};
+use tonnage_events::{BlockEvent, Event, SplitChange, StackId};
 
 use crate::block::BlockId;
 use crate::engine::Engine;
 use crate::history::{Caller, Context};
+use crate::pending::{Place, Waiting};
 use crate::pool::PoolSet;
 
 impl<D: Device> Engine<D> {
     /// Takes a block, which is live no more, out of its owner's hands.
     pub(crate) fn give_back(&mut self, id: BlockId, caller: Caller) -> Result<(), DeviceError> {
-        if !self.was_parked(id) {
+        if !self.was_freed_last(id) {
             self.settle();
         }
         let stack = self.ledger.stack(Context::All, caller).or(self.blocks[id].stack);
@@ -20,7 +21,7 @@ impl<D: Device> Engine<D> {
         self.emit(&event, stack);
         if !self.blocks[id].is_used_elsewhere() {
             let before = self.block_event(id);
-            match self.park(id) {
+            match self.leave_unmerged(id) {
                 Some(split) => {
                     let event = Event::FreeCompleted(BlockEvent { split, ..before });
                     self.emit(&event, stack);
@@ -86,7 +87,8 @@ impl<D: Device> Engine<D> {
     fn record_events(&mut self, id: BlockId) -> Result<(), DeviceError> {
         while let Some(&stream) = self.blocks[id].foreign().streams.last() {
             let event = self.device.record_event(stream)?;
-            self.pending.push(stream, event, id);
+            let address = self.blocks[id].address;
+            self.pending.push(stream, Waiting { event, block: id, address });
             let foreign = self.blocks[id].foreign_mut();
             foreign.streams.pop();
             foreign.events += 1;
@@ -118,15 +120,14 @@ impl<D: Device> Engine<D> {
     /// Takes back the blocks whose events are all complete. Of each stream only the oldest events
     /// are asked, up to the first that is not.
     pub(crate) fn collect_complete(&mut self) -> Result<(), DeviceError> {
-        let mut at = self.pending.stream_after(None);
-        while let Some(stream) = at {
-            while let Some(oldest) = self.pending.nth(stream, 0) {
-                if !self.device.query_event(oldest.event)? {
-                    break;
-                }
-                self.event_complete(stream, 0)?;
-            }
-            at = self.pending.stream_after(Some(stream));
+        let mut at = self.pending.first();
+        while let Some((place, oldest)) = at {
+            at = if self.device.query_event(oldest.event)? {
+                self.event_complete(place)?;
+                self.pending.after(place)
+            } else {
+                self.pending.after_stream(place.stream)
+            };
         }
         Ok(())
     }
@@ -135,29 +136,19 @@ impl<D: Device> Engine<D> {
     pub(crate) fn synchronize_events(&mut self, of: Option<PoolSet>) -> Result<(), DeviceError> {
         self.emit(&Event::Synchronize, None);
         self.settle_deferred()?;
-        let mut at = self.pending.stream_after(None);
-        while let Some(stream) = at {
-            let mut index = 0;
-            while let Some(waiting) = self.pending.nth(stream, index) {
-                if of.is_some_and(|set| self.blocks[waiting.block].pool.set != set) {
-                    index += 1;
-                    continue;
-                }
+        let mut at = self.pending.first();
+        while let Some((place, waiting)) = at {
+            if of.is_none_or(|set| self.blocks[waiting.block].pool.set == set) {
                 self.device.wait_event(waiting.event)?;
-                self.event_complete(stream, index)?;
+                self.event_complete(place)?;
             }
-            at = self.pending.stream_after(Some(stream));
+            at = self.pending.after(place);
         }
         Ok(())
     }
 
-    pub(crate) fn event_complete(
-        &mut self,
-        stream: StreamId,
-        index: usize,
-    ) -> Result<(), DeviceError> {
-        let Some(done) = self.pending.nth(stream, index) else { return Ok(()) };
-        self.pending.remove(stream, index);
+    pub(crate) fn event_complete(&mut self, place: Place) -> Result<(), DeviceError> {
+        let Some(done) = self.pending.remove(place) else { return Ok(()) };
         self.blocks[done.block].foreign_mut().events -= 1;
         if !self.blocks[done.block].is_used_elsewhere() {
             let stack = self.blocks[done.block].stack;

@@ -86,7 +86,8 @@ impl<D: Device> Engine<D> {
     }
 
     /// The first block, by address, from which on idle blocks hold the request, some of them
-    /// unmapped. If there is none, a new range is reserved.
+    /// unmapped. If there is none, a new range is reserved; and if not even that is large enough, it is left
+    /// behind for smaller requests, as PyTorch does, whose later ranges then lie elsewhere.
     fn find_room(&mut self, request: &Request) -> Result<Option<BlockId>, DeviceError> {
         let half = self.pools.half(request.pool);
         for unmapped in half.unmapped_of(request.stream) {
@@ -106,8 +107,8 @@ impl<D: Device> Engine<D> {
             }
         }
         let page = self.page_size(request.pool.kind);
-        let size = reserved_size(self.device.total(), page);
-        let Some(size) = size.filter(|&size| size >= request.size) else { return Ok(None) };
+        self.check_page(page)?;
+        let Some(size) = reserved_size(self.device.total(), page) else { return Ok(None) };
         let range = match self.ranges.reserve(&mut self.device, size, page) {
             Ok(range) => range,
             Err(DeviceError::OutOfMemory { .. }) => return Ok(None),
@@ -118,7 +119,38 @@ impl<D: Device> Engine<D> {
         block.range = Some(range);
         let id = self.blocks.insert(block);
         self.put(id);
-        Ok(Some(id))
+        // PyTorch maps all of a range that is smaller than the request before it gives up; no device has as much
+        // memory, so nothing would stay mapped.
+        Ok((size >= request.size).then_some(id))
+    }
+
+    /// Whether the device can map the pages of expandable segments under the settings in force.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot. Requests that need such pages fail with the same error; on a GPU, PyTorch's fail with the
+    /// driver's *invalid argument*.
+    pub fn check_pages(&self) -> Result<(), DeviceError> {
+        if !self.config.expandable_segments() {
+            return Ok(());
+        }
+        [PoolKind::Small, PoolKind::Large]
+            .into_iter()
+            .try_for_each(|kind| self.check_page(self.page_size(kind)))
+    }
+
+    fn check_page(&self, page: u64) -> Result<(), DeviceError> {
+        let granularity = self.device.granularity();
+        if page.is_multiple_of(granularity) {
+            return Ok(());
+        }
+        Err(DeviceError::Misuse {
+            call: "reserve",
+            reason: format!(
+                "an expandable segment would have pages of {page} bytes, and the device maps multiples of \
+                 {granularity}: give `large_segment_size_mb` such a size, or do without `expandable_segments`"
+            ),
+        })
     }
 
     /// The page of expandable segments of this kind of pool.

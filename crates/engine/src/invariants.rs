@@ -78,9 +78,9 @@ impl<D: Device> Engine<D> {
                 (next.stream, next.pool, next.range) == (block.stream, block.pool, block.range),
                 "the segment of {at} mixes streams, pools or ranges"
             );
-            let parked = self.parked().is_some_and(|it| it.id == id && it.rest == block.next);
+            let unmerged = self.unmerged().is_some_and(|it| it.id == id && it.rest == block.next);
             let merged =
-                parked || !(block.is_idle() && next.is_idle() && block.mapped == next.mapped);
+                unmerged || !(block.is_idle() && next.is_idle() && block.mapped == next.mapped);
             ensure!(merged, "the free block at {at} was not merged with the next");
         }
         if let Some(prev) = block.prev {
@@ -136,7 +136,7 @@ impl<D: Device> Engine<D> {
         let known = self.live.as_ref().is_none_or(|live| live.len() == sums.live);
         ensure!(known, "live blocks are missing from the list of owners");
         ensure!(
-            self.pending.iter().count() == sums.pending_events,
+            self.pending.len() == sums.pending_events && self.pending.knows_its_places(),
             "events and the blocks that wait for them disagree"
         );
         ensure!(
@@ -185,13 +185,13 @@ impl<D: Device> Engine<D> {
         }
         sums.reserved += block.size;
         if block.is_idle() {
-            let parked = self.parked().filter(|it| it.id == id || it.rest == Some(id));
-            // A parked block is in no set; with its rest it counts as one.
-            let is_parked = parked.is_some_and(|it| it.id == id);
-            sums.free += usize::from(!is_parked);
-            if block.range.is_none() && parked.map_or(block.is_split(), |it| it.is_split) {
+            let unmerged = self.unmerged().filter(|it| it.id == id || it.rest == Some(id));
+            // A block that is not merged yet is in no set; with its rest it counts as one.
+            let is_unmerged = unmerged.is_some_and(|it| it.id == id);
+            sums.free += usize::from(!is_unmerged);
+            if block.range.is_none() && unmerged.map_or(block.is_split(), |it| it.is_split) {
                 sums.split.count +=
-                    i64::from(!(is_parked && parked.is_some_and(|it| it.rest.is_some())));
+                    i64::from(!(is_unmerged && unmerged.is_some_and(|it| it.rest.is_some())));
                 sums.split.bytes += block.size.cast_signed();
             }
             return;

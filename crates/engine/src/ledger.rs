@@ -4,8 +4,10 @@
 //! not pass through here did not happen.
 
 use tonnage_device::Device;
-use tonnage_events::{Event, StackId};
+use tonnage_events::{BlockEvent, Event, SplitChange, StackId};
 
+use crate::block::BlockId;
+use crate::engine::Engine;
 use crate::history::{Caller, Context, History};
 use crate::stats::Stats;
 
@@ -40,5 +42,29 @@ impl Ledger {
     #[inline]
     pub(crate) fn stack(&mut self, wanted_from: Context, caller: Caller) -> Option<StackId> {
         self.history.as_mut()?.stack(wanted_from, caller)
+    }
+}
+
+impl<D: Device> Engine<D> {
+    #[inline(always)]
+    pub(crate) fn emit(&mut self, event: &Event, stack: Option<StackId>) {
+        self.ledger.emit(&mut self.device, event, stack);
+    }
+
+    pub(crate) fn block_event(&self, id: BlockId) -> BlockEvent {
+        let block = &self.blocks[id];
+        BlockEvent {
+            address: block.address,
+            size: block.size,
+            requested: block.requested,
+            stream: block.stream,
+            kind: block.pool.kind,
+            oversize: self.is_oversize(block.size),
+            split: SplitChange::default(),
+        }
+    }
+
+    pub(crate) fn is_oversize(&self, size: u64) -> bool {
+        size >= self.config.max_split_size()
     }
 }

@@ -30,8 +30,15 @@ mod block;
 // 5. Where blocks are cut from.
 mod segment;
 
-// The way itself: to the owner,
+// What callers ask for,
 mod engine;
+
+mod private_pools;
+
+// and the way itself: to the owner,
+mod allocate;
+
+mod owner;
 
 // to the device,
 mod grow;
@@ -39,7 +46,9 @@ mod grow;
 // back from the owner,
 mod give_back;
 
-mod parked;
+mod last_freed;
+
+mod merge;
 
 mod pending;
 
@@ -77,7 +86,7 @@ mod invariants;
 pub mod fuzzing;
 
 pub use config::{Config, ConfigError, Release};
-pub use engine::{Allocation, Engine, FreeMemoryCallback, OomObserver};
+pub use engine::{Engine, FreeMemoryCallback, OomObserver};
 pub use error::{
     AllocError, CacheError, CachedBlock, FractionError, FreeError, OomNote, OomNotes, OutOfMemory,
     PendingBlock, RecordStreamError,
@@ -85,6 +94,7 @@ pub use error::{
 pub use history::{Context, History, RecordOptions, StackDepth, system_time_us};
 pub use live_lines::LiveLine;
 pub use oom_verdict::OomVerdict;
+pub use owner::Allocation;
 pub use policy::Policy;
 pub use pool::{PoolError, StreamFilter};
 pub use restore::{RestoreError, Start};

@@ -1,16 +1,34 @@
 //! Blocks that their owner gave back while another stream may still use them.
 //!
 //! Each such use becomes an event on that stream at the moment of the free. A block is reused once
-//! all its events are complete; streams complete in order, so each keeps its events in a queue.
+//! all its events are complete; streams complete in order, so the events of each are kept by age.
 //! While requests are diverted to a pool no events may be recorded (a capture forbids it), so blocks
 //! freed then are deferred until the diversion ends.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
+use std::ops::Bound::{Excluded, Unbounded};
 
+use rustc_hash::FxHashMap;
 use tonnage_device::EventId;
-use tonnage_events::StreamId;
+use tonnage_events::{Address, StreamId};
 
-use crate::block::{BlockId, Waiting};
+use crate::block::BlockId;
+
+/// A block that waits for an event of a stream.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waiting {
+    pub(crate) event: EventId,
+    pub(crate) block: BlockId,
+    /// Where the block begins: a block that waits stays where it is.
+    pub(crate) address: Address,
+}
+
+/// The place of an event among all: by stream, and by age within its stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Place {
+    pub(crate) stream: StreamId,
+    number: u64,
+}
 
 /// What waits, and for what.
 ///
@@ -19,53 +37,94 @@ use crate::block::{BlockId, Waiting};
 /// the history.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pending {
-    /// Never empty ones.
-    queues: BTreeMap<StreamId, VecDeque<Waiting>>,
+    events: BTreeMap<Place, Waiting>,
+    /// Events so far.
+    numbers: u64,
     pub(crate) deferred: Vec<BlockId>,
+    /// The places of each block's events; kept from the first time that someone names a pending block by
+    /// its address.
+    places: Option<FxHashMap<Address, Vec<Place>>>,
 }
 
 impl Pending {
-    pub(crate) fn push(&mut self, stream: StreamId, event: EventId, block: BlockId) {
-        self.queues.entry(stream).or_default().push_back(Waiting { event, block });
-    }
-
-    /// Whether nothing waits for anything.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.queues.is_empty() && self.deferred.is_empty()
-    }
-
-    /// The first stream after `stream`, or the first of all, that has events outstanding.
-    pub(crate) fn stream_after(&self, stream: Option<StreamId>) -> Option<StreamId> {
-        use std::ops::Bound::{Excluded, Unbounded};
-        let from = stream.map_or(Unbounded, Excluded);
-        self.queues.range((from, Unbounded)).next().map(|(&stream, _)| stream)
-    }
-
-    /// The `index`-th oldest event of a stream.
-    pub(crate) fn nth(&self, stream: StreamId, index: usize) -> Option<Waiting> {
-        self.queues.get(&stream)?.get(index).copied()
-    }
-
-    /// Takes the `index`-th oldest event of a stream out of its queue.
-    pub(crate) fn remove(&mut self, stream: StreamId, index: usize) {
-        if let Some(queue) = self.queues.get_mut(&stream) {
-            queue.remove(index);
-            if queue.is_empty() {
-                self.queues.remove(&stream);
-            }
+    pub(crate) fn push(&mut self, stream: StreamId, waiting: Waiting) {
+        self.numbers += 1;
+        let place = Place { stream, number: self.numbers };
+        self.events.insert(place, waiting);
+        if let Some(places) = &mut self.places {
+            places.entry(waiting.address).or_default().push(place);
         }
     }
 
-    /// Where a block's oldest event is queued: its stream, and its index there.
-    pub(crate) fn place_of(&self, block: BlockId) -> Option<(StreamId, usize)> {
-        self.queues.iter().find_map(|(&stream, queue)| {
-            let index = queue.iter().position(|waiting| waiting.block == block)?;
-            Some((stream, index))
-        })
+    /// Whether nothing waits for anything.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.events.is_empty() && self.deferred.is_empty()
+    }
+
+    /// The oldest event of the first stream.
+    pub(crate) fn first(&self) -> Option<(Place, Waiting)> {
+        self.events.first_key_value().map(|(&place, &waiting)| (place, waiting))
+    }
+
+    /// The next event: of the same stream or, if that has no younger one, the oldest of the next.
+    pub(crate) fn after(&self, place: Place) -> Option<(Place, Waiting)> {
+        let mut behind = self.events.range((Excluded(place), Unbounded));
+        behind.next().map(|(&place, &waiting)| (place, waiting))
+    }
+
+    /// The oldest event of the next stream.
+    pub(crate) fn after_stream(&self, stream: StreamId) -> Option<(Place, Waiting)> {
+        self.after(Place { stream, number: u64::MAX })
+    }
+
+    /// Forgets an event, and says what waited for it.
+    pub(crate) fn remove(&mut self, place: Place) -> Option<Waiting> {
+        let waiting = self.events.remove(&place)?;
+        if let Some(places) = &mut self.places
+            && let Some(of_block) = places.get_mut(&waiting.address)
+        {
+            of_block.retain(|&other| other != place);
+            if of_block.is_empty() {
+                places.remove(&waiting.address);
+            }
+        }
+        Some(waiting)
+    }
+
+    /// The places of the events that the block at this address waits for.
+    pub(crate) fn places_of(&mut self, address: Address) -> Vec<Place> {
+        let events = &self.events;
+        let places = self.places.get_or_insert_with(|| {
+            let mut places = FxHashMap::<Address, Vec<Place>>::default();
+            for (&place, waiting) in events {
+                places.entry(waiting.address).or_default().push(place);
+            }
+            places
+        });
+        let mut places = places.get(&address).cloned().unwrap_or_default();
+        places.sort_unstable();
+        places
     }
 
     /// Everything that waits for an event, with the event's stream.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (StreamId, Waiting)> + '_ {
-        self.queues.iter().flat_map(|(&stream, queue)| queue.iter().map(move |&it| (stream, it)))
+        self.events.iter().map(|(place, &waiting)| (place.stream, waiting))
+    }
+
+    /// Events that are waited for.
+    pub(crate) fn len(&self) -> usize {
+        self.events.len()
+    }
+
+    /// Whether the places of blocks' events, if they are kept, are those of all events.
+    pub(crate) fn knows_its_places(&self) -> bool {
+        self.places.as_ref().is_none_or(|places| {
+            let known = |(place, waiting): (&Place, &Waiting)| {
+                places.get(&waiting.address).is_some_and(|places| places.contains(place))
+            };
+            places.values().map(Vec::len).sum::<usize>() == self.events.len()
+                && self.events.iter().all(known)
+        })
     }
 }

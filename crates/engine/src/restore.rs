@@ -14,6 +14,7 @@ use tonnage_events::{
 
 use crate::block::{Block, BlockId};
 use crate::engine::Engine;
+use crate::pending::Waiting;
 use crate::pool::{PoolError, PoolRef, PoolSet};
 use crate::segment::reserved_size;
 
@@ -255,7 +256,8 @@ impl<D: Device> Engine<D> {
         let of_block = start.waits[from..].iter().take_while(|&&(of, _)| of == address);
         for &(_, stream) in of_block {
             let event = self.device.record_event(stream)?;
-            self.pending.push(stream, event, id);
+            let address = self.blocks[id].address;
+            self.pending.push(stream, Waiting { event, block: id, address });
             self.blocks[id].foreign_mut().events += 1;
         }
         if self.blocks[id].foreign().events == 0 {

@@ -23,15 +23,15 @@ pub struct Snapshot {
 impl<D: Device> Engine<D> {
     /// The state and the history now. The history notes it, so it shows in the next snapshot.
     pub fn snapshot(&mut self) -> Snapshot {
-        let snapshot = self.look();
+        let snapshot = self.snapshot_unrecorded();
         let active = self.stats().active_bytes.all.current.cast_unsigned();
         self.emit(&Event::Snapshot { active }, None);
         snapshot
     }
 
-    /// The same without a note in the history.
+    /// The same without a note in the history: for those who look on while a job is being recorded.
     #[must_use]
-    pub fn look(&self) -> Snapshot {
+    pub fn snapshot_unrecorded(&self) -> Snapshot {
         let history = self.history();
         Snapshot {
             segments: self.segments(),

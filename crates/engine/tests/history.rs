@@ -581,9 +581,9 @@ impl Tally {
     }
 }
 
-/// Blocks and segments as a history tells of them.
+/// Blocks and segments, rebuilt from a history.
 #[derive(Default)]
-struct Told {
+struct RebuiltState {
     /// Live blocks: where, and what was asked for.
     live: BTreeMap<Address, u64>,
     /// Freed and not yet completed.
@@ -592,7 +592,7 @@ struct Told {
     reserved: BTreeMap<Address, u64>,
 }
 
-impl Told {
+impl RebuiltState {
     fn add(&mut self, entry: &TraceEntry) {
         let TraceEntry { action, address, size, .. } = *entry;
         match action {
@@ -723,21 +723,22 @@ fn the_entries_are_those_events_that_pytorch_shows() {
 fn the_entries_tell_which_blocks_live_wait_and_are_reserved() {
     for seed in 0..60 {
         let engine = worked(seed);
-        let mut told = Told::default();
+        let mut rebuilt = RebuiltState::default();
         for entry in engine.history().unwrap().entries() {
-            told.add(entry);
+            rebuilt.add(entry);
         }
-        let (live, pending) = (told.live.values().sum::<u64>(), told.pending.values().sum::<u64>());
+        let (live, pending) =
+            (rebuilt.live.values().sum::<u64>(), rebuilt.pending.values().sum::<u64>());
         let stats = engine.stats();
         assert_eq!((live + pending) as i64, stats.requested_bytes.all.current, "seed {seed}");
-        assert_eq!(told.live.len() as i64, stats.allocation.all.current, "seed {seed}");
+        assert_eq!(rebuilt.live.len() as i64, stats.allocation.all.current, "seed {seed}");
         assert_eq!(
-            (told.live.len() + told.pending.len()) as i64,
+            (rebuilt.live.len() + rebuilt.pending.len()) as i64,
             stats.active.all.current,
             "seed {seed}"
         );
-        let reserved = told.reserved.values().sum::<u64>();
+        let reserved = rebuilt.reserved.values().sum::<u64>();
         assert_eq!(reserved, stats.memory_reserved(), "seed {seed}");
-        told.assert_is(&engine.segments(), seed);
+        rebuilt.assert_is(&engine.segments(), seed);
     }
 }

@@ -57,6 +57,21 @@ fn refused<T: std::fmt::Debug, E>(
 }
 
 #[test]
+fn pages_that_the_device_cannot_map_are_refused_and_are_no_lack_of_memory() {
+    let conf = "large_segment_size_mb:21,expandable_segments:True";
+    let config = Config::parse(conf, Release::default()).unwrap();
+    let mut engine = Engine::new(Dry::new(8 << 30), config);
+    engine.allocate(1_000, S0).unwrap();
+    let error = refused(&mut engine, |engine| engine.allocate(5 * MIB, S0));
+    assert!(matches!(error, AllocError::Device(_)), "{error}");
+    assert!(error.to_string().contains("`large_segment_size_mb`"), "{error}");
+    assert_eq!(AllocError::Device(engine.check_pages().unwrap_err()), error);
+    engine.configure("large_segment_size_mb:22").unwrap();
+    engine.check_pages().unwrap();
+    engine.allocate(5 * MIB, S0).unwrap();
+}
+
+#[test]
 fn a_double_free_is_refused() {
     let (mut engine, blocks) = busy_engine();
     engine.free(&blocks[1]).unwrap();

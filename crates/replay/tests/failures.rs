@@ -31,7 +31,7 @@ fn streams() -> Vec<PathBuf> {
     let is_stream = |path: &PathBuf| path.extension().is_some_and(|it| it == "jsonl");
     let mut files: Vec<_> = entries.filter(is_stream).collect();
     files.sort();
-    assert_eq!(files.len(), 40);
+    assert_eq!(files.len(), 46);
     files
 }
 
@@ -41,7 +41,7 @@ fn read(path: &Path) -> Stream {
 
 fn engine_for(stream: &Stream, events: Events, calls_left: u64) -> Engine<FailNth<Dry>> {
     let header = &stream.header;
-    let mut device = Dry::new(header.device_total).with_capacity(header.device_capacity);
+    let mut device = stream.device();
     match events {
         Events::Complete => {}
         Events::Held => device.hold_events(),

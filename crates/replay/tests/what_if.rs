@@ -213,6 +213,23 @@ fn a_block_that_another_stream_uses_is_found_unused_where_it_was_recorded() {
 }
 
 #[test]
+fn conditions_that_cannot_be_followed_are_refused_with_the_reason() {
+    let what_if = |conf: &str| WhatIf::new(Config::parse(conf, Release::V2_11).unwrap());
+    for (conf, reason) in [
+        ("large_segment_size_mb:21,expandable_segments:True", "multiples of 2097152"),
+        ("backend:cudaMallocAsync", "another allocator"),
+        ("per_process_memory_fraction:0.5", "--total"),
+    ] {
+        let refusal = what_if(conf).refusal();
+        assert!(refusal.as_ref().is_some_and(|it| it.contains(reason)), "{conf}: {refusal:?}");
+    }
+    assert_eq!(what_if("large_segment_size_mb:21").refusal(), None);
+    assert_eq!(what_if("large_segment_size_mb:22,expandable_segments:True").refusal(), None);
+    let limited = what_if("per_process_memory_fraction:0.5").with_limit(1 << 30);
+    assert_eq!(limited.refusal(), None);
+}
+
+#[test]
 fn what_the_history_begins_with_is_part_of_the_job() {
     let file = open("deepnet_plain.default");
     let entries = &file.traces[0];

@@ -23,6 +23,7 @@ pub struct Dry {
     id: DeviceId,
     total: u64,
     capacity: u64,
+    granularity: u64,
     used: u64,
     placement: Placement,
     segments: BTreeMap<Address, u64>,
@@ -57,6 +58,7 @@ impl Dry {
             id: DeviceId::default(),
             total,
             capacity: total,
+            granularity: GRANULARITY,
             used: 0,
             placement: Placement::FirstFit(FirstFit::default()),
             segments: BTreeMap::new(),
@@ -73,6 +75,18 @@ impl Dry {
     #[must_use]
     pub fn with_capacity(mut self, capacity: u64) -> Self {
         self.capacity = capacity;
+        self
+    }
+
+    /// Maps pages in other units than NVIDIA's devices do: a power of two.
+    ///
+    /// # Panics
+    ///
+    /// If it is not one.
+    #[must_use]
+    pub fn with_granularity(mut self, granularity: u64) -> Self {
+        assert!(granularity.is_power_of_two(), "{granularity} is not a power of two");
+        self.granularity = granularity;
         self
     }
 
@@ -141,16 +155,17 @@ impl Dry {
         let (&base, &length) = self.ranges.range(..=address).next_back()?;
         (address.distance_from(base).checked_add(size)? <= length).then_some(base)
     }
-}
 
-fn whole_granules(call: &'static str, size: u64) -> Result<(), DeviceError> {
-    if size == 0 || !size.is_multiple_of(GRANULARITY) {
-        return Err(DeviceError::misuse(
-            call,
-            format!("{size} bytes are not a whole number of granules of {GRANULARITY}"),
-        ));
+    fn whole_granules(&self, call: &'static str, size: u64) -> Result<(), DeviceError> {
+        let granularity = self.granularity;
+        if size == 0 || !size.is_multiple_of(granularity) {
+            return Err(DeviceError::misuse(
+                call,
+                format!("{size} bytes are not a whole number of granules of {granularity}"),
+            ));
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 impl Device for Dry {
@@ -189,11 +204,11 @@ impl Device for Dry {
     }
 
     fn granularity(&self) -> u64 {
-        GRANULARITY
+        self.granularity
     }
 
     fn reserve(&mut self, size: u64) -> Result<Address, DeviceError> {
-        whole_granules("reserve", size)?;
+        self.whole_granules("reserve", size)?;
         let address = self.placement.place_range(size, &self.ranges).ok_or_else(|| {
             DeviceError::misuse("reserve", format!("the address space has no {size} bytes left"))
         })?;
@@ -216,7 +231,7 @@ impl Device for Dry {
     }
 
     fn create_page(&mut self, size: u64) -> Result<PageId, DeviceError> {
-        whole_granules("create_page", size)?;
+        self.whole_granules("create_page", size)?;
         self.take(size)?;
         let page = PageId(self.next_id());
         self.pages.insert(page, Page { size, mappings: 0 });
@@ -243,7 +258,7 @@ impl Device for Dry {
         let Some(size) = self.pages.get(&page).map(|entry| entry.size) else {
             return Err(DeviceError::misuse("map", format!("no page {}", page.0)));
         };
-        if !address.0.is_multiple_of(GRANULARITY) {
+        if !address.0.is_multiple_of(self.granularity) {
             return Err(DeviceError::misuse("map", format!("{address} is not aligned")));
         }
         if self.range_of(address, size).is_none() {

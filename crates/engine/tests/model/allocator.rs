@@ -205,7 +205,7 @@ struct Request {
 #[derive(Clone, Debug)]
 pub(crate) struct Model {
     pub(crate) settings: Settings,
-    total: u64,
+    pub(crate) total: u64,
     capacity: u64,
     pub(crate) limit: Option<u64>,
     pub(crate) blocks: Vec<Block>,

@@ -106,7 +106,7 @@ fn random_settings(random: &mut Random, now: &Settings) -> Vec<Setting> {
     let mut settings = Vec::new();
     let mut large_segment_mb = now.large_segment / MIB;
     if now.release == Release::V2_11 && random.chance(20) {
-        large_segment_mb = random.one_of(&[12, 20, 32]);
+        large_segment_mb = random.one_of(&[12, 20, 21, 32]);
         settings.push(Setting::LargeSegmentMb(large_segment_mb));
     }
     let least = large_segment_mb + u64::from(now.release == Release::V2_9);
@@ -217,6 +217,8 @@ fn random_stream(random: &mut Random) -> u64 {
 fn random_bytes(random: &mut Random, plan: &Plan) -> u64 {
     let fixed = [1, 512, 513, MIB, MIB + 1, 2 * MIB, 10 * MIB - 1, 10 * MIB, 20 * MIB];
     match random.below(10) {
+        // More than a range of an expandable segment holds.
+        0 if random.chance(15) => plan.total * 2 + random.below(1 << 48),
         0 => random.one_of(&fixed),
         1..=3 => 1 + random.below(4_000),
         4..=5 => 1 + random.below(MIB + 4_096),

@@ -66,7 +66,7 @@ impl Run {
         );
         let config = Config::parse(&conf, plan.release)
             .unwrap_or_else(|error| panic!("seed {seed}: {title}: {error}"));
-        let device = Dry::new(plan.total).with_capacity(plan.capacity);
+        let device = Dry::new(plan.total).with_capacity(plan.capacity).with_granularity(1 << 20);
         let mut settings = Settings::new(plan.release);
         settings.apply(&plan.settings);
         let mut run = Self {
@@ -375,6 +375,17 @@ fn the_random_commands_reach_every_part_of_the_allocator() {
                 ("a deferred block", pending && !run.model.diversions.is_empty()),
                 ("two diversions", run.model.diversions.len() == 2),
                 ("a block of a private pool", run.model.blocks.iter().any(|it| it.pool > 0)),
+                (
+                    "a range left behind, since the request was larger",
+                    run.model
+                        .blocks
+                        .iter()
+                        .any(|it| it.state == State::Unmapped && it.size > run.model.total)
+                        && matches!(
+                            run.history.last(),
+                            Some(&Command::Allocate { bytes, .. }) if bytes > run.model.total
+                        ),
+                ),
                 ("an expandable block", run.model.blocks.iter().any(Block::is_expandable)),
                 (
                     "an expandable block of a private pool",

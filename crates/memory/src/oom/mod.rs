@@ -137,7 +137,7 @@ impl Device {
             let diagnose = may_look && engine.history().is_some();
             match save_to {
                 Some(_) => Some((engine.snapshot(), diagnose)),
-                None => diagnose.then(|| (engine.look(), diagnose)),
+                None => diagnose.then(|| (engine.snapshot_unrecorded(), diagnose)),
             }
         };
         if let Some((snapshot, diagnose)) = snapshot {

@@ -392,6 +392,7 @@ impl Task for Replay<'_> {
         let device = Script::new(id, *total, Arc::clone(entries), timeline);
         let mut engine = Engine::new(device, config.clone());
         engine.explain_failures(false);
+        engine.poll_events(false);
         engine.set_limit(self.limit.or(engine.limit()));
         let mut start = self.start.clone();
         let Start { segments, ranges, .. } = &mut start;

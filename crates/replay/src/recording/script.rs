@@ -7,10 +7,9 @@
 //! | --- | --- | --- |
 //! | a segment, a range | `segment_alloc`, `segment_map` | its address |
 //! | a segment, a page | memory given back, or `oom` | no memory, if refusals are believed |
-//! | whether an event is complete | the `free_completed` that waits for it | yes, else no |
 //!
-//! The player itself takes back the blocks that are found complete before anything else in a call;
-//! events answer only for those that complete later in one.
+//! No one asks it about events: the player itself takes back the blocks that are found complete before anything
+//! else in a call, and those that are found later in one are waited for.
 //!
 //! Anything else is answered somehow; what the engine then does differs from the recording, and the
 //! cursor stops there.
@@ -35,13 +34,13 @@ const NOWHERE: Address = Address(1 << 62);
 /// refused.
 const MOST_MAPS_AHEAD: usize = 1_000;
 
-/// The stream of events for a free that completes at entry k is this plus k. Pending blocks get a
-/// stream each, because the recording does not name it; the numbers let the engine, which polls
+/// The stream of events for a free that completes at entry k, inside a call, is this plus k. Such blocks get a
+/// stream each, because the recording does not name it; the numbers let the engine, which waits for
 /// streams in order, find them complete in the recorded order.
 const FOREIGN_STREAMS: u64 = 1 << 63;
 
-/// The stream of all events that no request is asked about: one, so that polling asks for one event.
-const UNPOLLED: StreamId = StreamId(FOREIGN_STREAMS - 1);
+/// The stream of all other events.
+const NOT_WAITED_FOR: StreamId = StreamId(FOREIGN_STREAMS - 1);
 
 /// What the engine did instead of the next entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,7 +82,6 @@ pub(crate) struct Script {
     released: Option<(Address, Place)>,
     /// While a state is restored: where its segments and ranges begin, in order.
     restoring: Option<VecDeque<Address>>,
-    events: BTreeMap<EventId, StreamId>,
     last_id: u64,
 }
 
@@ -108,7 +106,6 @@ impl Script {
             owners: BTreeMap::new(),
             released: None,
             restoring: None,
-            events: BTreeMap::new(),
             last_id: 0,
         }
     }
@@ -147,13 +144,13 @@ impl Script {
         self.mismatch.as_ref()
     }
 
-    /// The stream of a block's events: one of its own only if they are asked for inside a call.
+    /// The stream of a block's events: one of its own only if they are waited for inside a call.
     pub(crate) fn stream_of(completion: Option<usize>, timeline: &Timeline) -> StreamId {
         match completion {
             Some(entry) if timeline.completes_mid_call(entry) => {
                 StreamId(FOREIGN_STREAMS + entry as u64)
             }
-            _ => UNPOLLED,
+            _ => NOT_WAITED_FOR,
         }
     }
 
@@ -297,23 +294,19 @@ impl Device for Script {
         Ok(())
     }
 
-    fn record_event(&mut self, stream: StreamId) -> Result<EventId, DeviceError> {
-        let event = EventId(self.new_id());
-        self.events.insert(event, stream);
-        Ok(event)
+    fn record_event(&mut self, _stream: StreamId) -> Result<EventId, DeviceError> {
+        Ok(EventId(self.new_id()))
     }
 
-    fn query_event(&mut self, event: EventId) -> Result<bool, DeviceError> {
-        let now = StreamId(FOREIGN_STREAMS + self.cursor as u64);
-        Ok(self.events.get(&event) == Some(&now))
+    fn query_event(&mut self, _event: EventId) -> Result<bool, DeviceError> {
+        Ok(false)
     }
 
     fn wait_event(&mut self, _event: EventId) -> Result<(), DeviceError> {
         Ok(())
     }
 
-    fn destroy_event(&mut self, event: EventId) -> Result<(), DeviceError> {
-        self.events.remove(&event);
+    fn destroy_event(&mut self, _event: EventId) -> Result<(), DeviceError> {
         Ok(())
     }
 

@@ -7,8 +7,20 @@ use tonnage_engine::{AllocError, Allocation, Config, Engine, Release, StreamFilt
 use tonnage_events::{Address, PoolId, StreamId};
 
 use super::compare::{current_difference, end_difference, segments_difference};
-use super::format::{Command, Line, Stream, StreamError};
+use super::format::{Command, Header, Line, Stream, StreamError};
 use crate::outcome::{Difference, HistoryKind, Outcome};
+
+/// Pages may have any number of MiB: the driver that the library ran against refused none, unlike NVIDIA's.
+const GRANULARITY: u64 = 1 << 20;
+
+impl Stream {
+    /// A device like the one that the stream was recorded on.
+    #[must_use]
+    pub fn device(&self) -> Dry {
+        let Header { device_total, device_capacity, .. } = self.header;
+        Dry::new(device_total).with_capacity(device_capacity).with_granularity(GRANULARITY)
+    }
+}
 
 /// Gives every command of a stream to the engine and compares every answer.
 ///
@@ -25,8 +37,7 @@ pub fn replay_stream(stream: &Stream, release: Option<Release>) -> Result<Outcom
     };
     let config =
         Config::parse(&header.conf, release).map_err(|error| bad_header(error.to_string()))?;
-    let device = Dry::new(header.device_total).with_capacity(header.device_capacity);
-    let mut engine = Engine::new(device, config);
+    let mut engine = Engine::new(stream.device(), config);
     engine.explain_failures(false);
     if let Some(fraction) = header.fraction {
         engine.set_memory_fraction(fraction).map_err(|error| bad_header(error.to_string()))?;

@@ -19,6 +19,7 @@ mod report;
 mod waste;
 
 use tonnage_device::{Arenas, Dry, Placement};
+use tonnage_engine::config::Backend;
 use tonnage_engine::{Config, Engine, Policy, Stats};
 use tonnage_events::{SnapshotSegment, StreamId};
 
@@ -78,6 +79,27 @@ impl WhatIf {
     #[must_use]
     pub fn with_limit(self, limit: impl Into<Option<u64>>) -> Self {
         Self { limit: limit.into(), ..self }
+    }
+
+    /// Why nothing can be predicted under these conditions, if so.
+    #[must_use]
+    pub fn refusal(&self) -> Option<String> {
+        let config = &self.config;
+        if config.backend() != Backend::Native {
+            return Some(format!(
+                "backend:{} is another allocator: only PyTorch's native one is followed here",
+                config.backend()
+            ));
+        }
+        let unknown = self.limit.is_none() && self.total.is_none();
+        if config.per_process_memory_fraction() < 1.0 && unknown {
+            return Some(
+                "per_process_memory_fraction is a share of the device's memory: say how much that is with --total, \
+                 or give the limit itself"
+                    .to_owned(),
+            );
+        }
+        self.engine().check_pages().err().map(|error| error.to_string())
     }
 
     /// Serves the job and says how that goes.

@@ -6,7 +6,6 @@ use axum::Json;
 use axum::extract::{Path, State};
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
-use tonnage_engine::config::Backend;
 use tonnage_engine::{Config, Policy};
 use tonnage_events::Bytes;
 use tonnage_replay::what_if::WhatIf;
@@ -91,27 +90,15 @@ impl Asked {
             "" => Policy::default(),
             name => name.parse().map_err(ApiError::Refused)?,
         };
-        if config.backend() != Backend::Native {
-            return Err(ApiError::Refused(format!(
-                "backend:{} is another allocator: only PyTorch's native one is followed here",
-                config.backend()
-            )));
-        }
         let total = recording.options.total;
         let limit = self.limit.or(recording.options.limit);
-        if config.per_process_memory_fraction() < 1.0 && limit.is_none() && total.is_none() {
-            return Err(ApiError::Refused(
-                "per_process_memory_fraction is a share of the device's memory: start `tonnage view` with --total, or \
-                 set a limit"
-                    .to_owned(),
-            ));
-        }
         if limit == Some(0) {
             return Err(ApiError::Refused(
                 "nothing fits into no memory: raise the limit".to_owned(),
             ));
         }
-        Ok(WhatIf { config, policy, limit, total })
+        let what_if = WhatIf { config, policy, limit, total };
+        what_if.refusal().map_or(Ok(what_if), |reason| Err(ApiError::Refused(reason)))
     }
 
     fn question(&self, of: &Info, what_if: &WhatIf) -> Question {

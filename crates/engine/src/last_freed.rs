@@ -6,21 +6,22 @@
 //! would get the very same block, it gets it, and neither merging nor cutting takes place.
 //!
 //! *No answer differs from what it would be if the block had been merged.* Whoever looks at blocks
-//! and sets either settles first or counts the parked block and its rest as one. Whoever changes what a
-//! request gets settles too: what is known of the parked block then no longer holds.
+//! and sets either settles first or counts that block and its rest as one. Whoever changes what a
+//! request gets settles too: what is known of that block then no longer holds.
 
 use tonnage_device::Device;
 use tonnage_events::{Address, SplitChange, StackId, StreamId};
 
 use crate::block::BlockId;
-use crate::engine::{Allocation, Engine};
+use crate::engine::Engine;
+use crate::owner::Allocation;
 use crate::pool::PoolRef;
 use crate::request::Request;
 
 /// A block that is free by all accounts but in no set; or that was one until it was handed out again,
 /// with nothing else since.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Parked {
+pub(crate) struct LastFreed {
     pub(crate) id: BlockId,
     /// The free block behind it, which is to become part of it.
     pub(crate) rest: Option<BlockId>,
@@ -44,30 +45,30 @@ pub(crate) struct Parked {
 
 impl<D: Device> Engine<D> {
     /// The block that was freed last, if it is not merged yet.
-    pub(crate) fn parked(&self) -> Option<&Parked> {
-        self.parked.as_ref().filter(|parked| !parked.is_out)
+    pub(crate) fn unmerged(&self) -> Option<&LastFreed> {
+        self.last_freed.as_ref().filter(|freed| !freed.is_out)
     }
 
-    /// Whether this block was parked before it was handed out, and nothing else happened since.
+    /// Whether this block was the last to be freed before it was handed out again, and nothing else happened since.
     #[inline]
-    pub(crate) fn was_parked(&self, id: BlockId) -> bool {
-        self.parked.as_ref().is_some_and(|parked| parked.id == id)
+    pub(crate) fn was_freed_last(&self, id: BlockId) -> bool {
+        self.last_freed.as_ref().is_some_and(|freed| freed.id == id)
     }
 
-    /// Parks a block that its owner has given back and nothing else uses, if that is worth it. Says what
+    /// Leaves a block unmerged that its owner has given back and nothing else uses, if that is worth it. Says what
     /// that does to the free remainders of split segments.
     #[inline]
-    pub(crate) fn park(&mut self, id: BlockId) -> Option<SplitChange> {
-        let split = match &mut self.parked {
-            Some(parked) => {
-                debug_assert!(parked.id == id && parked.is_out, "there is one place");
-                parked.is_out = false;
-                parked.split
+    pub(crate) fn leave_unmerged(&mut self, id: BlockId) -> Option<SplitChange> {
+        let split = match &mut self.last_freed {
+            Some(freed) => {
+                debug_assert!(freed.id == id && freed.is_out, "there is one place");
+                freed.is_out = false;
+                freed.split
             }
             None => {
-                let parked = self.as_parked(id)?;
-                self.parked = Some(parked);
-                parked.split
+                let freed = self.as_last_freed(id)?;
+                self.last_freed = Some(freed);
+                freed.split
             }
         };
         let block = &mut self.blocks[id];
@@ -76,7 +77,7 @@ impl<D: Device> Engine<D> {
         Some(split)
     }
 
-    fn as_parked(&self, id: BlockId) -> Option<Parked> {
+    fn as_last_freed(&self, id: BlockId) -> Option<LastFreed> {
         let block = &self.blocks[id];
         // Pages of a range can go by themselves; and under garbage collection a block's age counts.
         if block.range.is_some()
@@ -98,7 +99,7 @@ impl<D: Device> Engine<D> {
             split.count += 1;
             split.bytes += size.cast_signed();
         }
-        Some(Parked {
+        Some(LastFreed {
             id,
             rest,
             size,
@@ -113,18 +114,18 @@ impl<D: Device> Engine<D> {
         })
     }
 
-    /// Merges the parked block, if there is one, and puts it where it belongs.
+    /// Merges the block that was freed last, if that is still to be done, and puts it where it belongs.
     #[inline]
     pub(crate) fn settle(&mut self) {
-        if let Some(parked) = self.parked.take()
-            && !parked.is_out
+        if let Some(freed) = self.last_freed.take()
+            && !freed.is_out
         {
-            self.settle_parked(parked);
+            self.merge_last_freed(freed);
         }
     }
 
-    fn settle_parked(&mut self, parked: Parked) {
-        let Parked { id, rest, pool, .. } = parked;
+    fn merge_last_freed(&mut self, freed: LastFreed) {
+        let LastFreed { id, rest, pool, .. } = freed;
         let pool = self.pools.half_mut(pool);
         let Some(rest) = rest else {
             pool.put(id, &mut self.blocks);
@@ -135,26 +136,26 @@ impl<D: Device> Engine<D> {
         pool.replace(old, id, &mut self.blocks);
     }
 
-    /// Hands the parked block out again, if the request would get it once it were merged.
+    /// Hands the block that was freed last out again, if the request would get it once it were merged.
     #[inline]
-    pub(crate) fn hand_out_parked(
+    pub(crate) fn hand_out_last_freed(
         &mut self,
         request: &Request,
         stack: Option<StackId>,
     ) -> Option<Allocation> {
-        let parked = self.parked.as_ref()?;
-        let same = parked.own_size == request.size
-            && parked.stream == request.stream
-            && parked.pool == request.pool
-            && !parked.is_out;
-        if !same || !(parked.serves_its_size || self.would_serve(parked, request)) {
+        let freed = self.last_freed.as_ref()?;
+        let same = freed.own_size == request.size
+            && freed.stream == request.stream
+            && freed.pool == request.pool
+            && !freed.is_out;
+        if !same || !(freed.serves_its_size || self.would_serve(freed, request)) {
             return None;
         }
-        let parked = self.parked.as_mut()?;
-        parked.serves_its_size = true;
-        parked.is_out = true;
-        let (id, rest) = (parked.id, parked.rest);
-        let SplitChange { count, bytes } = parked.split;
+        let freed = self.last_freed.as_mut()?;
+        freed.serves_its_size = true;
+        freed.is_out = true;
+        let (id, rest) = (freed.id, freed.rest);
+        let SplitChange { count, bytes } = freed.split;
         if let Some(rest) = rest {
             // The rest of a block that is cut keeps its stale size.
             let stale = self.blocks[id].requested;
@@ -164,20 +165,20 @@ impl<D: Device> Engine<D> {
         Some(self.give_to_owner(id, request, split, stack))
     }
 
-    /// Whether the parked block, merged, is what the search would find, and would be cut where it ends
+    /// Whether the block that was freed last, merged, is what the search would find, and would be cut where it ends
     /// now.
     #[inline]
-    fn would_serve(&self, parked: &Parked, request: &Request) -> bool {
-        let kind = parked.pool.kind;
-        let cut = self.policy.splits(&self.config, parked.size, kind, request)
+    fn would_serve(&self, freed: &LastFreed, request: &Request) -> bool {
+        let kind = freed.pool.kind;
+        let cut = self.policy.splits(&self.config, freed.size, kind, request)
             && !self.pools.never_splits(request.pool.set);
-        cut == parked.rest.is_some()
-            && self.policy.accepts(&self.config, parked.size, request)
-            && self.pools.half(parked.pool).free().has_none_before(
+        cut == freed.rest.is_some()
+            && self.policy.accepts(&self.config, freed.size, request)
+            && self.pools.half(freed.pool).free().has_none_before(
                 request.stream,
                 request.size,
-                (parked.size, parked.address),
-                parked.rest,
+                (freed.size, freed.address),
+                freed.rest,
             )
     }
 }

@@ -1,0 +1,180 @@
+//! The way of a request, one line per stage: from what was asked to a block of the right size.
+//!
+//! In:  bytes and a stream. Out: a block, cut to size, in its owner's hands; or the end of the ladder, which says why not.
+
+use tonnage_device::{Device, DeviceError};
+use tonnage_events::{Event, SplitChange, StackId, StreamId};
+
+use crate::block::BlockId;
+use crate::engine::Engine;
+use crate::error::AllocError;
+use crate::owner::Allocation;
+use crate::pool::{PoolRef, PoolSet};
+use crate::request::{Request, kind_of, round};
+
+/// Where a block for a request was found.
+#[derive(Clone, Copy, Debug)]
+enum Found {
+    /// In the pool, where it still is.
+    Cached(BlockId),
+    /// At the device: it is in no set.
+    New(BlockId),
+}
+
+impl<D: Device> Engine<D> {
+    pub(crate) fn allocate_with(
+        &mut self,
+        bytes: u64,
+        stream: StreamId,
+        stack: Option<StackId>,
+    ) -> Result<Allocation, AllocError> {
+        if !self.pools.diverting() {
+            self.poll()?;
+        }
+        let request = self.plan(bytes, stream);
+        if let Some(allocation) = self.hand_out_last_freed(&request, stack) {
+            return Ok(allocation);
+        }
+        self.settle();
+        if let Some(id) = self.find_cached(&request) {
+            return Ok(self.hand_out(Found::Cached(id), &request, stack));
+        }
+        let (found, request) = self.acquire_or_reclaim(request, stack)?;
+        Ok(self.hand_out(found, &request, stack))
+    }
+
+    /// Asks the device how events stand, and takes back the blocks that nothing uses any more.
+    fn poll(&mut self) -> Result<(), DeviceError> {
+        if self.pending.is_empty() {
+            return Ok(());
+        }
+        self.settle_deferred()?;
+        if self.polls { self.collect_complete() } else { Ok(()) }
+    }
+
+    /// Stages 1 and 2: what the pools will deal in, and which of them.
+    fn plan(&self, bytes: u64, stream: StreamId) -> Request {
+        let size = round(bytes, &self.config);
+        let set = self.pools.select(stream, self.config.release().newest_diversion_wins());
+        Request {
+            bytes,
+            size,
+            stream,
+            pool: PoolRef { set, kind: kind_of(size) },
+            segment_size: self.policy.segment_size(&self.config, size),
+            expandable: self.config.expandable_segments(),
+        }
+    }
+
+    /// Stage 3: a free block of the request's pool and stream.
+    fn find_cached(&mut self, request: &Request) -> Option<BlockId> {
+        let collecting = self.collects_garbage();
+        let pool = self.pools.half_mut(request.pool);
+        if collecting {
+            pool.count_search();
+        }
+        self.policy.choose(&self.config, pool, &self.blocks, request)
+    }
+
+    /// The ladder below the cache: each rung costs more than the one before.
+    #[cold]
+    fn acquire_or_reclaim(
+        &mut self,
+        request: Request,
+        stack: Option<StackId>,
+    ) -> Result<(Found, Request), AllocError> {
+        let mut request = request;
+        if !self.callbacks.is_empty() {
+            let freed = self.run_callbacks();
+            self.settle();
+            // They may have changed pools and settings.
+            request = self.plan(request.bytes, request.stream);
+            if freed && let Some(id) = self.find_cached(&request) {
+                return Ok((Found::Cached(id), request));
+            }
+        }
+        if self.collects_garbage() {
+            self.collect_garbage(stack)?;
+        }
+        if let Some(id) = self.grow(&request, stack)? {
+            return Ok((Found::New(id), request));
+        }
+        let spare_first = self.config.release().use_on_oom_before_reclaim();
+        if spare_first && let Some(found) = self.find_in_spare_pool(&request) {
+            return Ok(found);
+        }
+        if self.release_oversize(&request, stack)?
+            && let Some(id) = self.grow(&request, stack)?
+        {
+            return Ok((Found::New(id), request));
+        }
+        if !self.pools.diverting() {
+            self.flush(stack)?;
+            self.emit(&Event::Retry, None);
+            if let Some(id) = self.grow(&request, stack)? {
+                return Ok((Found::New(id), request));
+            }
+        }
+        if !spare_first && let Some(found) = self.find_in_spare_pool(&request) {
+            return Ok(found);
+        }
+        Err(self.out_of_memory(&request, stack))
+    }
+
+    /// Runs every callback, in the order of their names, and says whether any freed memory.
+    fn run_callbacks(&mut self) -> bool {
+        let callbacks: Vec<_> = self.callbacks.values().cloned().collect();
+        let mut freed = false;
+        for callback in callbacks {
+            freed |= callback(self);
+        }
+        freed
+    }
+
+    /// A free block of a private pool that was set aside for this, rather than fail.
+    fn find_in_spare_pool(&mut self, request: &Request) -> Option<(Found, Request)> {
+        if request.pool.set != PoolSet::Default {
+            return None;
+        }
+        self.pools.spare().into_iter().find_map(|key| {
+            let pool = PoolRef { set: PoolSet::Private(key), kind: request.pool.kind };
+            let request = Request { pool, expandable: false, ..*request };
+            self.find_cached(&request).map(|id| (Found::Cached(id), request))
+        })
+    }
+
+    /// Stage 4: cuts the block to size, puts the rest back, and hands it to its owner.
+    fn hand_out(&mut self, found: Found, request: &Request, stack: Option<StackId>) -> Allocation {
+        let (Found::Cached(whole) | Found::New(whole)) = found;
+        let block = &self.blocks[whole];
+        let was_split = block.is_split();
+        let fixed = block.range.is_none();
+        let old = (block.size, block.address);
+        let cut = self.policy.splits(&self.config, block.size, block.pool.kind, request)
+            && !self.pools.never_splits(request.pool.set);
+        let mut split = SplitChange::default();
+        let pool = self.pools.half_mut(request.pool);
+        let id = if cut {
+            let id = self.blocks.split_front(whole, request.size);
+            match found {
+                Found::Cached(rest) => pool.replace(old, rest, &mut self.blocks),
+                Found::New(rest) => pool.put(rest, &mut self.blocks),
+            }
+            if fixed && was_split {
+                split.bytes = -request.size.cast_signed();
+            } else if fixed {
+                split = SplitChange { count: 1, bytes: (old.0 - request.size).cast_signed() };
+            }
+            id
+        } else {
+            if let Found::Cached(id) = found {
+                pool.take(&self.blocks[id]);
+            }
+            if fixed && was_split {
+                split = SplitChange { count: -1, bytes: -old.0.cast_signed() };
+            }
+            whole
+        };
+        self.give_to_owner(id, request, split, stack)
+    }
+}

@@ -1,0 +1,77 @@
+//! Private pools, as callers see them: whose requests go there, who uses them, what they may do.
+
+use tonnage_device::Device;
+use tonnage_events::PoolId;
+
+use crate::engine::Engine;
+use crate::pool::{PoolError, StreamFilter};
+
+impl<D: Device> Engine<D> {
+    /// Sends the requests that `filter` takes to a private pool, which is made if there is none.
+    ///
+    /// # Errors
+    ///
+    /// If requests already go there, or if the pool has no uses left.
+    pub fn begin_allocate_to_pool(
+        &mut self,
+        pool: PoolId,
+        filter: StreamFilter,
+    ) -> Result<(), PoolError> {
+        self.pools.begin(pool, filter)
+    }
+
+    /// Ends what [`begin_allocate_to_pool`](Self::begin_allocate_to_pool) began. The pool keeps its
+    /// use until [`release_pool`](Self::release_pool).
+    ///
+    /// # Errors
+    ///
+    /// If no requests go there.
+    pub fn end_allocate_to_pool(&mut self, pool: PoolId) -> Result<(), PoolError> {
+        self.pools.end(pool)
+    }
+
+    /// Makes a private pool with one use, or adds a use to it.
+    ///
+    /// # Errors
+    ///
+    /// If the pool has no uses left.
+    pub fn create_or_use_pool(&mut self, pool: PoolId) -> Result<(), PoolError> {
+        self.pools.add_use(pool)
+    }
+
+    /// Takes one use from a private pool. With none left, its memory goes back to the device the next
+    /// time cached memory does.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such pool or it has no uses.
+    pub fn release_pool(&mut self, pool: PoolId) -> Result<(), PoolError> {
+        self.pools.release(pool)
+    }
+
+    /// Uses of a private pool; 0 if it has none or does not exist.
+    #[must_use]
+    pub fn pool_use_count(&self, pool: PoolId) -> u64 {
+        self.pools.uses(pool)
+    }
+
+    /// Lets a pool hand out whole free blocks only, never parts of them.
+    ///
+    /// # Errors
+    ///
+    /// If the release of PyTorch that is followed knows no such pools.
+    pub fn set_pool_no_split(&mut self, pool: PoolId) -> Result<(), PoolError> {
+        if !self.config.release().no_split_pools() {
+            return Err(PoolError::NoSplitUnsupported);
+        }
+        self.settle();
+        self.pools.set_no_split(pool);
+        Ok(())
+    }
+
+    /// Lets the free blocks of a private pool serve other requests rather than fail them, or no
+    /// longer.
+    pub fn set_pool_use_on_oom(&mut self, pool: PoolId, on: bool) {
+        self.pools.set_use_on_oom(pool, on);
+    }
+}
