@@ -42,7 +42,7 @@ fn licences() -> anyhow::Result<()> {
 /// The n-th device call failing, for every n, over everything.
 pub(crate) fn sweep() -> anyhow::Result<()> {
     run_with(
-        "cargo test --package tonnage-replay --locked --release --test failures --test recording_failures",
+        "cargo test --package tonnage-replay --locked --release --test failures",
         &[("TONNAGE_SWEEP", "all")],
     )
 }

@@ -218,6 +218,11 @@ impl Blocks {
         ids.zip(&self.places).filter(|(_, block)| block.exists)
     }
 
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.places.len() - self.vacant.len()
+    }
+
     /// Forgets who asked for the blocks and their segments.
     pub(crate) fn forget_stacks(&mut self) {
         for block in &mut self.places {

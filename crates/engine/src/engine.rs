@@ -65,6 +65,8 @@ pub struct Engine<D> {
     pub(crate) ledger: Ledger,
     /// Whether requests ask how events stand.
     pub(crate) polls: bool,
+    /// Calls since the last walk.
+    pub(crate) since_walk: usize,
     /// Whether failures are looked into.
     pub(crate) explains: bool,
     pub(crate) callbacks: BTreeMap<String, FreeMemoryCallback<D>>,
@@ -100,6 +102,7 @@ impl<D: Device> Engine<D> {
             live: None,
             ledger: Ledger::new(stats),
             polls: true,
+            since_walk: 0,
             explains: true,
             callbacks: BTreeMap::new(),
             observers: Vec::new(),

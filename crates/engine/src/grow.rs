@@ -7,6 +7,7 @@ use crate::block::{Block, BlockId};
 use crate::engine::Engine;
 use crate::request::Request;
 use crate::segment::{Places, reserved_size};
+use crate::stats::MOST_RESERVED;
 
 /// The page of expandable segments of small pools: the device's mapping granularity.
 const SMALL_PAGE: u64 = 2 << 20;
@@ -21,7 +22,7 @@ impl<D: Device> Engine<D> {
     ) -> Result<Option<BlockId>, DeviceError> {
         // The limit is compared with a whole segment even where fewer pages would do: PyTorch's rule.
         let after = self.reserved().saturating_add(request.segment_size);
-        if self.limit.is_some_and(|limit| after > limit) {
+        if self.limit.is_some_and(|limit| after > limit) || after > MOST_RESERVED {
             return Ok(None);
         }
         if request.expandable {
@@ -172,12 +173,15 @@ impl<D: Device> Engine<D> {
         let block = &self.blocks[id];
         let range = block.range.expect("unmapped blocks are parts of a range");
         let places = self.ranges[range].places_touched(block.address, bytes);
+        let mapped = places.count as u64 * self.ranges[range].page_size;
+        if mapped > MOST_RESERVED.saturating_sub(self.reserved()) {
+            return Ok(false);
+        }
         match self.ranges.map(&mut self.device, range, places) {
             Ok(()) => {}
             Err(DeviceError::OutOfMemory { .. }) => return Ok(false),
             Err(error) => return Err(error),
         }
-        let mapped = places.count as u64 * self.ranges[range].page_size;
         self.take(id);
         if mapped < self.blocks[id].size {
             let rest = self.blocks.split_back(id, mapped);

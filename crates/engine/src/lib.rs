@@ -78,6 +78,8 @@ mod restore;
 
 mod error;
 
+mod waste;
+
 mod oom_verdict;
 
 mod invariants;
@@ -101,3 +103,4 @@ pub use restore::{RestoreError, Start};
 pub use snapshot::Snapshot;
 pub use stats::{Stat, StatArray, Stats};
 pub use tonnage_events::{Address, DeviceId, PoolId, PoolKind, StreamId};
+pub use waste::{WASTE_SHARE, Waste, WasteKind, WastePart, waste_parts};

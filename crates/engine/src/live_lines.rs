@@ -5,17 +5,14 @@
 
 use rustc_hash::FxHashMap;
 use tonnage_device::Device;
-use tonnage_events::{Frame, StackId};
+use tonnage_events::{Frame, StackId, blamed_frame};
 
 use crate::engine::Engine;
-
-/// Beginnings of functions that ask for memory on behalf of whoever called them.
-const NOT_THE_CALLER: [&str; 5] = ["tonnage_", "<tonnage_", "core::", "alloc::", "std::"];
 
 /// A line, and what it holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LiveLine {
-    /// Where the memory was asked for.
+    /// Where the memory was asked for: the line that a report would blame.
     pub frame: Frame,
     /// Bytes that were asked for there, of the blocks handed out.
     pub bytes: u64,
@@ -33,20 +30,20 @@ impl<D: Device> Engine<D> {
         for (_, block) in self.blocks.iter() {
             if let (true, Some(stack)) = (block.allocated, block.stack) {
                 let (bytes, blocks) = by_stack.entry(stack).or_default();
-                *bytes += block.requested;
+                *bytes = bytes.saturating_add(block.requested);
                 *blocks += 1;
             }
         }
         // Several stacks may have led to the same line.
         let mut by_line = FxHashMap::<(&str, u32), LiveLine>::default();
         for (stack, (bytes, blocks)) in by_stack {
-            let Some(frame) = caller_in(stacks.frames(stack)) else { continue };
+            let Some(frame) = blamed_frame(stacks.frames(stack)) else { continue };
             let line = by_line.entry((&frame.filename, frame.line)).or_insert_with(|| LiveLine {
                 frame: frame.clone(),
                 bytes: 0,
                 blocks: 0,
             });
-            line.bytes += bytes;
+            line.bytes = line.bytes.saturating_add(bytes);
             line.blocks += blocks;
         }
         let mut lines: Vec<_> = by_line.into_values().collect();
@@ -58,13 +55,6 @@ impl<D: Device> Engine<D> {
         lines.truncate(most);
         Some(lines)
     }
-}
-
-/// The innermost call outside this project and the standard library; failing that, the innermost.
-fn caller_in(frames: &[Frame]) -> Option<&Frame> {
-    let is_caller =
-        |frame: &&Frame| !NOT_THE_CALLER.iter().any(|begin| frame.name.starts_with(begin));
-    frames.iter().find(is_caller).or(frames.first())
 }
 
 #[cfg(test)]
@@ -96,19 +86,5 @@ mod tests {
             engine.free(allocation).unwrap();
         }
         assert_eq!(engine.live_lines(8), Some(Vec::new()));
-    }
-
-    #[test]
-    fn the_caller_is_whoever_called_this_project() {
-        let frame = |name: &str, line| Frame { name: name.into(), filename: "f.rs".into(), line };
-        let frames = [
-            frame("tonnage_memory::device::Device::allocate", 1),
-            frame("<tonnage_tensor::Tensor as core::ops::Add>::add", 2),
-            frame("train::step", 3),
-            frame("train::main", 4),
-        ];
-        assert_eq!(caller_in(&frames).map(|it| it.line), Some(3));
-        assert_eq!(caller_in(&frames[..2]).map(|it| it.line), Some(1));
-        assert_eq!(caller_in(&[]), None);
     }
 }

@@ -17,6 +17,7 @@ use crate::engine::Engine;
 use crate::pending::Waiting;
 use crate::pool::{PoolError, PoolRef, PoolSet};
 use crate::segment::reserved_size;
+use crate::stats::MOST_RESERVED;
 
 /// The state of an allocator at a moment, to go on from.
 #[derive(Clone, Debug, Default)]
@@ -43,6 +44,9 @@ pub enum RestoreError {
     /// Segments overlap or are not in order.
     #[error("the segment at {0} lies inside or before the one before it")]
     Disordered(Address),
+    /// The figures have no numbers for so much.
+    #[error("the segments or requests of the state add up to more than 2⁶² bytes")]
+    TooLarge,
     /// Pages do not lie where pages can lie.
     #[error("the expandable segment at {0} does not consist of whole pages of {1} bytes")]
     Unpaged(Address, u64),
@@ -76,6 +80,12 @@ impl<D: Device> Engine<D> {
         if self.blocks.iter().next().is_some() || self.reserved() > 0 {
             return Err(RestoreError::NotEmpty);
         }
+        let reserved = start.segments.iter().map(|it| it.total_size);
+        let blocks = start.segments.iter().flat_map(|segment| &segment.blocks);
+        let requested = blocks.filter(|block| !is_free(block)).map(|it| it.requested_size);
+        if adds_up(reserved).max(adds_up(requested)) > MOST_RESERVED {
+            return Err(RestoreError::TooLarge);
+        }
         let mut segments = start.segments.as_slice();
         let mut behind = Address(0);
         while let Some(first) = segments.first() {
@@ -99,6 +109,8 @@ impl<D: Device> Engine<D> {
         stats.reset_peak();
         stats.reset_accumulated();
         self.live = None;
+        // Whatever was made here is looked at.
+        self.since_walk = self.blocks.len();
         self.debug_walk("restore");
         Ok(())
     }
@@ -273,6 +285,10 @@ fn range_base(start: &Start, address: Address) -> Address {
     below.checked_sub(1).map_or(address, |index| start.ranges[index])
 }
 
+fn adds_up(sizes: impl Iterator<Item = u64>) -> u64 {
+    sizes.fold(0, u64::saturating_add)
+}
+
 fn is_free(block: &SnapshotBlock) -> bool {
     block.state == BlockState::Inactive
 }
@@ -398,6 +414,11 @@ mod tests {
         assert!(refused(|it| it.segments.swap(0, 1)).contains("before"));
         assert!(refused(|it| it.segments[1].address = Address(u64::MAX)).contains("before"));
         assert!(refused(|it| it.waits.clear()).contains("no stream"));
+        let asked_for = |it: &mut Start| {
+            let blocks = it.segments.iter_mut().flat_map(|segment| &mut segment.blocks);
+            blocks.for_each(|block| block.requested_size = u64::MAX / 2);
+        };
+        assert!(refused(asked_for).contains("2⁶²"));
         let all_expandable = |it: &mut Start| {
             it.segments.iter_mut().for_each(|segment| segment.expandable = true);
         };

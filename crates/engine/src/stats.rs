@@ -2,8 +2,14 @@
 //!
 //! Fed by events and by nothing else, always on. *allocated ≤ active ≤ reserved; active − allocated is
 //! freed but pending; reserved − active is cached.*
+//!
+//! Figures are signed, as PyTorch's are. No more than [`MOST_RESERVED`] bytes are ever reserved, so those of a moment fit;
+//! sums over a long life stop at the largest number.
 
 use tonnage_events::{BlockEvent, Event, PoolKind, SplitChange};
+
+/// Most bytes that an allocator holds, whatever the device would give: figures of twice that still fit.
+pub(crate) const MOST_RESERVED: u64 = 1 << 62;
 
 /// A quantity over time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,13 +29,13 @@ impl Stat {
     fn increase(&mut self, by: i64) {
         self.current += by;
         self.peak = self.peak.max(self.current);
-        self.allocated += by;
+        self.allocated = self.allocated.saturating_add(by);
     }
 
     #[inline(always)]
     fn decrease(&mut self, by: i64) {
         self.current -= by;
-        self.freed += by;
+        self.freed = self.freed.saturating_add(by);
     }
 
     fn reset_peak(&mut self) {
@@ -323,7 +329,7 @@ impl Stats {
     }
 }
 
-/// Sizes stay below 2⁶⁰, far from the sign.
+/// Sizes stay below [`MOST_RESERVED`], far from the sign.
 fn signed(bytes: u64) -> i64 {
     bytes.cast_signed()
 }
@@ -343,6 +349,18 @@ mod tests {
         assert_eq!(figures.len(), 122);
         assert!(figures.windows(2).all(|pair| pair[0].0 < pair[1].0));
         assert!(figures.contains(&("max_split_size".to_owned(), -1)));
+    }
+
+    #[test]
+    fn sums_over_a_long_life_stop_at_the_largest_number() {
+        let mut stats = Stats::default();
+        let most = MOST_RESERVED.cast_signed();
+        for _ in 0..3 {
+            stats.allocated_bytes.increase(PoolKind::Large, most);
+            stats.allocated_bytes.decrease(PoolKind::Large, most);
+        }
+        let stat = Stat { current: 0, peak: most, allocated: i64::MAX, freed: i64::MAX };
+        assert_eq!(stats.allocated_bytes.all, stat);
     }
 
     #[test]

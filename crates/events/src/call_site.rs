@@ -3,6 +3,8 @@
 //! In:  a call stack, innermost call first.
 //! Out: the innermost frame outside installed packages, the standard library, compiled code under Python and this
 //!      library; none if there is no such frame.
+//!
+//! Whoever names a line for memory asks here, so that all name the same one.
 
 use crate::stacks::Frame;
 
@@ -19,6 +21,12 @@ pub fn call_site(frames: &[Frame]) -> Option<&Frame> {
     frames.iter().find(|frame| is_users(frame))
 }
 
+/// The frame to blame where one has to be: the call site or, if the whole stack is others', the innermost frame.
+#[must_use]
+pub fn blamed_frame(frames: &[Frame]) -> Option<&Frame> {
+    call_site(frames).or(frames.first())
+}
+
 fn is_users(frame: &Frame) -> bool {
     let filename = &*frame.filename;
     // Programs run from a shell or a notebook have names like `<stdin>`.
@@ -28,7 +36,7 @@ fn is_users(frame: &Frame) -> bool {
     if COMPILED.iter().any(|ending| filename.ends_with(ending)) || filename.contains(".so.") {
         return false;
     }
-    if is_own(frame) || filename.starts_with("/rustc/") {
+    if is_own(frame) || is_of_rust(frame) {
         return false;
     }
     let mut before = ["", ""];
@@ -50,6 +58,13 @@ fn is_users(frame: &Frame) -> bool {
         before = [before[1], part];
     }
     true
+}
+
+/// Whether a frame is of Rust's own library, by its file or, where sources lie elsewhere, by its function.
+fn is_of_rust(frame: &Frame) -> bool {
+    let function = frame.name.trim_start_matches(['<', '&']);
+    frame.filename.starts_with("/rustc/")
+        || ["core::", "alloc::", "std::"].iter().any(|library| function.starts_with(library))
 }
 
 /// Whether a frame is of [`OWN`], by its function or, since inlined functions lose their path, by where this library was
@@ -106,10 +121,16 @@ mod tests {
         let stack = [
             "<tonnage_tensor::tensor::Tensor>::add",
             "tonnage_memory::device::Device::allocate",
+            "core::ops::function::FnOnce::call_once",
+            "<alloc::boxed::Box<F> as core::ops::FnOnce<()>>::call_once",
             "train::step",
         ];
         let stack = stack.map(frame);
         assert_eq!(call_site(&stack).map(|it| &*it.name), Some("train::step"));
+        assert_eq!(blamed_frame(&stack), call_site(&stack));
+        assert_eq!(call_site(&stack[..2]), None);
+        assert_eq!(blamed_frame(&stack[..2]), stack.first(), "better than none");
+        assert_eq!(blamed_frame(&[]), None);
         let crates = env!("CARGO_MANIFEST_DIR").strip_suffix("events").unwrap();
         for (file, users) in [("engine/src/native_stacks.rs", false), ("engine/tests/oom.rs", true)]
         {

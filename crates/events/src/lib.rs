@@ -38,7 +38,7 @@ pub mod snapshot;
 pub mod text;
 
 pub use bytes::{Bytes, ParseBytesError};
-pub use call_site::call_site;
+pub use call_site::{blamed_frame, call_site};
 pub use event::{BlockEvent, Event, SegmentEvent, SplitChange};
 pub use ids::{Address, DeviceId, PoolId, PoolKind, StreamId};
 pub use snapshot::{BlockState, SnapshotBlock, SnapshotSegment};

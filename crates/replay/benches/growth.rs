@@ -4,7 +4,8 @@
 //!
 //! - `pending`: n blocks freed while two other streams use them, found unused by the next request: all of one stream, then
 //!   all of the other.
-//! - `pending at a failure`: the same, found unused while the cache is emptied.
+//! - `pending at a flush`: the same, found unused while the cache is emptied.
+//! - `failed requests`: n live blocks, and one request that fails for every fifty of them.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -23,18 +24,13 @@ fn main() {
     let test = std::env::args().any(|it| it == "--test");
     let n = if test { 500 } else { 25_000 };
     println!("{:<24}{:>10}{:>12}{:>12}{:>12}{:>8}", "case", "n", "n", "2n", "4n", "4n/2n");
-    for (name, empties_cache) in [("pending", false), ("pending at a failure", true)] {
-        grows(
-            name,
-            n,
-            test,
-            |n| pending(n, empties_cache),
-            |file| {
-                let outcome = replay_recording(file, &RecordingOptions::default());
-                assert!(outcome.is_ok_and(|outcome| outcome.exact()), "{name}");
-            },
-        );
-    }
+    let replays_exactly = |file: &SnapshotFile| {
+        let outcome = replay_recording(file, &RecordingOptions::default());
+        assert!(outcome.is_ok_and(|outcome| outcome.exact()));
+    };
+    grows("pending", n, test, |n| pending(n, false), replays_exactly);
+    grows("pending at a flush", n, test, |n| pending(n, true), replays_exactly);
+    grows("failed requests", n, test, failed_requests, replays_exactly);
 }
 
 /// Measures work on something of three sizes.
@@ -74,5 +70,21 @@ fn pending(n: usize, empties_cache: bool) -> SnapshotFile {
         engine.device_mut().complete_events();
     }
     engine.allocate(1_000, StreamId(0)).expect("the device is large enough");
+    snapshot_file(engine.snapshot(), DeviceId(0))
+}
+
+/// The recording of an allocator that holds so many blocks under a limit, and is asked in vain.
+fn failed_requests(n: usize) -> SnapshotFile {
+    let mut engine = Engine::new(Dry::new(64 << 30), Config::default());
+    engine.explain_failures(false);
+    engine.record_history(Some(RecordOptions::default()));
+    engine.set_limit(Some(n as u64 * 1024 + (64 << 20)));
+    for _ in 0..n {
+        engine.allocate(1_000, StreamId(0)).expect("the limit is high enough");
+    }
+    for _ in 0..n / 50 {
+        let failed = engine.allocate(1 << 30, StreamId(0));
+        assert!(failed.is_err(), "the limit is lower");
+    }
     snapshot_file(engine.snapshot(), DeviceId(0))
 }

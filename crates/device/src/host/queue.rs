@@ -72,8 +72,8 @@ pub(super) struct Worker {
     pub(super) thread: JoinHandle<()>,
     /// Rung for new work, and when the worker shall end. Also tells this worker from another that
     /// served a stream of the same name before.
-    pub(super) bell: Arc<Condvar>,
-    /// Whether the worker waits for the bell.
+    pub(super) wakeup: Arc<Condvar>,
+    /// Whether the worker waits to be woken.
     pub(super) asleep: bool,
 }
 
@@ -132,18 +132,20 @@ impl Board {
             && worker.asleep
         {
             worker.asleep = false;
-            worker.bell.notify_one();
+            worker.wakeup.notify_one();
         }
         self.last_number = number;
     }
 
-    /// The next step of the stream that the worker with this bell serves.
-    pub(super) fn next_step(&mut self, id: StreamId, bell: &Arc<Condvar>) -> Next {
+    /// The next step of the stream that the worker that this wakes serves.
+    pub(super) fn next_step(&mut self, id: StreamId, wakeup: &Arc<Condvar>) -> Next {
         let closing = self.closing;
         match self.streams.get_mut(&id) {
             // The last handle took the workers away: each still finishes its queue.
             Some(stream) if closing => stream.queue.pop_front().map_or(Next::End, Next::Step),
-            Some(Stream { queue, worker: Some(worker), .. }) if Arc::ptr_eq(&worker.bell, bell) => {
+            Some(Stream { queue, worker: Some(worker), .. })
+                if Arc::ptr_eq(&worker.wakeup, wakeup) =>
+            {
                 match queue.pop_front() {
                     Some(step) => Next::Step(step),
                     None => {

@@ -83,7 +83,7 @@ impl Streams {
         let worker = board.remove_stream(stream);
         drop(board);
         if let Some(worker) = worker {
-            worker.bell.notify_one();
+            worker.wakeup.notify_one();
             // It ends by returning: panics of work are caught.
             let _ = worker.thread.join();
         }
@@ -272,7 +272,7 @@ impl Drop for Handle {
             board.take_workers()
         };
         for worker in &workers {
-            worker.bell.notify_one();
+            worker.wakeup.notify_one();
         }
         // A worker cannot wait for its own end, nor for others that may wait for its stream.
         if !self.0.is_served_by_this_thread() {

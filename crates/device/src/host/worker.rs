@@ -75,26 +75,26 @@ impl Shared {
         if stream.worker.is_some() {
             return Ok(());
         }
-        let bell = Arc::new(Condvar::new());
-        let (shared, its_bell) = (Arc::clone(self), Arc::clone(&bell));
+        let wakeup = Arc::new(Condvar::new());
+        let (shared, its_wakeup) = (Arc::clone(self), Arc::clone(&wakeup));
         let thread = thread::Builder::new()
             .name(format!("stream {id}"))
-            .spawn(move || serve(&shared, id, &its_bell))?;
-        stream.worker = Some(Worker { thread, bell, asleep: false });
+            .spawn(move || serve(&shared, id, &its_wakeup))?;
+        stream.worker = Some(Worker { thread, wakeup, asleep: false });
         Ok(())
     }
 }
 
 /// The life of a worker.
-fn serve(shared: &Arc<Shared>, id: StreamId, bell: &Arc<Condvar>) {
+fn serve(shared: &Arc<Shared>, id: StreamId, wakeup: &Arc<Condvar>) {
     SERVES.set((Arc::as_ptr(shared).addr(), id));
     let mut board = shared.lock();
     loop {
-        let (number, step) = match board.next_step(id, bell) {
+        let (number, step) = match board.next_step(id, wakeup) {
             Next::Step(step) => step,
             Next::Sleep => {
                 // Woken for nothing, it finds an empty queue and sleeps again.
-                board = bell.wait(board).unwrap_or_else(PoisonError::into_inner);
+                board = wakeup.wait(board).unwrap_or_else(PoisonError::into_inner);
                 continue;
             }
             Next::End => return,

@@ -245,6 +245,7 @@ impl Run {
         self.check(&got == expected, || format!("the model has {expected:?},\nthe engine {got:?}"));
         let [allocated, active, reserved] =
             [stats.allocated_bytes, stats.active_bytes, stats.reserved_bytes];
+        self.engine.check_invariants().unwrap_or_else(|broken| self.fail(&broken));
         let ordered = allocated.all.current <= active.all.current
             && active.all.current <= reserved.all.current;
         self.check(ordered, || "not allocated ≤ active ≤ reserved".to_owned());

@@ -41,7 +41,7 @@ pub(super) fn find_limits(
         let middle = low + (high - low) / 2;
         match judge(middle)? {
             Verdict::Exact => break middle,
-            Verdict::TooLow => low = middle + 1,
+            Verdict::TooLow => low = middle.checked_add(1)?,
             Verdict::TooHigh => high = middle.checked_sub(1)?,
             Verdict::Other => return None,
         }

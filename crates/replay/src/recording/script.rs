@@ -27,8 +27,11 @@ use super::timeline::Timeline;
 /// near.
 const LARGEST_RECORDING: u64 = 1 << 56;
 
-/// Where a segment is put that the recording does not have.
+/// Where segments and ranges are put that the recording does not have, one behind the other.
 const NOWHERE: Address = Address(1 << 62);
+
+/// What a small pool maps at once. Large pools map more.
+const SMALL_PAGE: u64 = 2 << 20;
 
 /// How many entries that map pages are looked at for the address of a range whose first page the driver
 /// refused.
@@ -76,6 +79,8 @@ pub(crate) struct Script {
     pub(crate) refusals: Vec<Refusal>,
     /// Bytes of the request being served: refused as a whole, though asked for page by page.
     pub(crate) request_size: u64,
+    /// Its stream.
+    pub(crate) request_stream: StreamId,
     /// Segments and ranges: where each begins, its end, and when it was obtained.
     owners: BTreeMap<Address, (Address, Place)>,
     /// The segment that was given back last.
@@ -103,6 +108,7 @@ impl Script {
             believes_refusals: true,
             refusals: Vec::new(),
             request_size: 0,
+            request_stream: StreamId::DEFAULT,
             owners: BTreeMap::new(),
             released: None,
             restoring: None,
@@ -200,6 +206,11 @@ impl Script {
         Some(address)
     }
 
+    /// Behind all that the recording does not have.
+    fn nowhere(&self) -> Address {
+        self.owners.range(NOWHERE..).next_back().map_or(NOWHERE, |(_, &(end, _))| end)
+    }
+
     /// While a state is restored: its next segment or range.
     fn restore_place(&mut self, size: u64) -> Option<Address> {
         let address = self.restoring.as_mut()?.pop_front()?;
@@ -239,7 +250,7 @@ impl Device for Script {
         }
         let address = match self.next() {
             Some(entry) if entry.action == Action::SegmentAlloc => entry.address,
-            _ => NOWHERE,
+            _ => self.nowhere(),
         };
         let place = Place::Entry(self.cursor);
         self.place(address, size, place).ok_or(no_memory)
@@ -259,12 +270,23 @@ impl Device for Script {
         if self.restoring.is_some() {
             return self.restore_place(size).ok_or(no_memory);
         }
-        // If the driver refuses the first page, the range's address shows only later.
+        // If the driver refuses the first page, the range's address shows only later; and if the request is larger
+        // than the range, perhaps never, since only large requests of the same stream use what is left behind.
+        let left_behind = self.request_size > size;
         let ahead = self.maps.partition_point(|&index| index < self.cursor);
-        let maps = self.maps[ahead..].iter().take(MOST_MAPS_AHEAD);
-        let mut maps = maps.map(|&index| (index, self.entries[index].address));
-        let new = maps.find(|&(index, at)| index == self.cursor || self.owner(at).is_none());
-        let (index, address) = new.unwrap_or((self.cursor, NOWHERE));
+        let mut maps = self.maps[ahead..].iter().copied().take(MOST_MAPS_AHEAD);
+        let new = maps.find(|&index| {
+            let TraceEntry { address, size, stream, .. } = self.entries[index];
+            let is_new = self.owner(address).is_none();
+            match left_behind {
+                true => is_new && stream == self.request_stream && size > SMALL_PAGE,
+                false => is_new || index == self.cursor,
+            }
+        });
+        let (index, address) = match new {
+            Some(index) => (index, self.entries[index].address),
+            None => (self.cursor, self.nowhere()),
+        };
         self.place(address, size, Place::Entry(index)).ok_or(no_memory)
     }
 

@@ -16,15 +16,13 @@ mod history;
 
 mod report;
 
-mod waste;
-
 use tonnage_device::{Arenas, Dry, Placement};
 use tonnage_engine::config::Backend;
 use tonnage_engine::{Config, Engine, Policy, Stats};
 use tonnage_events::{SnapshotSegment, StreamId};
 
 pub use report::{AtPeak, Report};
-pub use waste::{Waste, WasteKind, WastePart, waste_parts};
+pub use tonnage_engine::{Waste, WasteKind, WastePart, waste_parts};
 
 use crate::job::Job;
 use clock::Clock;

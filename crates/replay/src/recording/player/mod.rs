@@ -241,6 +241,7 @@ impl Player {
         let device = self.engine.device_mut();
         device.believes_refusals = believes_refusals;
         device.request_size = request.size;
+        device.request_stream = request.stream;
         if !run.pool.is_default() {
             self.reading.pools.push((run.from, run.pool));
         }

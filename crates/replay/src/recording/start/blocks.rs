@@ -183,7 +183,8 @@ pub(in crate::recording) fn lengthened(
     let segment = &mut start.segments[below.checked_sub(1)?];
     let index = segment.blocks.partition_point(|block| block.address < end).checked_sub(1)?;
     let [block, free] = segment.blocks.get_mut(index..index + 2)? else { return None };
-    let unsplit = (block.size + more).checked_sub(config.rounded_size(block.requested_size)?)?;
+    let unsplit =
+        block.size.checked_add(more)?.checked_sub(config.rounded_size(block.requested_size)?)?;
     let may_be = !segment.expandable
         && segment.kind == PoolKind::Large
         && block.state != BlockState::Inactive

@@ -36,6 +36,25 @@ fn fail<D: Device>(engine: &mut Engine<D>, bytes: u64, stream: StreamId) -> OutO
     }
 }
 
+#[test]
+fn more_than_the_figures_can_count_is_more_than_there_is() {
+    for conf in ["", "expandable_segments:True"] {
+        let config = Config::parse(conf, Release::default()).unwrap();
+        let total = if conf.is_empty() { u64::MAX } else { 1 << 40 };
+        let mut engine = Engine::new(Dry::new(total), config);
+        let bytes = (1 << 60) - 1;
+        let served = (0..20).take_while(|_| engine.allocate(bytes, S0).is_ok()).count();
+        assert_eq!(served, if conf.is_empty() { 4 } else { 0 }, "{conf}");
+        let reserved = engine.stats().reserved_bytes.all;
+        assert_eq!(
+            (reserved.current, reserved.peak),
+            (served as i64 * (1 << 60), reserved.current)
+        );
+        fail(&mut engine, bytes, S0);
+        assert_eq!(engine.stats().num_ooms, 2);
+    }
+}
+
 #[track_caller]
 fn assert_says(report: &OutOfMemory, words: &str) {
     let text = report.to_string();

@@ -1,8 +1,6 @@
 //! The `cuda` device on the fake driver: what it promises, and what only it can do.
 
-mod cuda_support;
-
-use cuda_support::*;
+use crate::support::*;
 use tonnage_device::{Device, DeviceError, EventId, MemoryInfo, PageId};
 use tonnage_events::{Address, StreamId};
 use tonnage_fake_cuda::control;

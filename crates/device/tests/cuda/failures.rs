@@ -1,9 +1,7 @@
 //! Every driver call fails once, and twice in a row: nothing panics, the books name what the driver
 //! has given, and everything can be given back.
 
-mod cuda_support;
-
-use cuda_support::*;
+use crate::support::*;
 use tonnage_device::cuda::Cuda;
 use tonnage_device::{Device, DeviceError};
 use tonnage_events::StreamId;

@@ -1,8 +1,6 @@
 //! Finding the driver and its devices, or saying why not.
 
-mod cuda_support;
-
-use cuda_support::*;
+use crate::support::*;
 use tonnage_device::DeviceError;
 use tonnage_device::cuda::{Cuda, Driver, devices};
 use tonnage_fake_cuda::control;

@@ -246,15 +246,8 @@ fn work_may_launch_and_record_but_not_wait() {
 fn dropping_the_last_handle_finishes_what_is_queued() {
     let done = Arc::new(AtomicUsize::new(0));
     let streams = streams();
-    let event = {
-        let go = block(&streams, StreamId(0));
-        let event = streams.record(StreamId(0)).unwrap();
-        thread::spawn(move || {
-            thread::sleep(MOMENT);
-            drop(go);
-        });
-        event
-    };
+    let go = block(&streams, StreamId(0));
+    let event = streams.record(StreamId(0)).unwrap();
     for stream in (0..4).map(StreamId) {
         streams.wait_on(stream, event).unwrap();
         for _ in 0..100 {
@@ -266,8 +259,14 @@ fn dropping_the_last_handle_finishes_what_is_queued() {
         }
     }
     assert_eq!(done.load(Ordering::Relaxed), 0);
+    // While the handle is being dropped, or before; both must do.
+    let later = thread::spawn(move || {
+        thread::sleep(MOMENT);
+        drop(go);
+    });
     drop(streams);
     assert_eq!(done.load(Ordering::Relaxed), 400);
+    later.join().unwrap();
 }
 
 #[test]

@@ -1,6 +1,5 @@
-//! No recording takes longer than its length warrants, whatever is in it.
-
-use std::time::Instant;
+//! No recording is searched longer than its length warrants, whatever is in it. What that takes in time, the benchmark
+//! `growth` shows.
 
 use tonnage_device::Dry;
 use tonnage_engine::{Config, Engine, RecordOptions, Release, StreamId};
@@ -30,20 +29,16 @@ fn failed_requests(live: u64, failures: u64, conf: &str) -> SnapshotFile {
 }
 
 #[test]
-fn many_failed_requests_with_many_live_blocks_take_a_moment() {
-    // Every block is walked after every step of a debug build.
-    let (live, failures) = if cfg!(debug_assertions) { (2_000, 50) } else { (100_000, 2_000) };
+fn many_failed_requests_with_many_live_blocks_are_read_within_the_budget() {
+    let (live, failures) = (20_000, 400);
     for conf in ["", "expandable_segments:True"] {
         let file = failed_requests(live, failures, conf);
         for head in [0, live as usize / 2] {
             let mut file = file.clone();
             file.traces[0].drain(..head);
-            let began = Instant::now();
             let outcome = replay_recording(&file, &RecordingOptions::default()).unwrap();
-            let took = began.elapsed();
             assert_eq!(outcome.difference, None, "{conf:?} from {head} on");
             assert_eq!(outcome.stats.num_ooms, failures as i64, "{conf:?} from {head} on");
-            assert!(cfg!(debug_assertions) || took.as_secs() < 10, "{conf:?}: {took:?}");
         }
     }
 }

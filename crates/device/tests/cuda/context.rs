@@ -1,8 +1,6 @@
 //! The primary context is shared with whatever else lives in the process.
 
-mod cuda_support;
-
-use cuda_support::*;
+use crate::support::*;
 use tonnage_device::{Device, DeviceError};
 use tonnage_events::StreamId;
 

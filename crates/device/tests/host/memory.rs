@@ -195,7 +195,7 @@ fn touch(pointer: *mut u8) {
 
 #[test]
 fn touching_an_unmapped_page_faults() {
-    const NAME: &str = "touching_an_unmapped_page_faults";
+    const NAME: &str = "memory::touching_an_unmapped_page_faults";
     if std::env::var("TONNAGE_TOUCH").as_deref() != Ok(NAME) {
         return faults_in_another_process(NAME);
     }
@@ -211,7 +211,7 @@ fn touching_an_unmapped_page_faults() {
 
 #[test]
 fn touching_a_released_segment_faults() {
-    const NAME: &str = "touching_a_released_segment_faults";
+    const NAME: &str = "memory::touching_a_released_segment_faults";
     if std::env::var("TONNAGE_TOUCH").as_deref() != Ok(NAME) {
         return faults_in_another_process(NAME);
     }
@@ -225,7 +225,7 @@ fn touching_a_released_segment_faults() {
 
 #[test]
 fn touching_memory_of_a_dropped_device_faults() {
-    const NAME: &str = "touching_memory_of_a_dropped_device_faults";
+    const NAME: &str = "memory::touching_memory_of_a_dropped_device_faults";
     if std::env::var("TONNAGE_TOUCH").as_deref() != Ok(NAME) {
         return faults_in_another_process(NAME);
     }

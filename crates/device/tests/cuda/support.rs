@@ -1,7 +1,5 @@
 //! The `cuda` device on a fake driver of the test's own.
 
-#![allow(dead_code, reason = "each test file uses some of it")]
-
 use tonnage_device::DeviceError;
 use tonnage_device::cuda::{Cuda, Driver};
 use tonnage_fake_cuda::{Fake, Live};

@@ -238,7 +238,7 @@ fn recording_again_goes_on_with_the_new_options_unless_told_to_clear() {
 fn line_of(engine: &Engine<Dry>, stack: Option<StackId>) -> Option<u32> {
     let frames = engine.history()?.stacks().frames(stack?);
     assert_eq!(frames.len(), 1, "a call site is one frame");
-    assert!(frames[0].filename.ends_with("tests/history.rs"), "{}", frames[0].filename);
+    assert!(frames[0].filename.ends_with("tests/engine/history.rs"), "{}", frames[0].filename);
     Some(frames[0].line)
 }
 
@@ -359,7 +359,10 @@ fn a_backtrace_reaches_up_to_the_caller() {
     let history = engine.history().unwrap();
     let stack = history.entries().next().unwrap().stack.unwrap();
     let frames = history.stacks().frames(stack);
-    assert!(frames.iter().any(|frame| frame.filename.ends_with("tests/history.rs")), "{frames:?}");
+    assert!(
+        frames.iter().any(|frame| frame.filename.ends_with("tests/engine/history.rs")),
+        "{frames:?}"
+    );
 }
 
 #[test]

@@ -1,8 +1,6 @@
 //! Pools that a history does not name, and that are gone by its end.
 
-mod synthetic;
-
-use synthetic::Program;
+use crate::synthetic::Program;
 use tonnage_replay::recording::{RecordingOptions, replay_recording};
 
 /// Programs, and how many of them are read wrongly at most: all with expandable segments, where a range

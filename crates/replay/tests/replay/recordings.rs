@@ -3,8 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use tonnage_replay::Outcome;
+use tonnage_device::Dry;
+use tonnage_engine::{Config, Engine, RecordOptions, Release};
+use tonnage_events::{DeviceId, StreamId};
 use tonnage_replay::recording::{RecordingOptions, replay_recording};
+use tonnage_replay::{Outcome, snapshot_file};
 
 fn traces() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/traces")
@@ -140,4 +143,76 @@ fn a_file_without_history_or_without_the_device_is_refused_with_what_to_do() {
     file.traces.clear();
     let error = replay_recording(&file, &RecordingOptions::default()).unwrap_err().to_string();
     assert!(error.contains("_record_memory_history"), "{error}");
+}
+
+#[test]
+fn ranges_that_a_failed_request_leaves_behind_are_found_again() {
+    let config = Config::parse("expandable_segments:True", Release::default()).unwrap();
+    let total = 8 << 30;
+    let mut engine = Engine::new(Dry::new(total), config);
+    engine.record_history(Some(RecordOptions::default()));
+    let [one, two] = [0, 64].map(StreamId);
+    let kept = engine.allocate(30 << 20, one).unwrap();
+    for stream in [two, one, two] {
+        engine.allocate(1 << 48, stream).unwrap_err();
+    }
+    // In new ranges, in those left behind, and in one that has room; of small pools too.
+    for stream in [one, two] {
+        engine.allocate(1_000, stream).unwrap();
+        let block = engine.allocate(50 << 20, stream).unwrap();
+        engine.allocate(70 << 20, stream).unwrap();
+        engine.free(&block).unwrap();
+    }
+    engine.free(&kept).unwrap();
+    engine.empty_cache().unwrap();
+    engine.allocate(1 << 48, two).unwrap_err();
+    engine.allocate(90 << 20, two).unwrap();
+    let file = snapshot_file(engine.snapshot(), DeviceId(0));
+    let options = RecordingOptions { total: Some(total), ..Default::default() };
+    let outcome = replay_recording(&file, &options).unwrap();
+    assert_eq!(outcome.difference, None);
+    assert_eq!(outcome.stats.num_ooms, 4);
+}
+
+#[test]
+fn blocks_that_wait_for_several_streams_are_found_unused_in_the_recorded_order() {
+    for conf in ["", "expandable_segments:True"] {
+        let config = Config::parse(conf, Release::default()).unwrap();
+        let mut engine = Engine::new(Dry::new(8 << 30), config);
+        engine.record_history(Some(RecordOptions::default()));
+        let allocate = |engine: &mut Engine<Dry>, size| engine.allocate(size, StreamId(0)).unwrap();
+        for round in 0..6 {
+            let sizes = (0..300).map(|number| 500 + number % 7 * 700_000);
+            let blocks: Vec<_> = sizes.map(|size| allocate(&mut engine, size)).collect();
+            engine.device_mut().hold_events();
+            for (number, block) in blocks.iter().enumerate() {
+                let stream = StreamId(1 + number as u64 % 3);
+                engine.record_stream_of(block, stream).unwrap();
+                engine.free(block).unwrap();
+            }
+            match round % 3 {
+                0 => engine.empty_cache().unwrap(),
+                1 => engine.device_mut().complete_events_of(StreamId(2)),
+                _ => engine.device_mut().complete_events(),
+            }
+            allocate(&mut engine, 1_000);
+        }
+        let file = snapshot_file(engine.snapshot(), DeviceId(0));
+        let outcome = replay_recording(&file, &RecordingOptions::default()).unwrap();
+        assert_eq!(outcome.difference, None, "{conf}");
+    }
+}
+
+#[test]
+fn requested_sizes_beyond_all_numbers_do_no_harm() {
+    let path = traces().join("mlp_seed.default.pickle.zst");
+    let mut file = tonnage_snapshot::open(&path).unwrap();
+    // The state before the first entry is rebuilt from what the end says of blocks.
+    let half = file.traces[0].len() / 2;
+    file.traces[0].drain(..half);
+    for block in file.segments.iter_mut().flat_map(|segment| &mut segment.blocks) {
+        block.requested_size = u64::MAX / 2;
+    }
+    let outcome = replay_recording(&file, &RecordingOptions::default()).unwrap();
+    assert!(!outcome.exact());
 }

@@ -4,8 +4,12 @@
 //! no use, each with its block and the reason.
 //! *Requested bytes of live blocks + all parts = reserved.* Of several reasons the first counts.
 
-use tonnage_engine::Config;
 use tonnage_events::{BlockState, SnapshotBlock, SnapshotSegment, StreamId};
+
+use crate::config::Config;
+
+/// From this share of reserved memory on, waste of one kind is a verdict, and below it need is.
+pub const WASTE_SHARE: f64 = 0.15;
 
 /// Why a reserved byte is of no use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -139,7 +143,7 @@ impl Waste {
     /// Bytes of every kind.
     #[must_use]
     pub fn total(&self) -> u64 {
-        self.0.iter().copied().fold(0, u64::saturating_add)
+        self.0.iter().fold(0, |sum, &bytes| sum.saturating_add(bytes))
     }
 
     /// Every kind with its bytes.
@@ -190,6 +194,15 @@ mod tests {
             stack: None,
             blocks,
         }
+    }
+
+    #[test]
+    fn sums_beyond_all_numbers_are_the_largest_number() {
+        let half = segment(0, PoolId::DEFAULT, &[(u64::MAX / 2 + 1, 0, BlockState::Inactive)]);
+        let segments = [half.clone(), half];
+        let waste: Waste = waste_parts(&segments, StreamId(0), &Config::default()).collect();
+        assert_eq!(waste.of(WasteKind::Fragmentation), u64::MAX);
+        assert_eq!(waste.total(), u64::MAX);
     }
 
     #[test]

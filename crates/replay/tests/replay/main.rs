@@ -1,0 +1,13 @@
+//! Recordings and command streams through the engine, and what is concluded from them.
+
+// Recordings of programs that never ran.
+mod synthetic;
+
+mod bounded;
+mod changed;
+mod partial;
+mod pools;
+mod recordings;
+mod streams;
+mod tune;
+mod what_if;
