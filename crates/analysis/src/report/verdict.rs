@@ -22,8 +22,8 @@
 //! 4. else `need`.
 
 use serde::Serialize;
+use tonnage_engine::{WASTE_SHARE, WasteKind};
 use tonnage_events::Bytes;
-use tonnage_replay::what_if::WasteKind;
 
 use super::growth::{Growth, GrowthKind};
 use super::oom::OomReport;
@@ -33,7 +33,6 @@ use super::waste::WasteReport;
 /// Shares of reserved memory from which on a cause is the verdict. Chosen: below, allocators that work
 /// well waste as much.
 const LEAK_SHARE: f64 = 0.03;
-const WASTE_SHARE: f64 = 0.15;
 const LEFT_SHARE: f64 = 0.25;
 /// The same for fragmentation that iterations do not add to, and from which share on they do.
 const SETTLED_SHARE: f64 = 0.5;

@@ -614,7 +614,7 @@ impl RebuiltState {
                 assert_eq!(self.reserved.remove(&address), Some(size), "{entry}");
             }
             Action::SegmentUnmap => self.unmap(address, size),
-            Action::Snapshot | Action::Oom => {}
+            Action::Snapshot | Action::Oom | Action::Annotate => {}
         }
     }
 
