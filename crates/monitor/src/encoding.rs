@@ -108,6 +108,12 @@ impl FigureSheet {
     }
 }
 
+/// Whether a file that begins with these bytes was made to be a sheet, of any version, whole or not.
+pub(crate) fn begins_as_sheet(bytes: &[u8]) -> bool {
+    let compared = bytes.len().min(MAGIC.len());
+    bytes[..compared] == MAGIC[..compared]
+}
+
 /// FNV-1a, with 64 bits: a sheet is short, and no one is to be kept from forging one.
 fn checksum(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum, &byte| {

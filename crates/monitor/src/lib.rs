@@ -44,8 +44,13 @@
 //! # Why a reader knows who is alive
 //!
 //! A publisher holds a lock on its file for as long as it lives. The system gives the lock back when the
-//! process ends, however it ends: a file whose lock can be had belongs to no one, and is removed. Process
+//! process ends, however it ends: a sheet whose lock can be had belongs to no one, and is removed. Process
 //! numbers would not do. They are taken again, and mean something else in another container.
+//!
+//! # Why no one else's file is removed
+//!
+//! The folder may be anyone's choice (`TONNAGE_MONITOR_DIR`). A file goes only if it has a name that publishers
+//! give, is a regular file of this user, is locked by no one, and begins as sheets do.
 
 #![forbid(unsafe_code)]
 
@@ -55,8 +60,10 @@ mod figures;
 // As bytes, and back.
 mod encoding;
 
-// Where files lie.
+// Where files lie, and what they are called.
 mod places;
+
+mod names;
 
 // The two ends.
 mod publisher;

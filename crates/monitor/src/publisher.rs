@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 use crate::figures::FigureSheet;
+use crate::names::Named;
 use crate::places::{PlaceError, Places};
-use crate::reader::{SHEET, UNFINISHED, sweep};
+use crate::reader::sweep;
 
 /// Figures that cannot be published.
 #[derive(Debug, Error)]
@@ -56,9 +57,10 @@ impl Publisher {
         let process = std::process::id();
         // No other publisher ever had the name: a reader that removes a dead one's file removes no
         // live one's.
-        let name = format!("{process}-{}", crate::now_us());
-        let path = folder.join(format!("{name}.{SHEET}"));
-        let made = make(&folder.join(format!("{name}.{UNFINISHED}")), &path, |file| {
+        let moment = crate::now_us();
+        let path = folder.join(Named::Sheet.of(process, moment));
+        let unfinished = folder.join(Named::Unfinished.of(process, moment));
+        let made = make(&unfinished, &path, |file| {
             file.write_all_at(&FigureSheet::of_this_process().encode(1), 0)
         });
         match made {

@@ -4,24 +4,18 @@
 //! Out: sheets, and what was passed over and why. Bounded in files, bytes and tries; opens no link, waits
 //!      for no pipe, and believes no file that belongs to someone else.
 
-use std::ffi::OsStr;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::OFlags;
 
-use crate::encoding::{LONGEST_SHEET, SheetError};
+use crate::encoding::{LONGEST_SHEET, SheetError, begins_as_sheet};
 use crate::figures::FigureSheet;
+use crate::names::Named;
 use crate::places::{Places, is_ours};
-
-/// How names of sheets end.
-pub(crate) const SHEET: &str = "sheet";
-
-/// How names of sheets end that are being made.
-pub(crate) const UNFINISHED: &str = "new";
 
 /// Making a sheet takes microseconds; one that is unfinished for so long has no one to finish it.
 const UNFINISHED_FOR: Duration = Duration::from_secs(60);
@@ -83,14 +77,15 @@ fn read_folder(folder: &Path, found: &mut Processes) {
         }
         // A file that goes while it is looked at is no concern of anyone's.
         let Ok(path) = entry.map(|entry| entry.path()) else { continue };
-        match path.extension().and_then(OsStr::to_str) {
-            Some(SHEET) => match read(&path) {
+        match path.file_name().and_then(Named::read) {
+            Some(Named::Sheet) => match read(&path) {
                 Ok(Some(sheet)) => found.sheets.push(sheet),
                 Ok(None) => remove(&path),
                 Err(Refused::Gone) => {}
                 Err(Refused::Because(reason)) => found.skip(&path, reason),
             },
-            Some(UNFINISHED) if is_old(&path) => remove(&path),
+            // Whoever is asked for what is being made need not hear of what it is not.
+            Some(Named::Unfinished) if is_abandoned(&path).unwrap_or(false) => remove(&path),
             _ => {}
         }
     }
@@ -106,9 +101,19 @@ fn remove(path: &Path) {
     let _ = std::fs::remove_file(path);
 }
 
-fn is_old(path: &Path) -> bool {
-    let changed = path.symlink_metadata().and_then(|it| it.modified());
-    changed.is_ok_and(|it| it.elapsed().is_ok_and(|age| age > UNFINISHED_FOR))
+/// Whether a sheet that was being made has no one to finish it any more.
+fn is_abandoned(path: &Path) -> Result<bool, Refused> {
+    let file = open(path)?;
+    let changed = file.metadata()?.modified()?;
+    let is_old = changed.elapsed().is_ok_and(|age| age > UNFINISHED_FOR);
+    Ok(is_old && !is_held(&file)? && was_made_as_sheet(&file)?)
+}
+
+/// Whether a file began as sheets do, or was not begun.
+fn was_made_as_sheet(file: &File) -> io::Result<bool> {
+    let mut beginning = [0; 8];
+    let read = file.read_at(&mut beginning, 0)?;
+    Ok(begins_as_sheet(&beginning[..read]))
 }
 
 /// Why there is no sheet.
@@ -127,12 +132,12 @@ impl From<io::Error> for Refused {
     }
 }
 
-/// The sheet in a file; none if the process is gone.
-fn read(path: &Path) -> Result<Option<FigureSheet>, Refused> {
+/// Opens a file of this user.
+fn open(path: &Path) -> Result<File, Refused> {
     // A pipe opens at once, and is no file then.
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let flags = flags.bits().cast_signed();
-    let mut file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     let about = file.metadata()?;
     if !about.is_file() {
         return Err(Refused::Because("it is no file".to_owned()));
@@ -140,8 +145,17 @@ fn read(path: &Path) -> Result<Option<FigureSheet>, Refused> {
     if !is_ours(&about) {
         return Err(Refused::Because("it belongs to someone else".to_owned()));
     }
+    Ok(file)
+}
+
+/// The sheet in a file; none if the process is gone.
+fn read(path: &Path) -> Result<Option<FigureSheet>, Refused> {
+    let mut file = open(path)?;
     if !is_held(&file)? {
-        return Ok(None);
+        if was_made_as_sheet(&file)? {
+            return Ok(None);
+        }
+        return Err(Refused::Because(SheetError::NotASheet.to_string()));
     }
     let mut bytes = Vec::with_capacity(4096);
     for _ in 0..TRIES {
@@ -169,7 +183,7 @@ fn is_held(file: &File) -> io::Result<bool> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::{FileExt, symlink};
+    use std::os::unix::fs::symlink;
 
     use super::*;
     use crate::Publisher;
@@ -218,15 +232,15 @@ mod tests {
         let mut torn = FigureSheet::of_this_process().encode(1);
         torn[40] ^= 1;
         let files = [
-            held("1.sheet", b"hello"),
-            held("2.sheet", &torn),
-            held("3.sheet", b"TONNAGE\x09 and twenty more bytes"),
-            held("4.sheet", b""),
+            held("1-1.sheet", b"hello"),
+            held("2-1.sheet", &torn),
+            held("3-1.sheet", b"TONNAGE\x09 and twenty more bytes"),
+            held("4-1.sheet", b""),
             held("5.other", b"not looked at"),
         ];
-        symlink("/etc/passwd", home.path().join("6.sheet")).unwrap();
-        std::fs::create_dir(home.path().join("7.sheet")).unwrap();
-        let pipe = home.path().join("8.sheet");
+        symlink("/etc/passwd", home.path().join("6-1.sheet")).unwrap();
+        std::fs::create_dir(home.path().join("7-1.sheet")).unwrap();
+        let pipe = home.path().join("8-1.sheet");
         let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
         assert!(made.success());
         let found = processes(&places);
@@ -252,7 +266,7 @@ mod tests {
     #[test]
     fn an_endless_file_is_read_to_the_bound() {
         let (home, places) = here();
-        let path = home.path().join("1.sheet");
+        let path = home.path().join("1-1.sheet");
         let file = File::create(&path).unwrap();
         file.try_lock().unwrap();
         file.set_len(1 << 40).unwrap();
@@ -263,12 +277,68 @@ mod tests {
     #[test]
     fn an_unfinished_sheet_is_left_alone_until_it_is_old() {
         let (home, places) = here();
-        let path = home.path().join("1.new");
+        let path = home.path().join("1-1.new");
         let file = File::create(&path).unwrap();
         assert!(processes(&places).sheets.is_empty() && path.exists());
         let long_ago = std::time::SystemTime::now() - 2 * UNFINISHED_FOR;
         file.set_modified(long_ago).unwrap();
         assert!(processes(&places).sheets.is_empty() && !path.exists());
+    }
+
+    #[test]
+    fn files_of_others_stay_however_old_and_whoever_looks() {
+        let (home, places) = here();
+        let long_ago = std::time::SystemTime::now() - 2 * UNFINISHED_FOR;
+        let put = |name: &str, bytes: &[u8]| {
+            let path = home.path().join(name);
+            std::fs::write(&path, bytes).unwrap();
+            File::options().write(true).open(&path).unwrap().set_modified(long_ago).unwrap();
+            path
+        };
+        let sheet = FigureSheet::of_this_process().encode(1);
+        let kept = [
+            // Another's name, whatever is inside.
+            put("thesis.sheet", b"my thesis"),
+            put("thesis.page", b"my thesis"),
+            put("nginx.conf.new", b"conf"),
+            put("1-1.sheet.new", &sheet),
+            put("copy.sheet", &sheet),
+            // A name as ours, and something else inside.
+            put("1-1.sheet", b"hello"),
+            put("1-1.new", b"hello"),
+        ];
+        let link = home.path().join("2-2.new");
+        symlink(&kept[0], &link).unwrap();
+        // Of someone who is slow.
+        let slow = put("3-3.new", b"");
+        let lock = File::options().write(true).open(&slow).unwrap();
+        lock.try_lock().unwrap();
+        let _publisher = Publisher::create(&places).unwrap();
+        let found = processes(&places);
+        assert_eq!(found.sheets.len(), 1);
+        for path in kept.iter().chain([&link, &slow]) {
+            assert!(path.symlink_metadata().is_ok(), "{} was removed", path.display());
+        }
+        drop(lock);
+        let ours = [put("4-4.new", b""), put("5-5.new", &sheet[..5]), put("6-6.sheet", &sheet)];
+        let _ = processes(&places);
+        for path in ours.iter().chain([&slow]) {
+            assert!(!path.exists(), "{} was left", path.display());
+        }
+    }
+
+    #[test]
+    fn files_of_another_user_stay() {
+        let (home, places) = here();
+        let path = home.path().join("1-1.sheet");
+        std::fs::write(&path, FigureSheet::of_this_process().encode(1)).unwrap();
+        // Only root gives files away.
+        if std::os::unix::fs::chown(&path, Some(12_345), None).is_err() {
+            return;
+        }
+        let found = processes(&places);
+        assert!(found.skipped[0].reason.contains("someone else"), "{:?}", found.skipped);
+        assert!(path.exists());
     }
 
     #[test]
