@@ -1,9 +1,9 @@
 //! The page in a real Chromium, on the real server.
 
-#[path = "../../../html/tests/support/chromium.rs"]
+#[path = "../../../html/tests/suite/support/chromium.rs"]
 mod chromium;
 
-#[path = "../../../html/tests/support/hostile.rs"]
+#[path = "../../../html/tests/suite/support/hostile.rs"]
 mod hostile;
 
 mod large;

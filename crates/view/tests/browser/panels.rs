@@ -9,7 +9,7 @@ use tonnage_snapshot::SnapshotFile;
 use crate::hostile;
 use crate::page::{Page, testdata, trace, visit};
 
-const CONTRAST: &str = include_str!("../../../html/tests/support/contrast.js");
+const CONTRAST: &str = include_str!("../../../html/tests/suite/support/contrast.js");
 
 /// What makes the page wider than the window; nothing if it is not.
 const WIDER: &str = "(() => { const root = document.documentElement; \

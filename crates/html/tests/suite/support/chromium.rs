@@ -5,6 +5,7 @@
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -13,6 +14,9 @@ use thirtyfour::{ChromiumLikeCapabilities, LoggingPrefsLogLevel};
 
 const MISSING: &str = "the page is tested in a real browser: `cargo xtask test` installs it, or install \
                        chromium and chromium-driver (Debian), so that `chromium` and `chromedriver` are on the path";
+
+/// The longest wait for anything: how busy the machine is decides no test.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(600);
 
 /// The driver's process; ends with the test.
 struct Driver {
@@ -100,13 +104,37 @@ async fn connect(port: u16, folder: &Path) -> WebDriver {
     wanted.set_logging_prefs("browser", LoggingPrefsLogLevel::All).unwrap();
     wanted.set_logging_prefs("performance", LoggingPrefsLogLevel::All).unwrap();
     let address = format!("http://127.0.0.1:{port}");
-    WebDriver::new(address, wanted).await.unwrap_or_else(|error| panic!("{error}: {MISSING}"))
+    let begun = Instant::now();
+    let driver = loop {
+        // The driver gives a browser a minute to start, which a busy machine may need.
+        let builder = WebDriver::builder(&address, wanted.clone()).request_timeout(PATIENCE);
+        match builder.connect().await {
+            Ok(driver) => break driver,
+            Err(error) => assert!(begun.elapsed() < PATIENCE, "{error}: {MISSING}"),
+        }
+    };
+    driver.set_script_timeout(PATIENCE).await.unwrap();
+    driver.set_page_load_timeout(PATIENCE).await.unwrap();
+    driver
 }
 
 impl Browser {
     /// The value of a script that returns one.
     pub(crate) async fn value(&self, script: &str) -> Value {
         self.driver.execute(script, []).await.unwrap().json().clone()
+    }
+
+    /// Waits until an expression is true.
+    pub(crate) async fn wait(&self, expression: &str) {
+        let begun = Instant::now();
+        while self.value(&format!("return Boolean({expression})")).await != json!(true) {
+            if begun.elapsed() > PATIENCE {
+                let said = self.value("return document.body.innerText").await;
+                let console = self.console().await;
+                panic!("not within {PATIENCE:?}: {expression}\n{console:?}\n{said}");
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
     }
 
     async fn command(&self, name: &str, parameters: Value) -> Value {

@@ -1,12 +1,10 @@
 //! The page in a real Chromium: nothing from the file runs, nothing is loaded, everyone can read it.
 
-mod support;
-
 use std::path::Path;
 
+use crate::support::chromium::{Browser, browse};
+use crate::support::{hostile, page, recording, row};
 use serde_json::{Value, json};
-use support::chromium::{Browser, browse};
-use support::{hostile, page, recording, row};
 use thirtyfour::prelude::*;
 use tonnage_analysis::report::Ranks;
 
@@ -47,8 +45,8 @@ fn names_that_are_markup_or_script_stay_text() {
         let frames = browser.driver.find_all(By::Css("#flame .frame")).await.unwrap();
         assert!(frames.len() > 50, "{}", frames.len());
         frames[2].click().await.unwrap();
-        let said = browser.value("return document.getElementById('flame-said').textContent").await;
-        assert!(said.as_str().unwrap().contains("document.title"), "{said}");
+        let said = "document.getElementById('flame-said').textContent";
+        browser.wait(&format!("{said}.includes('document.title')")).await;
         assert_eq!(browser.value("return document.title").await, title);
         browser.set_width(390).await;
         let wide = browser.value(WIDER).await;
@@ -135,10 +133,11 @@ fn a_click_makes_a_box_of_the_flame_graph_as_wide_as_the_page_and_escape_goes_ba
 
         let find = browser.driver.find(By::Id("flame-find")).await.unwrap();
         find.send_keys("workloads.py").await.unwrap();
-        let hits = browser.driver.find_all(By::Css(".frame.hit")).await.unwrap();
-        assert!(!hits.is_empty());
-        let said = browser.driver.find(By::Id("flame-said")).await.unwrap().text().await.unwrap();
-        assert!(said.starts_with(&format!("{} boxes, ", hits.len())), "{said}");
+        let (hits, said) = (
+            "document.querySelectorAll('.frame.hit').length",
+            "document.getElementById('flame-said').textContent",
+        );
+        browser.wait(&format!("{hits} > 0 && {said}.startsWith({hits} + ' boxes, ')")).await;
         is_quiet(browser).await;
     });
 }
@@ -170,8 +169,8 @@ fn pointing_at_a_moment_says_how_much_there_was() {
     browse(&page(&recording("resnet50.tight")), async |browser| {
         let plot = browser.driver.find(By::Id("time")).await.unwrap();
         browser.driver.action_chain().move_to_element_center(&plot).perform().await.unwrap();
-        let said = browser.driver.find(By::Id("time-said")).await.unwrap().text().await.unwrap();
-        assert!(said.contains("GiB allocated") && said.contains("GiB reserved"), "{said}");
+        let said = "document.getElementById('time-said').textContent";
+        browser.wait(&format!("/GiB allocated.*GiB reserved/s.test({said})")).await;
         is_quiet(browser).await;
     });
 }

@@ -2,9 +2,7 @@
 //!
 //! `TONNAGE_UPDATE=1` writes them anew; then look at them in a browser.
 
-mod support;
-
-use support::{hostile, page, recording, row, testdata};
+use crate::support::{hostile, page, recording, row, testdata};
 
 #[test]
 fn pages_are_as_they_were_looked_at() {

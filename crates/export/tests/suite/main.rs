@@ -1,0 +1,5 @@
+//! Files for other tools, as these read them.
+
+mod perfetto;
+
+mod tables;
