@@ -10,7 +10,8 @@ pub(crate) fn test() -> anyhow::Result<()> {
     web(Some("--check"))?;
     run("cargo test --workspace --locked")?;
     // Threads under a scheduler that tries many interleavings; its locks replace the real ones.
-    run("cargo test --package tonnage-memory --features shuttle --test shuttle --locked")
+    // With the workspace, since one package by itself would have its dependencies built again with other features.
+    run("cargo test --workspace --features tonnage-memory/shuttle --test shuttle --locked")
 }
 
 /// What CI does.

@@ -2,6 +2,8 @@
 
 #![forbid(unsafe_code)]
 
+mod busy;
+
 mod checks;
 
 mod fuzz;
@@ -34,6 +36,8 @@ cargo xtask COMMAND
   asan           the host device, the threads and the tensors under AddressSanitizer
   web [--check]  the page of `tonnage view`, from web/; with --check whether the built one matches its sources
   oracle …       PyTorch's own allocator beside the engine, on random streams; --help lists the options
+  busy [ROUNDS] [PART]  every test that waits for something, or those with PART in their name, so often (default 50)
+                 beside 8 busy processes; keep the result under benches/results/
   gpu-bundle     what benches/gpu.sh needs on a machine with a GPU, in one folder
 ";
 
@@ -50,6 +54,7 @@ fn main() -> ExitCode {
         "bench" => checks::bench(),
         "soak" => checks::soak(number.as_deref().unwrap_or("600")),
         "asan" => checks::asan(),
+        "busy" => busy::run(number.as_deref().unwrap_or("50"), arguments.next().as_deref()),
         "web" => web::web(number.as_deref()),
         "oracle" => oracle::oracle(std::env::args().skip(2)),
         "gpu-bundle" => gpu::bundle(),

@@ -3,7 +3,6 @@
 //! The browser itself, and the file that means harm, are those of the report's page.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use thirtyfour::prelude::*;
@@ -11,9 +10,6 @@ use tonnage_snapshot::SnapshotFile;
 use tonnage_view::{Recordings, Server, ViewOptions};
 
 use crate::chromium::{Browser, browse};
-
-/// The longest wait for anything, on a machine that has much else to do.
-const PATIENCE: Duration = Duration::from_secs(300);
 
 pub(crate) fn testdata() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata")
@@ -54,15 +50,7 @@ impl Page<'_> {
 
     /// Waits until an expression is true.
     pub(crate) async fn wait(&self, expression: &str) {
-        let begun = Instant::now();
-        while self.value(&format!("Boolean({expression})")).await != json!(true) {
-            if begun.elapsed() > PATIENCE {
-                let said = self.value("document.body.innerText").await;
-                let console = self.browser.console().await;
-                panic!("not within {PATIENCE:?}: {expression}\n{console:?}\n{said}");
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+        self.browser.wait(expression).await;
     }
 
     /// Waits until what was done is on the screen: two frames later everything that was to be painted is.

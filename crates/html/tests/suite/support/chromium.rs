@@ -16,7 +16,7 @@ const MISSING: &str = "the page is tested in a real browser: `cargo xtask test` 
                        chromium and chromium-driver (Debian), so that `chromium` and `chromedriver` are on the path";
 
 /// The longest wait for anything: how busy the machine is decides no test.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(600);
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// The driver's process; ends with the test.
 struct Driver {
