@@ -41,7 +41,7 @@ const fn waiting(
 }
 
 /// All of them. Whoever writes a test that waits adds it here.
-const WAITING: [Waiting; 15] = [
+const WAITING: [Waiting; 13] = [
     // A terminal, a server, signals and pipes.
     waiting("cli", "suite", &["top::"]),
     waiting("cli", "suite", &["view::"]),
@@ -56,9 +56,7 @@ const WAITING: [Waiting; 15] = [
     // Sockets.
     waiting("view", "all", &[]),
     // Streams, which are threads.
-    waiting("device", "host_streams", &[]),
-    waiting("device", "host_memory", &[]),
-    waiting("device", "host_order", &[]),
+    waiting("device", "host", &[]),
     waiting("memory", "memory", &[]),
     waiting("memory", "soak", &[]),
     waiting("tensor", "suite", &["streams::", "offload::", "fuzz::"]),

@@ -11,7 +11,7 @@ use tonnage::Bytes;
 use tonnage::analysis::{Change, Comparison, DeviceComparison, Group, GroupChange, HistoryKind};
 
 use crate::Answer;
-use crate::input::{Input, read_snapshot};
+use crate::input::{Input, ReadOptions};
 use crate::output::{grouped, plain, print, print_json};
 
 /// Show what changed between two PyTorch memory snapshots
@@ -36,6 +36,9 @@ pub(crate) struct Arguments {
     /// How many call sites or sizes to show
     #[arg(long, value_name = "N", default_value_t = 10)]
     top: usize,
+
+    #[command(flatten)]
+    read: ReadOptions,
 
     /// Print one JSON object, with all changes; `grown` lists the devices whose peak grew too much
     #[arg(long)]
@@ -77,7 +80,8 @@ impl Growth {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
-    let (a, b) = (read_snapshot(&arguments.a)?, read_snapshot(&arguments.b)?);
+    let read = arguments.read;
+    let (a, b) = (read.read_snapshot(&arguments.a)?, read.read_snapshot(&arguments.b)?);
     let comparison = Comparison::of(&a.file, &b.file);
     let allowed = arguments.fail_if_peak_grows;
     let grown = allowed.map(|growth| grown_devices(growth, &comparison, [&a, &b])).transpose()?;
@@ -176,7 +180,7 @@ fn describe_device(text: &mut String, device: &DeviceComparison, top: usize) {
             format!("  {name:<16}{:>13}{:>13}{by:>14}{share}", shown(change.a), shown(change.b));
         let _ = writeln!(text, "{}", line.trim_end());
     }
-    let count = |count: Option<u64>| grouped(count.unwrap_or(0) as usize);
+    let count = |count: Option<u64>| grouped(count.unwrap_or(0));
     let by =
         device.segments.by().filter(|&by| by != 0).map_or(String::new(), |by| format!("{by:+}"));
     let (a, b) = (count(device.segments.a), count(device.segments.b));

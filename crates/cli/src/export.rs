@@ -10,8 +10,8 @@ use tonnage::export::{ExportError, Table, write_csv, write_parquet, write_perfet
 use tonnage::snapshot::SnapshotFile;
 
 use crate::Answer;
-use crate::input::read_snapshot;
-use crate::output::{Existing, grouped, plain, print, print_json, write_file};
+use crate::input::ReadOptions;
+use crate::output::{Destination, Existing, grouped, plain, print, print_json, write_file};
 use crate::progress::Progress;
 
 /// Convert a PyTorch memory snapshot for other tools
@@ -37,13 +37,16 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "TABLE")]
     table: Option<Table>,
 
-    /// Where to write it; a file that is there is replaced. `-` writes to standard output
+    /// Where to write it: a file that is there is replaced, a device or a pipe written to; `-` is standard output
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
 
     /// Replace the file beside FILE if it is there
     #[arg(long)]
     force: bool,
+
+    #[command(flatten)]
+    read: ReadOptions,
 
     /// Print what was written as one JSON object
     #[arg(long)]
@@ -107,7 +110,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
             (default_output(&arguments.file, format, table)?, existing)
         }
     };
-    let to_stdout = output == Path::new("-");
+    let destination = Destination::at(&output, existing, std::slice::from_ref(&arguments.file))?;
+    let to_stdout = matches!(destination, Destination::Standard);
     if to_stdout && arguments.json {
         bail!(
             "--json describes the file that was written: name one with --output, or leave out --json"
@@ -116,7 +120,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
     if to_stdout && format != Format::Csv && std::io::stdout().is_terminal() {
         bail!("{} is not for terminals: name a file with --output, or use a pipe", format.name());
     }
-    let input = read_snapshot(&arguments.file)?;
+    let input = arguments.read.read_snapshot(&arguments.file)?;
     let needs_history = format == Format::Perfetto || table == Table::Events;
     if needs_history && input.file.traces.iter().all(Vec::is_empty) {
         bail!(
@@ -127,17 +131,17 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
         );
     }
     let progress = Progress::bytes(format!("writing {}", output.display()), None);
-    if to_stdout {
+    let Destination::File(place) = destination else {
         let out = std::io::BufWriter::with_capacity(1 << 16, std::io::stdout());
         return match write(&input.file, format, table, progress.writer(out)) {
             // A reader that has gone away, as `head` does, is no error.
             Err(error) if !error.is_closed_pipe() => Err(error).context("standard output"),
             _ => Ok(Answer::Yes),
         };
-    }
-    let rows = write_file(&output, existing, |out| {
+    };
+    let rows = write_file(&place, |out| {
         write(&input.file, format, table, progress.writer(out))
-            .with_context(|| output.display().to_string())
+            .with_context(|| format!("cannot write {}", output.display()))
     })?;
     drop(progress);
     let shown = output.display().to_string();
@@ -151,7 +155,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
             Format::Perfetto => "slices: open it at https://ui.perfetto.dev".to_owned(),
             _ => format!("rows of {table}"),
         };
-        print(&format!("wrote {}: {} {what}\n", plain(&shown), grouped(rows as usize)))?;
+        print(&format!("wrote {}: {} {what}\n", plain(&shown), grouped(rows)))?;
     }
     Ok(Answer::Yes)
 }

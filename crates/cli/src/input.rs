@@ -1,14 +1,69 @@
-//! Where verbs get their snapshots from: a file or standard input, with progress if it takes long.
+//! Where verbs get their snapshots from: a file or standard input, with progress if it takes long, and within
+//! limits, since a small file can ask for any amount of memory.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{IsTerminal, Read};
+use std::os::fd::AsFd;
 use std::path::Path;
 
-use anyhow::{Context, bail};
-use tonnage::snapshot::{self, Limits, SnapshotFile};
+use anyhow::{Context, anyhow, bail};
+use clap::Args;
+use tonnage::Bytes;
+use tonnage::snapshot::{self, Limits, SnapshotError, SnapshotFile};
 
 use crate::output::{self, grouped};
 use crate::progress::Progress;
+
+/// How much reading a file may take.
+#[derive(Args, Clone, Copy)]
+pub(crate) struct ReadOptions {
+    /// Memory that reading a file may take. Else half of what the machine, the container and `ulimit` leave, and of
+    /// that 1 GiB and 64 times its size for a small file. Bytes, `4GiB`, `4GB`
+    #[arg(long, value_name = "SIZE")]
+    max_memory: Option<Bytes>,
+}
+
+impl ReadOptions {
+    /// The limits for a file of this size, if it has one.
+    pub(crate) fn limits(self, size: Option<u64>) -> Limits {
+        match self.max_memory {
+            Some(Bytes(memory)) => Limits::with_memory(memory),
+            None => Limits::of_file(size),
+        }
+    }
+
+    /// Reads the snapshot in a file; `-` is standard input.
+    pub(crate) fn read_snapshot(self, path: &Path) -> anyhow::Result<Input> {
+        let (name, file) = self.read_with(path, read_within)?;
+        warn_of_rest(&name, &file);
+        Ok(Input { name, file })
+    }
+
+    /// Reads what is in a file; `-` is standard input. Says the name it goes by.
+    pub(crate) fn read_with<T>(
+        self,
+        path: &Path,
+        read: impl FnOnce(&mut dyn Read, &Limits) -> anyhow::Result<T>,
+    ) -> anyhow::Result<(String, T)> {
+        let (name, length, mut input): (_, _, Box<dyn Read>) = if path == Path::new("-") {
+            let stdin = std::io::stdin();
+            if stdin.is_terminal() {
+                bail!("`-` reads from a pipe, but standard input is the terminal");
+            }
+            ("standard input".to_owned(), None, Box::new(stdin.lock()))
+        } else {
+            let name = path.display().to_string();
+            let file = File::open(path).with_context(|| format!("cannot open {name}"))?;
+            let length = file.metadata().ok().filter(Metadata::is_file).map(|it| it.len());
+            (name, length, Box::new(file))
+        };
+        let limits = self.limits(length);
+        let progress = Progress::bytes(format!("reading {name}"), length);
+        let value =
+            read(&mut progress.reader(&mut input), &limits).with_context(|| name.clone())?;
+        Ok((name, value))
+    }
+}
 
 /// A snapshot and the name it goes by.
 pub(crate) struct Input {
@@ -16,11 +71,40 @@ pub(crate) struct Input {
     pub(crate) file: SnapshotFile,
 }
 
-/// Reads the snapshot in a file; `-` is standard input.
-pub(crate) fn read_snapshot(path: &Path) -> anyhow::Result<Input> {
-    let (name, file) = read_with(path, |input| Ok(snapshot::read(input, &Limits::default())?))?;
-    warn_of_rest(&name, &file);
-    Ok(Input { name, file })
+/// Reads a snapshot, and says how to allow more where it takes more than it may.
+pub(crate) fn read_within(input: &mut dyn Read, limits: &Limits) -> anyhow::Result<SnapshotFile> {
+    snapshot::read(input, limits).map_err(|error| match error {
+        SnapshotError::Limit { limit: "memory", offset, .. } => {
+            anyhow!("{}", too_much(limits, &format!("at byte {offset} reading it takes more than")))
+        }
+        SnapshotError::Limit { limit: "pickle_bytes", allowed, .. } => anyhow!(
+            "{}",
+            too_much(
+                limits,
+                &format!("it unpacks to more than {}, which is too much for", Bytes(allowed))
+            )
+        ),
+        other => other.into(),
+    })
+}
+
+/// What is too much, and what to do about it.
+pub(crate) fn too_much(limits: &Limits, what: &str) -> String {
+    let (allowed, more) = (Bytes(limits.memory), limits.memory.saturating_mul(2) >> 20);
+    format!(
+        "{what} the {allowed} of memory that it may take here: if you trust the file, allow more, as in \
+         --max-memory {}MiB",
+        more.max(1)
+    )
+}
+
+/// What is known of a file that is read; nothing if it cannot be looked at.
+pub(crate) fn about_input(path: &Path) -> Option<Metadata> {
+    if path == Path::new("-") {
+        let stdin = std::io::stdin().as_fd().try_clone_to_owned().ok()?;
+        return File::from(stdin).metadata().ok();
+    }
+    std::fs::metadata(path).ok()
 }
 
 /// Says so if there is something behind the snapshot, which nobody reads.
@@ -29,29 +113,7 @@ pub(crate) fn warn_of_rest(name: &str, file: &SnapshotFile) {
         output::warning(&format!(
             "{name}: the snapshot ends {} bytes before the file does; what follows is left out. If the file was \
              written twice, only the first snapshot is read",
-            grouped(usize::try_from(file.trailing).unwrap_or(usize::MAX))
+            grouped(file.trailing)
         ));
     }
-}
-
-/// Reads what is in a file; `-` is standard input. Says the name it goes by.
-pub(crate) fn read_with<T>(
-    path: &Path,
-    read: impl FnOnce(&mut dyn Read) -> anyhow::Result<T>,
-) -> anyhow::Result<(String, T)> {
-    let (name, length, mut input): (_, _, Box<dyn Read>) = if path == Path::new("-") {
-        let stdin = std::io::stdin();
-        if stdin.is_terminal() {
-            bail!("`-` reads from a pipe, but standard input is the terminal");
-        }
-        ("standard input".to_owned(), None, Box::new(stdin.lock()))
-    } else {
-        let name = path.display().to_string();
-        let file = File::open(path).with_context(|| format!("cannot open {name}"))?;
-        let length = file.metadata().ok().filter(std::fs::Metadata::is_file).map(|it| it.len());
-        (name, length, Box::new(file))
-    };
-    let progress = Progress::bytes(format!("reading {name}"), length);
-    let value = read(&mut progress.reader(&mut input)).with_context(|| name.clone())?;
-    Ok((name, value))
 }

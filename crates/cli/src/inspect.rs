@@ -11,7 +11,7 @@ use tonnage::analysis::{DeviceInspection, HistoryKind, Inspection};
 use tonnage::events::Action;
 
 use crate::Answer;
-use crate::input::read_snapshot;
+use crate::input::ReadOptions;
 use crate::output::{grouped, plain, print, print_json};
 
 /// Show what is in a PyTorch memory snapshot
@@ -26,13 +26,16 @@ pub(crate) struct Arguments {
     /// A snapshot (`.pickle`, also compressed); `-` reads standard input
     file: PathBuf,
 
+    #[command(flatten)]
+    read: ReadOptions,
+
     /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
-    let input = read_snapshot(&arguments.file)?;
+    let input = arguments.read.read_snapshot(&arguments.file)?;
     let inspection = Inspection::of(&input.file);
     if arguments.json {
         print_json(&inspection.to_json(&input.name))?;

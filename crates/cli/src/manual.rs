@@ -7,9 +7,10 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::{Args, Command};
 use clap_complete::Shell;
+use tonnage::snapshot::OutputFile;
 
 use crate::Answer;
-use crate::output::{Existing, plain, print, write_file};
+use crate::output::{plain, print, write_file};
 
 /// Print a script that completes this command in a shell
 ///
@@ -56,7 +57,9 @@ pub(crate) fn man(arguments: &ManArguments, mut command: Command) -> anyhow::Res
     for (file, command) in [("tonnage.1".to_owned(), command)].into_iter().chain(verbs) {
         let page = page(command)?;
         let path = folder.join(file);
-        write_file(&path, Existing::Replace, |out| Ok(out.write_all(&page)?))?;
+        write_file(&OutputFile::at(&path)?, |out| {
+            out.write_all(&page).with_context(|| format!("cannot write {}", path.display()))
+        })?;
         print(&format!("wrote {}\n", plain(&path.display().to_string())))?;
     }
     Ok(Answer::Yes)

@@ -2,16 +2,18 @@
 //! written whole or not at all, and text from strangers made harmless.
 
 use std::fmt::Write as _;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{BufWriter, ErrorKind, Write};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, Once, PoisonError};
+use std::sync::Once;
 
-use anyhow::Context;
 use owo_colors::OwoColorize;
-use tempfile::NamedTempFile;
 use tonnage::events::is_hidden;
-pub(crate) use tonnage::events::plain;
+pub(crate) use tonnage::events::{grouped, plain};
+use tonnage::snapshot::{OutputError, OutputFile, abandon_unfinished, same_file};
+
+use crate::input::about_input;
 
 /// Writes to standard output, with colours only where they can be seen. A reader that has gone away,
 /// as `head` does, is no error.
@@ -54,19 +56,6 @@ pub(crate) fn warning(text: &str) {
     let _ = writeln!(anstream::stderr(), "{} {}", "warning:".yellow().bold(), plain(text));
 }
 
-/// A number with its thousands apart: 52,669.
-pub(crate) fn grouped(number: usize) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
 /// What to do about a file that is there already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Existing {
@@ -76,80 +65,82 @@ pub(crate) enum Existing {
     Keep,
 }
 
-/// Writes a file whole or not at all: `fill` writes to a file beside it, which takes its place at the
-/// end. What is unfinished goes when `fill` fails, and when someone presses Ctrl-C.
-pub(crate) fn write_file<T>(
-    path: &Path,
-    existing: Existing,
-    fill: impl FnOnce(&mut BufWriter<&mut File>) -> anyhow::Result<T>,
-) -> anyhow::Result<T> {
-    let name = path.display();
-    if existing == Existing::Keep && path.exists() {
-        anyhow::bail!("{name} is there already: name another file with --output, or give --force");
-    }
-    let folder = match path.parent() {
-        Some(folder) if folder != Path::new("") => folder,
-        _ => Path::new("."),
-    };
-    let cannot = || format!("cannot write {name}");
-    let mut unfinished = Unfinished::new(folder).with_context(cannot)?;
-    let mut out = BufWriter::new(unfinished.file.as_file_mut());
-    let done = fill(&mut out)?;
-    out.flush().with_context(cannot)?;
-    drop(out);
-    unfinished.persist(path, existing).with_context(cannot)?;
-    Ok(done)
+/// Where a verb writes.
+#[derive(Debug)]
+pub(crate) enum Destination {
+    /// To whoever reads standard output.
+    Standard,
+    /// To a file, a device or a pipe.
+    File(OutputFile),
 }
 
-/// Paths of unfinished files, for when the program is told to stop.
-static UNFINISHED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
-
-/// A file that is not finished; dropping it removes it.
-struct Unfinished {
-    file: NamedTempFile,
-}
-
-impl Unfinished {
-    fn new(folder: &Path) -> std::io::Result<Self> {
-        remove_unfinished_when_stopped();
-        // Held until the file is on the list, so that none is left behind in between.
-        let mut list = UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut builder = tempfile::Builder::new();
-        builder.prefix(".tonnage-").suffix(".part");
-        #[cfg(unix)]
-        {
-            use std::os::unix::fs::PermissionsExt;
-            // Like any new file, less what the umask takes; the default is for secrets.
-            builder.permissions(std::fs::Permissions::from_mode(0o666));
+impl Destination {
+    /// What a path means that was given on the command line: `-` is standard output, and so is a name of the file that
+    /// this goes to already. Looked at before the work, which a wrong name would be in vain; never one of the inputs.
+    pub(crate) fn at(path: &Path, existing: Existing, inputs: &[PathBuf]) -> anyhow::Result<Self> {
+        let inputs: Vec<_> = inputs.iter().filter_map(|input| about_input(input)).collect();
+        let standard = about_standard_output();
+        if path == Path::new("-") {
+            return Self::standard(standard.as_ref(), &inputs);
         }
-        let file = builder.tempfile_in(folder)?;
-        list.push(file.path().to_owned());
-        Ok(Self { file })
+        let mut file = OutputFile::at(path)?;
+        // Else what the shell has put there before this, or will after it, would be gone.
+        if standard.as_ref().is_some_and(|it| it.is_file() && file.is(it)) {
+            return Self::standard(standard.as_ref(), &inputs);
+        }
+        if existing == Existing::Keep {
+            file = file.only_if_new().map_err(already_there)?;
+        }
+        for input in &inputs {
+            file = file.apart_from(input)?;
+        }
+        Ok(Self::File(file))
     }
 
-    fn persist(self, path: &Path, existing: Existing) -> std::io::Result<()> {
-        let mut list = UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner);
-        list.retain(|other| other != self.file.path());
-        match existing {
-            Existing::Replace => self.file.persist(path)?,
-            Existing::Keep => self.file.persist_noclobber(path)?,
-        };
-        Ok(())
+    fn standard(standard: Option<&Metadata>, inputs: &[Metadata]) -> anyhow::Result<Self> {
+        let is_read = |out: &Metadata| inputs.iter().any(|input| same_file(out, input));
+        // A terminal is read and written.
+        if standard.is_some_and(|out| out.is_file() && is_read(out)) {
+            anyhow::bail!("standard output goes to the file that is read: name another one");
+        }
+        Ok(Self::Standard)
     }
+}
+
+fn already_there(error: OutputError) -> anyhow::Error {
+    if error.source.kind() != ErrorKind::AlreadyExists {
+        return error.into();
+    }
+    let name = error.path.display();
+    anyhow::anyhow!("{name} is there already: name another file with --output, or give --force")
+}
+
+/// What standard output goes to.
+fn about_standard_output() -> Option<Metadata> {
+    let out = std::io::stdout().as_fd().try_clone_to_owned().ok()?;
+    File::from(out).metadata().ok()
+}
+
+/// Writes a file whole or not at all. What is unfinished goes when `fill` fails, and when someone presses Ctrl-C.
+pub(crate) fn write_file<T>(
+    file: &OutputFile,
+    fill: impl FnOnce(&mut BufWriter<File>) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    remove_unfinished_when_stopped();
+    file.write(fill).map_err(|error| match error.downcast::<OutputError>() {
+        Ok(error) => already_there(error),
+        Err(error) => error,
+    })
 }
 
 /// Ctrl-C, a closed terminal and `kill` end the program as ever, but not before unfinished files are
 /// gone.
-fn remove_unfinished_when_stopped() {
+pub(crate) fn remove_unfinished_when_stopped() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         // Where no handler can be set, the file stays behind: no reason not to write it.
         let _ = ctrlc::set_handler(|| {
-            // Never given back: nothing is begun or finished from here on.
-            let list = UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner);
-            for path in list.iter() {
-                let _ = std::fs::remove_file(path);
-            }
+            abandon_unfinished();
             // What shells say of a program that Ctrl-C ended.
             std::process::exit(130);
         });
@@ -159,15 +150,6 @@ fn remove_unfinished_when_stopped() {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn thousands_are_kept_apart() {
-        for (number, text) in
-            [(0, "0"), (999, "999"), (1_000, "1,000"), (52_669, "52,669"), (1_234_567, "1,234,567")]
-        {
-            assert_eq!(grouped(number), text);
-        }
-    }
 
     #[test]
     fn nothing_that_commands_a_terminal_is_left_in_text() {
@@ -183,11 +165,14 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_could_not_be_finished_is_not_there_and_the_old_one_still_is() {
+    fn a_file_that_is_there_is_kept_or_replaced_as_it_is_said() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("out.csv");
         let write = |existing, fails: bool| {
-            write_file(&path, existing, |out| {
+            let Destination::File(file) = Destination::at(&path, existing, &[])? else {
+                panic!("a file is no standard output");
+            };
+            write_file(&file, |out| {
                 out.write_all(b"new")?;
                 if fails { anyhow::bail!("half way") } else { Ok(()) }
             })

@@ -8,7 +8,7 @@ use tonnage::Bytes;
 use tonnage::plan::{DeviceKind, Fit, Outcome, fit, predict, spelled};
 
 use crate::Answer;
-use crate::output::{grouped, print, print_json};
+use crate::output::{grouped, print, print_json, remove_unfinished_when_stopped};
 use crate::progress::Progress;
 use crate::recipe::{Flags, command, describe, does_not_fit, parameters, title, try_next};
 
@@ -35,6 +35,9 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
     let mut options = arguments.flags.options()?;
+    if options.save.is_some() {
+        remove_unfinished_when_stopped();
+    }
     let fitted = match arguments.fit {
         Some(Bytes(limit)) => {
             let _progress = Progress::unmeasured("fitting");

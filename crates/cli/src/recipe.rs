@@ -2,7 +2,7 @@
 //! it does not fit.
 
 use std::fmt::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use owo_colors::OwoColorize;
@@ -11,6 +11,7 @@ use tonnage::Bytes;
 use tonnage::plan::{
     Amp, Checkpoint, DeviceKind, Error, OptimizerKind, Options, Outcome, Recipe, Size, suggest,
 };
+use tonnage::snapshot::check_save;
 
 use crate::Answer;
 use crate::output::{grouped, print, print_json};
@@ -93,7 +94,8 @@ pub(crate) struct Flags {
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
 
-    /// Write a snapshot with the whole history, for `tonnage report` and `tonnage replay`
+    /// Write a snapshot with the whole history when it has ended, also where memory did not suffice, for
+    /// `tonnage report` and `tonnage replay`
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
 
@@ -139,7 +141,23 @@ impl Flags {
         options.seed = self.seed;
         options.save = self.save.clone();
         options.check()?;
+        self.check_save()?;
         Ok(options)
+    }
+}
+
+/// What is to be saved.
+impl Flags {
+    /// Refuses a file that cannot be written: what is to be saved there may take hours. What is there already stays
+    /// until then.
+    fn check_save(&self) -> anyhow::Result<()> {
+        let Some(path) = &self.save else { return Ok(()) };
+        if path == Path::new("-") {
+            anyhow::bail!(
+                "--save -: standard output has what is said about the run: name a file, `./-` if it is to be called so"
+            );
+        }
+        Ok(check_save(path)?)
     }
 }
 
@@ -184,15 +202,12 @@ pub(crate) fn title(options: &Options, device: impl std::fmt::Display) -> String
 
 /// How many numbers are learnt, with thousands apart.
 pub(crate) fn parameters(outcome: &Outcome) -> String {
-    usize::try_from(outcome.parameters).map_or_else(|_| outcome.parameters.to_string(), grouped)
+    grouped(outcome.parameters)
 }
 
 /// The peaks, what the bytes were for, and the phases.
 pub(crate) fn describe(text: &mut String, outcome: &Outcome) {
-    let exact = |bytes: u64| {
-        let digits = usize::try_from(bytes).map_or_else(|_| bytes.to_string(), grouped);
-        format!("{:>12}{:>20}", Bytes(bytes).to_string(), digits)
-    };
+    let exact = |bytes: u64| format!("{:>12}{:>20}", Bytes(bytes).to_string(), grouped(bytes));
     let _ = writeln!(text, "{:<11}{:>12}{:>20}", "peak", "", "bytes");
     for (name, bytes) in [
         ("requested", outcome.requested_peak),

@@ -1,6 +1,6 @@
 //! The file that a verb is given, and which part of it.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -9,10 +9,10 @@ use tonnage::replay::Outcome;
 use tonnage::replay::job::Job;
 use tonnage::replay::recording::RecordingOptions;
 use tonnage::replay::stream::Stream;
-use tonnage::snapshot::{self, Limits, SnapshotFile};
+use tonnage::snapshot::{Limits, SnapshotFile};
 use tonnage::{Bytes, Release};
 
-use crate::input::{read_with, warn_of_rest};
+use crate::input::{ReadOptions, read_within, too_much, warn_of_rest};
 use crate::progress::Progress;
 
 /// What is taken without a FILE: GPT-2 training with sequences of varying length, PyTorch 2.11 on
@@ -41,6 +41,9 @@ pub(crate) struct Source {
     /// The device to take, if the file has several. Else the one with most entries
     #[arg(long, value_name = "N")]
     pub(crate) ordinal: Option<usize>,
+
+    #[command(flatten)]
+    read: ReadOptions,
 }
 
 /// A file with memory history.
@@ -52,7 +55,7 @@ pub(crate) enum Recording {
 impl Source {
     /// Reads the file, and says what to call it.
     pub(crate) fn read(&self) -> anyhow::Result<(String, Recording)> {
-        read_file(self.file.as_deref())
+        read_file(self.file.as_deref(), self.read)
     }
 
     /// How to replay it, if this limit was in force.
@@ -85,9 +88,15 @@ impl Source {
 }
 
 /// Reads a file, or without one the recording inside this program, and says what to call it.
-pub(crate) fn read_file(path: Option<&Path>) -> anyhow::Result<(String, Recording)> {
-    let Some(path) = path else { return Ok((EMBEDDED_NAME.to_owned(), read(EMBEDDED)?)) };
-    let (name, recording) = read_with(path, |input| read(input))?;
+pub(crate) fn read_file(
+    path: Option<&Path>,
+    options: ReadOptions,
+) -> anyhow::Result<(String, Recording)> {
+    let Some(path) = path else {
+        let limits = options.limits(Some(EMBEDDED.len() as u64));
+        return Ok((EMBEDDED_NAME.to_owned(), read(&mut &*EMBEDDED, &limits)?));
+    };
+    let (name, recording) = options.read_with(path, read)?;
     if let Recording::Snapshot(file) = &recording {
         warn_of_rest(&name, file);
     }
@@ -95,12 +104,39 @@ pub(crate) fn read_file(path: Option<&Path>) -> anyhow::Result<(String, Recordin
 }
 
 /// Tells the two kinds of file apart by their first byte: a stream is JSON, a pickle is not.
-fn read(input: impl Read) -> anyhow::Result<Recording> {
+fn read(input: &mut dyn Read, limits: &Limits) -> anyhow::Result<Recording> {
     let mut input = BufReader::new(input);
     let first = input.fill_buf().context("cannot read")?.first().copied();
     Ok(if first == Some(b'{') {
-        Recording::Stream(Box::new(Stream::read(input)?))
+        Recording::Stream(Box::new(Stream::read(BufReader::new(Capped::new(input, limits)))?))
     } else {
-        Recording::Snapshot(Box::new(snapshot::read(input, &Limits::default())?))
+        Recording::Snapshot(Box::new(read_within(&mut input, limits)?))
     })
+}
+
+/// Memory that a command stream takes for each of its bytes, at most: the shortest command has 20.
+const STREAM_COST: u64 = 8;
+
+/// A command stream that ends with an error where it would take more memory than it may.
+struct Capped<'a, R> {
+    inner: R,
+    left: u64,
+    limits: &'a Limits,
+}
+
+impl<'a, R> Capped<'a, R> {
+    fn new(inner: R, limits: &'a Limits) -> Self {
+        Self { inner, left: limits.memory / STREAM_COST, limits }
+    }
+}
+
+impl<R: Read> Read for Capped<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.inner.read(buffer)?;
+        self.left = self
+            .left
+            .checked_sub(read as u64)
+            .ok_or_else(|| io::Error::other(too_much(self.limits, "the stream is too long for")))?;
+        Ok(read)
+    }
 }

@@ -1,7 +1,7 @@
 //! `tonnage report`: what happened, why, and the one change that helps most.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use clap::Args;
@@ -10,8 +10,8 @@ use tonnage::html::{ranks_html, report_html};
 use tonnage::{Bytes, Release};
 
 use crate::Answer;
-use crate::input::read_snapshot;
-use crate::output::{Existing, plain, print, print_json, write_file};
+use crate::input::ReadOptions;
+use crate::output::{Destination, Existing, plain, print, print_json, write_file};
 use crate::progress::Progress;
 
 /// Say what limits a job's memory, why, and what to change
@@ -44,9 +44,12 @@ pub(crate) struct Arguments {
     ordinal: Option<usize>,
 
     /// Write the report as one HTML file that needs nothing else: with drawings of memory over time and a
-    /// flame graph. A file that is there is replaced; `-` writes to standard output
+    /// flame graph. A file that is there is replaced, a device or a pipe written to; `-` is standard output
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
+
+    #[command(flatten)]
+    read: ReadOptions,
 
     /// Print one JSON object
     #[arg(long)]
@@ -95,18 +98,22 @@ impl Reported {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
-    let to_stdout = arguments.html.as_deref() == Some(Path::new("-"));
-    if to_stdout && arguments.json {
+    let html = match &arguments.html {
+        Some(path) => Some((path, Destination::at(path, Existing::Replace, &arguments.files)?)),
+        None => None,
+    };
+    if arguments.json && matches!(html, Some((_, Destination::Standard))) {
         bail!(
             "--json and --html - both write to standard output: name a file for the page, or leave out --json"
         );
     }
     let reported = look(arguments)?;
-    match &arguments.html {
-        Some(_) if to_stdout => print(&reported.html())?,
-        Some(path) => {
-            write_file(path, Existing::Replace, |out| {
-                Ok(out.write_all(reported.html().as_bytes())?)
+    match html {
+        Some((_, Destination::Standard)) => print(&reported.html())?,
+        Some((path, Destination::File(place))) => {
+            write_file(&place, |out| {
+                out.write_all(reported.html().as_bytes())
+                    .with_context(|| format!("cannot write {}", path.display()))
             })?;
             if !arguments.json {
                 let shown = path.display().to_string();
@@ -126,7 +133,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
 fn look(arguments: &Arguments) -> anyhow::Result<Reported> {
     let mut rows = Vec::new();
     for path in &arguments.files {
-        let input = read_snapshot(path)?;
+        let input = arguments.read.read_snapshot(path)?;
         let _progress = Progress::unmeasured("looking");
         let report =
             Report::of(&input.file, &arguments.options()).with_context(|| input.name.clone())?;

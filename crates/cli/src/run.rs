@@ -6,11 +6,12 @@ use std::time::Instant;
 use clap::Args;
 use tonnage::Bytes;
 use tonnage::plan::{Checkpoint, DeviceKind, Error, Options, Outcome, Symbols, predict, train};
+use tonnage::snapshot::spare_memory;
 use tonnage::tensor::Device;
 
 use crate::Answer;
 use crate::live::{Live, Shown};
-use crate::output::{print, print_json};
+use crate::output::{print, print_json, remove_unfinished_when_stopped};
 use crate::progress::Progress;
 use crate::recipe::{Flags, command, describe, does_not_fit, parameters, title, try_next};
 
@@ -42,6 +43,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
     }
     let device = kind.open(&options)?;
     let mut shown = arguments.live.begin(&options, &device)?;
+    // With a page, that is told of Ctrl-C.
+    if options.save.is_some() {
+        remove_unfinished_when_stopped();
+    }
     let answer = train_and_tell(&options, kind, json, &device, &mut shown);
     if answer.is_ok() {
         shown.wait();
@@ -94,13 +99,16 @@ fn train_and_tell(
 
 /// The system ends a program that fills its memory, and perhaps others: better to say so before.
 fn refuse_more_than_the_machine_has(options: &Options) -> anyhow::Result<()> {
-    let needed = match predict(options) {
+    // Nothing is saved of this: a history would have every step.
+    let mut unsaved = options.clone();
+    unsaved.save = None;
+    let needed = match predict(&unsaved) {
         Ok(predicted) => predicted.reserved_peak,
         // It would fill all that it may have.
         Err(Error::OutOfMemory { .. }) => options.limit.unwrap_or(DeviceKind::UNLIMITED),
         Err(other) => return Err(other.into()),
     };
-    match available_memory() {
+    match spare_memory() {
         Some(available) if needed > available => anyhow::bail!(
             "this takes at least {}, and the machine has {} to spare: make it smaller, or see where the bytes go with `{}`",
             Bytes(needed),
@@ -109,14 +117,6 @@ fn refuse_more_than_the_machine_has(options: &Options) -> anyhow::Result<()> {
         ),
         _ => Ok(()),
     }
-}
-
-/// Bytes that programs can still have, where the system says so.
-fn available_memory() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
-    kib.checked_mul(1024)
 }
 
 fn describe_losses(text: &mut String, outcome: &Outcome) {

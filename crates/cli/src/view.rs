@@ -10,6 +10,7 @@ use tonnage::{Bytes, Release};
 use tonnage_view::{Recordings, Running, Server, ViewOptions};
 
 use crate::Answer;
+use crate::input::ReadOptions;
 use crate::output::warning;
 use crate::recording::{Recording, read_file};
 
@@ -45,6 +46,9 @@ pub(crate) struct Arguments {
     /// The device to show, if a file has several. Else all of them
     #[arg(long, value_name = "N")]
     ordinal: Option<usize>,
+
+    #[command(flatten)]
+    read: ReadOptions,
 }
 
 /// How the page is reached.
@@ -67,11 +71,11 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
         ordinal: arguments.ordinal,
     });
     if arguments.files.is_empty() {
-        open(&recordings, None)?;
+        open(&recordings, None, arguments.read)?;
     }
     let mut last = None;
     for path in &arguments.files {
-        if let Err(error) = open(&recordings, Some(path)) {
+        if let Err(error) = open(&recordings, Some(path), arguments.read) {
             let (name, text) = (path.display().to_string(), format!("{error:#}"));
             warning(&text);
             // The page says the name by itself.
@@ -87,8 +91,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
     Ok(Answer::Yes)
 }
 
-fn open(recordings: &Recordings, path: Option<&Path>) -> anyhow::Result<()> {
-    let (name, recording) = read_file(path)?;
+fn open(recordings: &Recordings, path: Option<&Path>, read: ReadOptions) -> anyhow::Result<()> {
+    let (name, recording) = read_file(path, read)?;
     match recording {
         Recording::Snapshot(file) => recordings.open(&name, *file),
         Recording::Stream(_) => anyhow::bail!(

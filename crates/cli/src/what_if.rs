@@ -68,7 +68,7 @@ fn describe_oom(text: &mut String, report: &Report) {
         "{} at entry {}, after {} requests: {} on stream {}",
         "out of memory".red().bold(),
         oom.event,
-        grouped(usize::try_from(oom.request).unwrap_or(usize::MAX)),
+        grouped(oom.request),
         Bytes(oom.bytes),
         oom.stream
     );

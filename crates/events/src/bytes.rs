@@ -1,4 +1,4 @@
-//! Sizes as people write them: `24GiB`, `24 GB`, `1.5MiB`, `1048576`.
+//! Sizes as people write them, `24GiB`, `24 GB`, `1.5MiB`, `1048576`, and numbers as they read them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -86,9 +86,33 @@ impl fmt::Display for Bytes {
     }
 }
 
+/// A number with its thousands apart: `52,669`. One that 64 bits do not hold is their largest.
+#[must_use]
+pub fn grouped(number: impl TryInto<u64>) -> String {
+    let digits = number.try_into().unwrap_or(u64::MAX).to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn thousands_are_kept_apart() {
+        for (number, text) in
+            [(0, "0"), (999, "999"), (1_000, "1,000"), (52_669, "52,669"), (1_234_567, "1,234,567")]
+        {
+            assert_eq!(grouped(number), text);
+        }
+        assert_eq!(grouped(u64::MAX), "18,446,744,073,709,551,615");
+    }
 
     #[test]
     fn sizes_are_read_as_people_write_them() {

@@ -4,19 +4,7 @@ use std::fmt;
 
 use maud::{Markup, html};
 use tonnage_events::Bytes;
-
-/// A number with its thousands apart: 52,669.
-pub(crate) fn grouped(number: impl TryInto<u64>) -> String {
-    let digits = number.try_into().unwrap_or(u64::MAX).to_string();
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
+pub(crate) use tonnage_events::grouped;
 
 /// A size as in the text report, with every digit where the pointer rests.
 pub(crate) fn bytes(bytes: u64) -> Markup {
@@ -25,7 +13,7 @@ pub(crate) fn bytes(bytes: u64) -> Markup {
 
 /// How many of something: `1 block`, `2 blocks`.
 pub(crate) fn count(number: usize, one: &str, many: &str) -> String {
-    format!("{} {}", grouped(number as u64), if number == 1 { one } else { many })
+    format!("{} {}", grouped(number), if number == 1 { one } else { many })
 }
 
 /// A part of a whole, from 0 to 1.

@@ -90,7 +90,7 @@ fn each(growth: &Growth) -> Markup {
                 svg.swatch aria-hidden="true" { rect.reserved width="100%" height="100%" {} }
                 "most reserved"
                 @if left_out > 0 {
-                    span.muted { " (" (grouped(left_out as u64)) " in the middle are left out)" }
+                    span.muted { " (" (grouped(left_out)) " in the middle are left out)" }
                 }
             }
             table {
@@ -100,7 +100,7 @@ fn each(growth: &Growth) -> Markup {
                     th.number scope="col" { "Leaked" } th.number scope="col" { "Most reserved" }
                 } }
                 tbody { @for it in each { tr {
-                    td.number { (it.number) } td.number { (grouped(it.first_event as u64)) }
+                    td.number { (it.number) } td.number { (grouped(it.first_event)) }
                     td.number { (bytes(it.requested)) } td.number { (bytes(it.passing)) }
                     td.number { (bytes(it.leaked)) } td.number { (bytes(it.reserved)) }
                 } } }

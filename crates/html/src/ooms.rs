@@ -13,15 +13,15 @@ pub(crate) fn ooms(report: &Report) -> Markup {
     let left_out = report.failed_requests.saturating_sub(report.ooms.len());
     html! {
         section aria-labelledby="ooms-h" {
-            h2 #ooms-h { "Failed requests: " (grouped(report.failed_requests as u64)) }
+            h2 #ooms-h { "Failed requests: " (grouped(report.failed_requests)) }
             @if left_out > 0 {
-                p.under { "The first ones and the last are explained, " (grouped(left_out as u64)) " between them are not." }
+                p.under { "The first ones and the last are explained, " (grouped(left_out)) " between them are not." }
             }
             // The first and the last tell most.
             @if let Some(first) = report.ooms.first() { (failed(first)) }
             @if let Some(between) = report.ooms.get(1..report.ooms.len().saturating_sub(1)).filter(|it| !it.is_empty()) {
                 details {
-                    summary { (grouped(between.len() as u64)) " more after the first" }
+                    summary { (grouped(between.len())) " more after the first" }
                     @for it in between { (failed(it)) }
                 }
             }
@@ -34,7 +34,7 @@ fn failed(it: &OomReport) -> Markup {
     html! {
         article.failed {
             h3 {
-                (bytes(it.bytes)) " after entry " (grouped(it.event as u64)) " on stream " (it.stream)
+                (bytes(it.bytes)) " after entry " (grouped(it.event)) " on stream " (it.stream)
                 @if it.fatal { ": it ended the job" } @else { ": the job went on" }
             }
             @if it.line.is_some() { p { "Asked for at " (line(it.line.as_deref())) } }

@@ -15,8 +15,8 @@ pub(crate) fn peak(report: &Report) -> Markup {
             h2 #peak-h { "What was live when most was" }
             p.under {
                 (bytes(peak.requested)) " in " (count(peak.blocks, "block", "blocks"))
-                ", after entry " (grouped(peak.event as u64))
-                @if let Some(iteration) = peak.iteration { ", in iteration " (grouped(iteration as u64)) }
+                ", after entry " (grouped(peak.event))
+                @if let Some(iteration) = peak.iteration { ", in iteration " (grouped(iteration)) }
                 "."
             }
             div.two {
@@ -42,7 +42,7 @@ fn purposes(peak: &PeakReport) -> Markup {
             tbody { @for it in &peak.purposes { tr {
                 th scope="row" { (it.purpose.name()) }
                 td.bars { (bar(it.bytes, most)) } td.number { (bytes(it.bytes)) }
-                td.number { (grouped(it.blocks as u64)) } td.muted { (it.confidence.name()) }
+                td.number { (grouped(it.blocks)) } td.muted { (it.confidence.name()) }
             } } }
         }
     }
@@ -62,7 +62,7 @@ fn lines(peak: &PeakReport) -> Markup {
                 @for it in &peak.sites { tr {
                     td { (line(it.line.as_deref())) }
                     td.bars { (bar(it.bytes, most)) } td.number { (bytes(it.bytes)) }
-                    td.number { (grouped(it.blocks as u64)) }
+                    td.number { (grouped(it.blocks)) }
                 } }
                 @if rest > 0 { tr {
                     td.muted { "all other lines" }

@@ -18,7 +18,7 @@ pub(crate) fn ranks(ranks: &Ranks) -> Markup {
     html! {
         header {
             p.brand { (document::BRAND) }
-            h1 #ranks-h { (grouped(ranks.ranks.len() as u64)) " files side by side" }
+            h1 #ranks-h { (grouped(ranks.ranks.len())) " files side by side" }
         }
         section.verdict aria-labelledby="ranks-h" {
             p.lead { (sentence(&ranks.text)) }
@@ -42,12 +42,12 @@ pub(crate) fn ranks(ranks: &Ranks) -> Markup {
                         } }
                         td.number { (bytes(peak.reserved.bytes)) } td.number.exact { (bytes(peak.requested)) }
                         td.number { (bytes(report.waste.total())) }
-                        td.number.exact { (grouped(report.failed_requests as u64)) }
+                        td.number.exact { (grouped(report.failed_requests)) }
                         td { (report.verdict.cause.name()) }
                     }
                 } }
             } }
-            @if left_out > 0 { p.muted { (grouped(left_out as u64)) " files are left out." } }
+            @if left_out > 0 { p.muted { (grouped(left_out)) " files are left out." } }
         }
         @if let Some(limit) = ranks.ranks.get(ranks.limit) {
             (document::report("The report of the limit", &limit.file, &limit.report))

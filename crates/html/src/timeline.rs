@@ -66,7 +66,7 @@ pub(crate) fn timeline(report: &Report) -> Markup {
                 }
                 div.events aria-hidden="true" {
                     @for quarter in 0..=4 {
-                        span { (grouped((timeline.events.saturating_sub(1) * quarter / 4) as u64)) }
+                        span { (grouped(timeline.events.saturating_sub(1) * quarter / 4)) }
                     }
                 }
             }
@@ -79,7 +79,7 @@ pub(crate) fn timeline(report: &Report) -> Markup {
                 @if !timeline.failed.is_empty() { li { (swatch("failed")) "failed requests" } }
                 @if limit.is_some() { li { (swatch("limit")) "limit" } }
                 @if !marked {
-                    li.muted { (grouped(report.growth.iterations as u64)) " iterations, too many to mark" }
+                    li.muted { (grouped(report.growth.iterations)) " iterations, too many to mark" }
                 }
             }
         }
@@ -107,8 +107,8 @@ fn said(report: &Report) -> String {
     let mut text = format!(
         "Reserved memory first peaks at {} after entry {} of {}",
         Bytes(peak.bytes),
-        grouped(peak.event as u64),
-        grouped(report.timeline.events as u64)
+        grouped(peak.event),
+        grouped(report.timeline.events)
     );
     if report.failed_requests > 0 {
         let _ =

@@ -14,7 +14,7 @@ pub(crate) fn header(over: &str, file: &str, report: &Report) -> Markup {
             h1 { (name(file)) }
             ul.facts {
                 li { "device " (report.device) }
-                li { (grouped(report.events as u64)) " entries, " (report.history.name()) " history" }
+                li { (grouped(report.events)) " entries, " (report.history.name()) " history" }
                 li {
                     "settings: "
                     @if report.conf.is_empty() { "defaults" } @else { (name(&report.conf)) }

@@ -37,7 +37,7 @@ pub(crate) fn reserved(report: &Report) -> Markup {
             p.under {
                 @match report.history {
                     HistoryKind::None => "When the snapshot was taken. ",
-                    _ => { "Where it first peaks, after entry " (grouped(peak.event as u64)) ". " },
+                    _ => { "Where it first peaks, after entry " (grouped(peak.event)) ". " },
                 }
                 "Every byte counts once."
             }
@@ -112,7 +112,7 @@ fn blame(blame: &[Blame]) -> Markup {
                         } }
                         tbody { @for it in &it.lines { tr {
                             td { (line(it.line.as_deref())) } td.number { (bytes(it.bytes)) }
-                            td.number { (grouped(it.blocks as u64)) }
+                            td.number { (grouped(it.blocks)) }
                         } } }
                     }
                     table {

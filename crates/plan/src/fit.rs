@@ -53,6 +53,7 @@ pub struct Gain {
 ///
 /// If options do not fit together.
 pub fn fit(options: &Options, limit: u64) -> Result<Fit> {
+    let options = &unsaved(options);
     let (batch, outcome) = largest(Size::Batch, options, limit)?;
     // What a technique saves is compared where nothing is scarce.
     let compared_at = aligned(batch, options);
@@ -73,6 +74,13 @@ pub fn fit(options: &Options, limit: u64) -> Result<Fit> {
         gains.push(Gain { technique, saved, recomputed, recomputed_share, batch });
     }
     Ok(Fit { limit, batch, outcome, compared_at, gains })
+}
+
+/// The same, without a snapshot: what is only tried leaves the one alone that a run has written.
+fn unsaved(options: &Options) -> Options {
+    let mut unsaved = options.clone();
+    unsaved.save = None;
+    unsaved
 }
 
 /// A batch near this one that splits into the parts that techniques make of it.
@@ -159,6 +167,7 @@ const SMALLEST: [Technique; 3] =
 ///
 /// If options do not fit together.
 pub fn suggest(options: &Options) -> Result<Option<Suggestion>> {
+    let options = &unsaved(options);
     let alone = Technique::ALL.iter().map(std::slice::from_ref);
     for techniques in alone.chain(TOGETHER) {
         let with = applied(techniques, options);

@@ -7,7 +7,7 @@ use crate::meter::{Meter, Phase};
 use crate::mimo;
 use crate::options::Options;
 use crate::outcome::{Outcome, Symbols};
-use crate::train::{Progress, requests};
+use crate::train::{Progress, requests, save_of};
 
 /// Simulates what options describe, and says where the memory went.
 pub(crate) fn simulate(
@@ -40,12 +40,10 @@ pub(crate) fn simulate(
             }
             Ok(())
         })
-    })?;
+    });
+    let result = save_of(device, options, result)?;
     (meter.step, meter.levels) = (options.steps, levels);
     let requests = (requests(device) - before) / options.steps.max(1) as u64;
-    if let Some(path) = &options.save {
-        device.memory().dump_snapshot(path)?;
-    }
     let symbols = Some(Symbols {
         sent: result.symbols,
         wrong: result.measured.map(|it| it.errors),

@@ -87,30 +87,8 @@ pub(crate) fn run(
         return simulate(device, options, meter, each);
     };
     let mut trainer = Trainer::new(device, options, &*program)?;
-    let mut steady = Steady::new(device, options)?;
-    let mut losses = Vec::new();
-    for step in 0..options.steps {
-        meter.begin(step + 1);
-        let before = (requests(device), device.work());
-        let loss = trainer.step(meter, step)?;
-        losses.extend(loss);
-        trainer.requests = requests(device) - before.0;
-        trainer.work = device.work().since(before.1);
-        each(&Progress {
-            done: step + 1,
-            of: options.steps,
-            measure: loss.map(f64::from),
-            allocated_peak: meter.allocated_peak,
-            reserved_peak: meter.reserved_peak,
-        });
-        if steady.repeats() {
-            break;
-        }
-    }
+    let losses = save_of(device, options, trainer.run(meter, each))?;
     meter.end();
-    if let Some(path) = &options.save {
-        device.memory().dump_snapshot(path)?;
-    }
     let parameters = program.model().num_parameters() as u64;
     let Trainer { requests, work, skipped: skipped_steps, .. } = trainer;
     Ok(Outcome {
@@ -121,6 +99,24 @@ pub(crate) fn run(
         skipped_steps,
         ..Outcome::new(options, device, meter)
     })
+}
+
+/// Saves what was recorded of a run that has ended, if that is wanted; of one that failed too. A request that failed
+/// was saved then, with all that was live at the moment.
+pub(crate) fn save_of<T>(device: &Device, options: &Options, ended: Result<T>) -> Result<T> {
+    let Some(path) = &options.save else { return ended };
+    match ended {
+        Err(error) if error.out_of_memory().is_some() => Err(error),
+        Err(error) => {
+            // What went wrong first is what counts.
+            let _ = device.memory().dump_snapshot(path);
+            Err(error)
+        }
+        Ok(result) => {
+            device.memory().dump_snapshot(path)?;
+            Ok(result)
+        }
+    }
 }
 
 /// How often memory was asked for.
@@ -152,6 +148,32 @@ impl<'a> Trainer<'a> {
         let offload = options.offload.then(|| Offload::in_order(device).min_bytes(OFFLOAD_FROM));
         let (requests, work, skipped) = (0, QueuedWork::default(), 0);
         Ok(Self { device, options, program, optimizer, scaler, offload, requests, work, skipped })
+    }
+
+    /// All steps: their losses, if the device computes.
+    fn run(&mut self, meter: &mut Meter<'_>, each: &mut dyn FnMut(&Progress)) -> Result<Vec<f32>> {
+        let (device, of) = (self.device, self.options.steps);
+        let mut steady = Steady::new(device, self.options)?;
+        let mut losses = Vec::new();
+        for step in 0..of {
+            meter.begin(step + 1);
+            let before = (requests(device), device.work());
+            let loss = self.step(meter, step)?;
+            losses.extend(loss);
+            self.requests = requests(device) - before.0;
+            self.work = device.work().since(before.1);
+            each(&Progress {
+                done: step + 1,
+                of,
+                measure: loss.map(f64::from),
+                allocated_peak: meter.allocated_peak,
+                reserved_peak: meter.reserved_peak,
+            });
+            if steady.repeats() {
+                break;
+            }
+        }
+        Ok(losses)
     }
 
     /// One step: its mean loss, if the device computes.

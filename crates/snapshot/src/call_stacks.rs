@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use tonnage_events::{Frame, Stacks};
 
-use crate::rows::taken;
+use crate::rows::{taken, taken_by_map};
 use crate::strings::Strings;
 use crate::value::StrId;
 
@@ -106,10 +106,9 @@ impl CallStacks {
 
     /// Bytes held, about.
     pub(crate) fn memory(&self) -> u64 {
-        // A map has a byte beside each of its places, of which up to an eighth is kept free.
-        let map_place = |bytes: usize| (bytes + 1) * 8 / 7;
-        let calls = self.known_calls.capacity() * map_place(size_of::<(Call, u32)>());
-        let stacks = self.known_stacks.capacity() * map_place(size_of::<(Box<[u32]>, u32)>());
+        let (calls, stacks) = (&self.known_calls, &self.known_stacks);
+        let calls = taken_by_map(calls.len(), calls.capacity(), size_of::<(Call, u32)>());
+        let stacks = taken_by_map(stacks.len(), stacks.capacity(), size_of::<(Box<[u32]>, u32)>());
         // The calls of a stack are there twice: in their own list, and in the map, behind the
         // words that whoever gives out memory needs for itself.
         let keys = self.stacked.len() * size_of::<u32>() + self.ends.len() * 16;

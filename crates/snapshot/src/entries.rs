@@ -5,7 +5,7 @@
 
 use tonnage_events::TraceEntry;
 
-use crate::rows::taken;
+use crate::rows::{grows, taken};
 use crate::value::Run;
 
 /// Trace entries in the order they were read, in pieces.
@@ -38,7 +38,14 @@ impl Entries {
 
     /// Bytes held.
     pub(crate) fn memory(&self) -> u64 {
-        (self.taken + taken(&self.pieces) + taken(&self.latest.entries)) as u64
+        let entries = &self.latest.entries;
+        // They grow by a quarter.
+        let growth = match grows(entries.len(), entries.capacity()) {
+            true => entries.capacity() / 4 * 5 + MOVED,
+            false => 0,
+        };
+        let latest = (entries.capacity() + growth) * size_of::<TraceEntry>();
+        (self.taken + taken(&self.pieces) + latest) as u64
     }
 
     /// Adds an entry and returns its number.
@@ -60,7 +67,7 @@ impl Entries {
         let Some(at) = number.checked_sub(latest.first).map(|at| at as usize) else { return };
         if at > 0 && at < latest.entries.len() && latest.entries.len() - at <= MOVED {
             let entries = latest.entries.split_off(at);
-            self.taken += taken(&latest.entries);
+            self.taken += latest.entries.capacity() * size_of::<TraceEntry>();
             self.pieces.push(std::mem::replace(latest, Piece { first: number, entries }));
         }
     }

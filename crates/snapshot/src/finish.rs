@@ -244,14 +244,15 @@ impl Finish<'_> {
         };
         let devices = rows.elements(value).ok_or_else(|| self.wrong(rows, path, value, TRACES))?;
         let mut work = self.limits.memory;
-        let mut traces = Vec::with_capacity(devices.len());
+        let mut traces = Vec::new();
         for (device, &value) in devices.iter().enumerate() {
             let path = format!("{path}[{device}]");
             let items =
                 rows.elements(value).ok_or_else(|| self.wrong(rows, &path, value, TRACE))?;
             // The same list for many devices would be walked, and kept, for each.
+            let kept = size_of_val(&*items) + 2 * size_of::<Vec<Run>>();
             work = work
-                .checked_sub(size_of_val(&*items) as u64)
+                .checked_sub(kept as u64)
                 .ok_or_else(|| over_memory(self.limits, self.offset))?;
             traces.push(self.trace(rows, &path, &items, skipped)?);
         }

@@ -11,7 +11,7 @@ use std::io::{self, BufReader, Cursor, Read};
 use crate::error::{Result, SnapshotError};
 
 /// Bytes held at once. Chosen: few calls to the reader, and it stays in a core's cache.
-const BUFFER: usize = 64 << 10;
+pub(crate) const BUFFER: usize = 64 << 10;
 
 /// Bytes of an opcode with the longest arguments of fixed length: FRAME and its eight.
 const LONGEST: usize = 9;

@@ -36,6 +36,8 @@ mod error;
 
 mod limits;
 
+mod spare_memory;
+
 // 1. Bytes, decompressed, with offsets.
 mod input;
 
@@ -79,13 +81,17 @@ mod pickle_out;
 
 mod write;
 
+mod output_file;
+
 mod save;
 
 pub use error::SnapshotError;
 pub use limits::Limits;
+pub use output_file::{OutputError, OutputFile, abandon_unfinished, same_file};
 pub use read::{fuzz_pickle, open, parse, read};
-pub use save::{SaveError, save};
+pub use save::{SaveError, check_save, save};
 pub use snapshot_file::{
     AllocatorSettings, Annotation, EntryNote, Keys, Pinned, SnapshotFile, Stage,
 };
+pub use spare_memory::spare_memory;
 pub use write::write;

@@ -267,11 +267,11 @@ impl<'a> Machine<'a> {
     /// so much.
     #[cold]
     fn take_stock(&self) -> Result<()> {
-        // Elements of containers: twice, since each grows on its own and to the double.
+        // Elements of containers: three times, since each grows on its own and to the double, beside what it had.
         let machine = taken(&self.stack)
             + taken(&self.slots)
             + taken(&self.vacant)
-            + 2 * self.held * size_of::<Value>()
+            + 3 * self.held * size_of::<Value>()
             + taken(&self.marks);
         if machine as u64 + self.memo.memory() + self.rows.memory() > self.limits.memory {
             return Err(over_memory(&self.limits, self.source.offset()));

@@ -12,7 +12,7 @@
 use std::collections::HashMap;
 
 use crate::memo_chunk::{CHUNK, MemoChunk};
-use crate::rows::taken;
+use crate::rows::{taken, taken_by_map};
 use crate::value::{StrId, Table, Value};
 
 /// A value in four bytes: the kind in the upper four bits, a number in the others.
@@ -227,12 +227,11 @@ impl Memo {
 
     /// Bytes held, about.
     pub(crate) fn memory(&self) -> u64 {
-        // A map has a byte beside each of its places, of which up to an eighth is kept free.
-        let map_place = (size_of::<(u32, Packed)>() + 1) * 8 / 7;
+        let (len, capacity) = (self.sparse.len(), self.sparse.capacity());
         (taken(&self.dense)
             + taken(&self.chunks)
             + self.chunk_bytes
-            + self.sparse.capacity() * map_place
+            + taken_by_map(len, capacity, size_of::<(u32, Packed)>())
             + taken(&self.boxed)) as u64
     }
 
@@ -343,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_and_its_usual_text_cost_less_than_a_byte() {
+    fn an_entry_and_its_usual_text_cost_about_a_byte() {
         let mut memo = Memo::default();
         for row in 0..1_000_000 {
             memo.put(memo.next(), Value::Row(Table::Entries, row));
@@ -352,7 +351,8 @@ mod tests {
                 memo.pack_chunks();
             }
         }
-        assert!(memo.memory() < 1_000_000, "{}", memo.memory());
+        // With what growing takes.
+        assert!(memo.memory() < 1_500_000, "{}", memo.memory());
     }
 
     #[test]
@@ -360,7 +360,7 @@ mod tests {
         let mut memo = Memo::default();
         memo.put(u32::MAX, Value::Bool(true));
         memo.put(1, Value::Bool(false));
-        assert!(memo.memory() < 256);
+        assert!(memo.memory() < 768, "{}", memo.memory());
         assert_eq!(memo.get(u32::MAX), Some(Value::Bool(true)));
         // The place between is filled later, and the one behind it moves without being lost.
         memo.put(0, Value::None);

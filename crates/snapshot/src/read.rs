@@ -3,7 +3,7 @@
 //! In:  a path, a reader or bytes.
 //! Out: a [`SnapshotFile`], or the first thing that is wrong.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::Read;
 use std::path::Path;
 
@@ -15,24 +15,29 @@ use crate::machine::Machine;
 use crate::snapshot_file::SnapshotFile;
 use crate::write::write;
 
-/// Reads the snapshot in a file, with the default [`Limits`].
+/// Reads the snapshot in a file, within [`Limits`] that follow its size and this machine.
 ///
 /// # Errors
 ///
 /// Always [`SnapshotError::File`], with the path and what is wrong.
 pub fn open(path: &Path) -> Result<SnapshotFile> {
     let file = File::open(path).map_err(SnapshotError::Io);
-    file.and_then(|file| read(file, &Limits::default()))
+    file.and_then(|file| read(&file, &Limits::of_file(size_of_file(&file))))
         .map_err(|source| SnapshotError::File { path: path.to_owned(), source: Box::new(source) })
 }
 
-/// Reads the snapshot in `bytes`, with the default [`Limits`].
+/// The size of a file; pipes and devices have none.
+fn size_of_file(file: &File) -> Option<u64> {
+    file.metadata().ok().filter(Metadata::is_file).map(|it| it.len())
+}
+
+/// Reads the snapshot in `bytes`, within [`Limits`] that follow their number and this machine.
 ///
 /// # Errors
 ///
 /// As [`read`].
 pub fn parse(bytes: &[u8]) -> Result<SnapshotFile> {
-    read(bytes, &Limits::default())
+    read(bytes, &Limits::of_file(Some(bytes.len() as u64)))
 }
 
 /// Reads a snapshot from anywhere, a piece at a time. Whether it is compressed shows in its first

@@ -14,6 +14,7 @@ use tonnage_events::{Address, DeviceId, SnapshotBlock, SnapshotSegment, StackId,
 
 use crate::call_stacks::CallStacks;
 use crate::entries::Entries;
+use crate::input::BUFFER;
 use crate::snapshot_file::Keys;
 use crate::strings::{Strings, known};
 use crate::value::{Kind, Run, StrId, Value};
@@ -296,9 +297,25 @@ impl Rows {
     }
 }
 
-/// Bytes that a vector has taken, filled or not.
+/// Bytes that a vector holds, and will hold while it grows with the next buffer of input.
 pub(crate) fn taken<T>(vector: &Vec<T>) -> usize {
-    vector.capacity() * size_of::<T>()
+    let growth = if grows(vector.len(), vector.capacity()) { 2 * vector.capacity() } else { 0 };
+    (vector.capacity() + growth) * size_of::<T>()
+}
+
+/// The same for a map, whose places have so many bytes each.
+pub(crate) fn taken_by_map(len: usize, capacity: usize, place: usize) -> usize {
+    // A byte beside each place, of which up to an eighth is kept free.
+    let place = (place + 1) * 8 / 7;
+    let growth = if grows(len, capacity) { 2 * capacity } else { 0 };
+    (capacity + growth) * place
+}
+
+/// Whether something may grow to the double while one buffer of input is read: then the old is there beside the new.
+/// To count that before it happens keeps a file from asking for memory that no one has.
+pub(crate) fn grows(len: usize, capacity: usize) -> bool {
+    // No opcode is shorter than a byte, and none adds more than one of anything.
+    capacity.saturating_sub(len) < BUFFER
 }
 
 /// The index in the list that the element at `place` begins at: runs hold several.

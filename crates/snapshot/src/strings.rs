@@ -8,7 +8,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 
-use crate::rows::taken;
+use crate::rows::{grows, taken};
 use crate::value::StrId;
 
 /// Declares the texts of the format, in the order of their ids.
@@ -166,7 +166,13 @@ impl Strings {
 
     /// Bytes held, about.
     pub(crate) fn memory(&self) -> u64 {
-        (self.texts.capacity() + taken(&self.ends) + taken(&self.table)) as u64
+        let (len, capacity) = (self.texts.len(), self.texts.capacity());
+        let growth = if grows(len, capacity) { 2 * capacity } else { 0 };
+        // The table is half full at most, and doubled then.
+        let places = self.table.len();
+        let more = if grows(2 * self.len(), places) { 2 * places } else { 0 };
+        let table = (places + more) * size_of::<u32>();
+        (capacity + growth + taken(&self.ends) + table) as u64
     }
 
     /// The id of a text.

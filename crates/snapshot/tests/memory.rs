@@ -1,7 +1,6 @@
 //! What hostile files cost, measured for the whole process: hence one test, alone in its program.
 
 use std::io::{Cursor, Read};
-use std::time::{Duration, Instant};
 
 use tonnage_snapshot::{Limits, SnapshotError, read};
 
@@ -84,19 +83,13 @@ fn bombs_stop_at_the_limit_that_they_reach() {
     let before = peak_memory();
     for (name, head, piece, limit) in bombs {
         let head: &'static [u8] = [b"\x80\x04", *head].concat().leak();
-        let start = Instant::now();
         let result = read(repeated(head, piece, u64::MAX / 64), &SMALL);
         match result {
             Err(SnapshotError::Limit { limit: found, .. }) => assert_eq!(found, *limit, "{name}"),
             other => panic!("{name}: {:?}", other.map(|_| "accepted")),
         }
-        assert!(start.elapsed() < Duration::from_secs(20), "{name}: {:?}", start.elapsed());
     }
-    // A vector that reaches the limit is there twice while it grows.
-    let used = peak_memory() - before;
-    assert!(
-        used < 2 * (SMALL.memory >> 10),
-        "{used} KiB for a limit of {} KiB",
-        SMALL.memory >> 10
-    );
+    // What a vector takes while it grows is counted before it does; the rest is the system's.
+    let (used, allowed) = (peak_memory() - before, SMALL.memory >> 10);
+    assert!(used < allowed + (8 << 10), "{used} KiB for a limit of {allowed} KiB");
 }

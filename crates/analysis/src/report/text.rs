@@ -5,7 +5,7 @@
 
 use std::fmt::Write;
 
-use tonnage_events::{Bytes, plain};
+use tonnage_events::{Bytes, grouped, plain};
 
 use super::Report;
 use super::growth::GrowthKind;
@@ -30,7 +30,7 @@ pub(super) fn page(report: &Report, file: &str) -> String {
     let conf = if report.conf.is_empty() { "defaults" } else { &report.conf };
     let _ = writeln!(text, "settings: {}", plain(conf));
     if let Some(limit) = report.limit {
-        let _ = writeln!(text, "limit: {} ({} bytes)", Bytes(limit), grouped_u64(limit));
+        let _ = writeln!(text, "limit: {} ({} bytes)", Bytes(limit), grouped(limit));
     }
     text.push('\n');
     wrapped(&mut text, "", &report.verdict.text);
@@ -64,7 +64,7 @@ fn waste(text: &mut String, report: &Report) {
         let line = format!(
             "  {word:<15}{:>11}{:>17} {:>6.1} %  {more}",
             Bytes(bytes).to_string(),
-            grouped_u64(bytes),
+            grouped(bytes),
             share(bytes)
         );
         let _ = writeln!(text, "{}", cut(line.trim_end()));
@@ -89,7 +89,7 @@ fn peak(text: &mut String, report: &Report) {
         &format!(
             "What was live when most was: {} ({} bytes) in {} blocks, entry {}{iteration}",
             Bytes(peak.requested),
-            grouped_u64(peak.requested),
+            grouped(peak.requested),
             grouped(peak.blocks),
             grouped(peak.event)
         ),
@@ -167,7 +167,7 @@ fn growth(text: &mut String, report: &Report) {
                 text,
                 "  {word:<15}{:>11}{:>17}",
                 Bytes(bytes).to_string(),
-                grouped_u64(bytes)
+                grouped(bytes)
             );
         }
     }
@@ -278,20 +278,4 @@ pub(super) fn cut(line: &str) -> String {
     }
     let kept: String = line.chars().take(COLUMNS - 1).collect();
     kept + "…"
-}
-
-pub(super) fn grouped(number: usize) -> String {
-    grouped_u64(number as u64)
-}
-
-fn grouped_u64(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }

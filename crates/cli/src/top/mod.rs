@@ -14,7 +14,7 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use tonnage::monitor::{Places, processes};
+use tonnage::monitor::{Places, now_us, processes};
 
 use crate::Answer;
 use crate::output::{print, print_json};
@@ -61,7 +61,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
         print_json(&text::json(&processes(&places)))?;
     } else if arguments.once {
         let mut view = View::default();
-        view.update(processes(&places));
+        view.update(processes(&places), now_us());
         print(&text::table(&view))?;
     } else {
         watch(&places, arguments.interval)?;
@@ -82,7 +82,7 @@ fn watch(places: &Places, interval: Duration) -> anyhow::Result<()> {
         let now = Instant::now();
         if now >= look_at {
             if !view.paused() {
-                view.update(processes(places));
+                view.update(processes(places), now_us());
             }
             look_at = now + interval;
         }

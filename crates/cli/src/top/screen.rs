@@ -302,19 +302,15 @@ fn figures(row: &Row, style: Style) -> Text<'static> {
         None => format!("device has {}", Bytes(device.total)),
     };
     text.push_line(format!("waste {}, {of}", row.waste()));
-    let blocks = format!("{} blocks", grouped(whole(device.blocks)));
+    let blocks = format!("{} blocks", grouped(device.blocks));
     text.push_line(match device.ooms {
-        0 => Line::from(format!("{blocks}, {} handed out", grouped(whole(device.allocations)))),
+        0 => Line::from(format!("{blocks}, {} handed out", grouped(device.allocations))),
         ooms => Line::styled(
-            format!("{blocks}, {} requests failed", grouped(whole(ooms))),
+            format!("{blocks}, {} requests failed", grouped(ooms)),
             style.colour(Color::Red),
         ),
     });
     text
-}
-
-fn whole(number: u64) -> usize {
-    usize::try_from(number).unwrap_or(usize::MAX)
 }
 
 fn draw_chart(frame: &mut Frame, area: Rect, row: &Row, style: Style) {
@@ -398,9 +394,7 @@ mod tests {
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
     use ratatui::crossterm::event::KeyCode;
-    use tonnage::monitor::{
-        CallSite, DeviceFigures, FigureSheet, NowAndPeak, Processes, Skipped, now_us,
-    };
+    use tonnage::monitor::{CallSite, DeviceFigures, FigureSheet, NowAndPeak, Processes, Skipped};
 
     use super::*;
 
@@ -426,6 +420,9 @@ mod tests {
         }
     }
 
+    /// When tests look.
+    const NOW: u64 = 60_000_000;
+
     fn sheets() -> Vec<FigureSheet> {
         let mut busy = device("cuda:0", 64);
         busy.limit = Some(40 << 30);
@@ -436,7 +433,6 @@ mod tests {
         ]);
         let mut failed = device("cuda:1", 1);
         failed.ooms = 2;
-        let now = now_us();
         let sheet = |pid, command: &str, sampled_us, devices| FigureSheet {
             pid,
             command: command.into(),
@@ -444,14 +440,14 @@ mod tests {
             devices,
         };
         vec![
-            sheet(4_194_303, "train --recipe gpt2 --layers 48 --batch 8", now, vec![busy, failed]),
-            sheet(77, "tonnage run", now.saturating_sub(9_000_000), vec![device("host:0", 2)]),
+            sheet(4_194_303, "train --recipe gpt2 --layers 48 --batch 8", NOW, vec![busy, failed]),
+            sheet(77, "tonnage run", NOW - 9_000_000, vec![device("host:0", 2)]),
         ]
     }
 
     fn screen(width: u16, height: u16, sheets: Vec<FigureSheet>, keys: &[KeyCode]) -> String {
         let mut view = View::default();
-        view.update(Processes { sheets, skipped: Vec::new() });
+        view.update(Processes { sheets, skipped: Vec::new() }, NOW);
         for &key in keys {
             view.key(key);
         }
@@ -515,18 +511,21 @@ mod tests {
     fn what_was_passed_over_is_told() {
         let mut view = View::default();
         let skipped = |name: &str| Skipped { path: name.into(), reason: "its checksum".into() };
-        view.update(Processes { sheets: sheets(), skipped: vec![skipped("/a")] });
+        view.update(Processes { sheets: sheets(), skipped: vec![skipped("/a")] }, NOW);
         assert!(shown(80, 24, &mut view).contains("passed over /a: its checksum"));
-        view.update(Processes { sheets: sheets(), skipped: vec![skipped("/a"), skipped("/b")] });
+        view.update(
+            Processes { sheets: sheets(), skipped: vec![skipped("/a"), skipped("/b")] },
+            NOW,
+        );
         assert!(shown(80, 24, &mut view).contains("passed over 2 files"));
-        view.update(Processes { sheets: Vec::new(), skipped: vec![skipped("/a")] });
+        view.update(Processes { sheets: Vec::new(), skipped: vec![skipped("/a")] }, NOW);
         assert!(shown(80, 24, &mut view).contains("passed over /a: its checksum"));
     }
 
     #[test]
     fn without_colours_nothing_is_coloured() {
         let mut view = View::default();
-        view.update(Processes { sheets: sheets(), skipped: Vec::new() });
+        view.update(Processes { sheets: sheets(), skipped: Vec::new() }, NOW);
         for (colours, coloured) in [(false, false), (true, true)] {
             let mut terminal = Terminal::new(TestBackend::new(80, 24)).unwrap();
             terminal.draw(|frame| draw(frame, &mut view, Style { colours })).unwrap();

@@ -125,12 +125,12 @@ pub(super) struct View {
 }
 
 impl View {
-    /// Takes what a look found.
-    pub(super) fn update(&mut self, processes: Processes) {
+    /// Takes what a look at this moment found.
+    pub(super) fn update(&mut self, processes: Processes, now_us: u64) {
         let before = self.place();
         self.rows.clear();
         for sheet in processes.sheets {
-            let age_us = sheet.age_us();
+            let age_us = now_us.saturating_sub(sheet.sampled_us);
             let silent = (age_us > SILENT_US).then_some(age_us / 1_000_000);
             // Published by this user's processes, but of what others may have named.
             let command = plain(&sheet.command).into_owned();
@@ -208,9 +208,12 @@ impl View {
 
 #[cfg(test)]
 mod tests {
-    use tonnage::monitor::{FigureSheet, NowAndPeak, now_us};
+    use tonnage::monitor::{FigureSheet, NowAndPeak};
 
     use super::*;
+
+    /// When tests look.
+    const NOW: u64 = 60_000_000;
 
     fn sheet(pid: u32, allocated: u64, rate: f64) -> FigureSheet {
         let device = DeviceFigures {
@@ -222,12 +225,12 @@ mod tests {
             ..DeviceFigures::default()
         };
         let command = format!("job {pid}");
-        FigureSheet { pid, command, sampled_us: now_us(), devices: vec![device] }
+        FigureSheet { pid, command, sampled_us: NOW, devices: vec![device] }
     }
 
     fn view(sheets: Vec<FigureSheet>) -> View {
         let mut view = View::default();
-        view.update(Processes { sheets, skipped: Vec::new() });
+        view.update(Processes { sheets, skipped: Vec::new() }, NOW);
         view
     }
 
@@ -259,10 +262,10 @@ mod tests {
         let chosen = |view: &View| view.place().map(|place| view.rows()[place].pid);
         assert_eq!(chosen(&view), Some(3));
         let sheets = vec![sheet(1, 10, 0.0), sheet(2, 30, 0.0), sheet(3, 90, 0.0)];
-        view.update(Processes { sheets, skipped: Vec::new() });
+        view.update(Processes { sheets, skipped: Vec::new() }, NOW);
         assert_eq!((chosen(&view), view.place()), (Some(3), Some(0)));
         let sheets = vec![sheet(1, 10, 0.0), sheet(2, 30, 0.0)];
-        view.update(Processes { sheets, skipped: Vec::new() });
+        view.update(Processes { sheets, skipped: Vec::new() }, NOW);
         assert_eq!(chosen(&view), Some(2));
         for _ in 0..5 {
             view.key(KeyCode::Down);
@@ -270,7 +273,7 @@ mod tests {
         assert_eq!(chosen(&view), Some(1), "the last row is the last");
         view.key(KeyCode::Up);
         assert_eq!(chosen(&view), Some(2));
-        view.update(Processes::default());
+        view.update(Processes::default(), NOW);
         assert_eq!(chosen(&view), None);
         view.key(KeyCode::Down);
         assert_eq!(chosen(&view), None);
@@ -292,7 +295,7 @@ mod tests {
     #[test]
     fn a_process_that_no_longer_publishes_is_silent_and_has_no_rate() {
         let mut sheet = sheet(1, 10, 7.0);
-        sheet.sampled_us = now_us().saturating_sub(5_000_000);
+        sheet.sampled_us = NOW - 5_000_000;
         let view = view(vec![sheet]);
         assert_eq!(view.rows()[0].silent, Some(5));
         assert_eq!(view.rows()[0].rate(), "–");

@@ -51,7 +51,7 @@ pub(crate) fn graph(peak: &PeakReport) -> Markup {
             }
         }
         @if boxes.len() < tree.len() {
-            p.muted { (grouped((tree.len() - boxes.len()) as u64)) " boxes too small to see are left out." }
+            p.muted { (grouped(tree.len() - boxes.len())) " boxes too small to see are left out." }
         }
         @if deep { p.muted { "Of stacks deeper than " (DEEPEST) " calls the outermost are left out." } }
     }

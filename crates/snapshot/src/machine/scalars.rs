@@ -73,7 +73,8 @@ impl Machine<'_> {
             let (limits, offset) = (self.limits, self.at);
             let mut text = Vec::new();
             self.source.take_pieces(len, |piece| {
-                if text.len() as u64 > limits.memory {
+                // It grows to the double, beside what it had, and is then copied to where the others are.
+                if text.len() as u64 > limits.memory / 6 {
                     return Err(over_memory(&limits, offset));
                 }
                 text.extend_from_slice(piece);

@@ -1,27 +1,17 @@
 //! `tonnage replay`: output and exit status.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Output;
 
 use assert_cmd::Command;
 use serde_json::Value;
 
-fn testdata(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(name)
-}
-
-fn tonnage(arguments: &[&str]) -> Output {
-    Command::cargo_bin("tonnage").unwrap().args(arguments).output().unwrap()
-}
+use crate::support::{command, testdata, text, tonnage};
 
 fn replay(file: &Path, more: &[&str]) -> Output {
     let mut arguments = vec!["replay", file.to_str().unwrap()];
     arguments.extend(more);
     tonnage(&arguments)
-}
-
-fn text(bytes: &[u8]) -> &str {
-    std::str::from_utf8(bytes).unwrap()
 }
 
 /// Output without what differs from run to run.
@@ -117,7 +107,7 @@ fn a_stream_under_the_rules_of_another_release_differs() {
 #[test]
 fn standard_input_is_read_for_a_dash() {
     let bytes = std::fs::read(testdata("traces/mlp_seed.default.pickle.zst")).unwrap();
-    let mut command = Command::cargo_bin("tonnage").unwrap();
+    let mut command = command();
     command.args(["replay", "-"]).write_stdin(bytes).assert().success();
 }
 

@@ -1,13 +1,10 @@
 //! `tonnage top`, printed and in a real terminal: tmux.
 
-mod support;
-
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
+use crate::support::{command, json, text, wait_until};
 use serde_json::Value;
-use support::{command, text};
 
 /// The program under test, to be started by others.
 fn program() -> String {
@@ -21,7 +18,7 @@ fn top(folder: &Path, arguments: &[&str]) -> Output {
 }
 
 fn seen(folder: &Path) -> Value {
-    support::json(&top(folder, &["--json"]))
+    json(&top(folder, &["--json"]))
 }
 
 /// A job that goes on until it is killed, at the end of a test at the latest.
@@ -58,14 +55,6 @@ impl Job {
 impl Drop for Job {
     fn drop(&mut self) {
         self.kill();
-    }
-}
-
-fn wait_until(what: &str, mut happens: impl FnMut() -> bool) {
-    let begin = Instant::now();
-    while !happens() {
-        assert!(begin.elapsed() < Duration::from_secs(60), "after a minute: {what}");
-        std::thread::sleep(Duration::from_millis(50));
     }
 }
 
@@ -109,13 +98,18 @@ fn a_job_that_ends_leaves_nothing_behind() {
 #[test]
 fn nothing_is_published_unless_someone_asks() {
     let folder = tempfile::tempdir().unwrap();
-    for publish in ["", "0"] {
-        let job = Job::start(folder.path(), publish);
-        std::thread::sleep(Duration::from_millis(300));
-        assert_eq!(folder.path().read_dir().unwrap().count(), 0, "{publish:?}");
-        drop(job);
+    // Whoever publishes makes the folder, and leaves it.
+    let sheets = folder.path().join("sheets");
+    for (publish, published) in [("", false), ("0", false), ("1", true)] {
+        let mut run = command();
+        run.args(["run", "mlp", "--width", "64", "--batch", "16", "--steps", "2", "--json"])
+            .env("TONNAGE_PUBLISH", publish)
+            .env("TONNAGE_MONITOR_DIR", &sheets);
+        let output = run.output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        assert_eq!(sheets.exists(), published, "{publish:?}");
     }
-    let output = top(folder.path(), &["--once"]);
+    let output = top(&sheets, &["--once"]);
     assert_eq!(output.status.code(), Some(0));
     let shown = text(&output.stdout);
     assert!(
@@ -205,26 +199,40 @@ impl Tmux {
 
     fn wait_until(&self, what: &str, shows: impl Fn(&str) -> bool) -> String {
         let mut screen = String::new();
-        let begin = Instant::now();
-        while begin.elapsed() < Duration::from_secs(60) {
+        wait_until(what, || {
             screen = self.screen();
-            if shows(&screen) {
-                return screen;
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        panic!("after a minute: {what}\n{screen}");
+            shows(&screen)
+        });
+        screen
     }
 
-    /// The shell is back, and the terminal echoes, takes lines, and shows the cursor and its old screen.
-    fn is_as_before(&self) {
-        self.wait_until("the shell is back", |screen| {
-            screen.trim_end().ends_with("ready>") && !screen.contains("ALLOCATED")
+    /// Types a command for the shell that writes a file, and waits for the file. What the screen shows of it depends on
+    /// whether the prompt or the typing came first.
+    fn written_by(&self, command: &str) -> String {
+        let file = self.folder.path().join("written");
+        let (part, done) = (file.with_extension("part"), file.display());
+        self.keys(&[&format!("{command} > {0} && mv {0} {done}", part.display()), "Enter"]);
+        wait_until(command, || file.exists());
+        let text = std::fs::read_to_string(&file).unwrap();
+        std::fs::remove_file(&file).unwrap();
+        text
+    }
+
+    /// The program has ended, the shell is back, and the terminal echoes, takes lines, and shows the cursor and its old
+    /// screen.
+    fn is_as_before(&self, program: &Path) {
+        // What is typed before goes to it, and is lost.
+        wait_until("top has ended", || has_ended(program));
+        let modes = self.written_by("stty -a");
+        for mode in ["echo", "icanon", "isig", "opost"] {
+            let mut words = modes.split([' ', ';', '\n']);
+            assert!(words.any(|word| word == mode), "{mode}:\n{modes}");
+        }
+        // The terminal takes a while to read what it was told.
+        wait_until("the cursor and the old screen are shown", || {
+            self.run(&["display", "-p", "#{cursor_flag}#{alternate_on}"]).trim() == "10"
         });
-        self.keys(&["stty -a | tr ';' '\\n' | grep -cwE -e '-(echo|icanon|isig|opost)'", "Enter"]);
-        self.wait_for("\n0\n");
-        assert_eq!(self.run(&["display", "-p", "#{cursor_flag}#{alternate_on}"]).trim(), "10");
-        self.keys(&["clear", "Enter"]);
+        self.wait_until("the shell is back", |screen| !screen.contains("ALLOCATED"));
     }
 }
 
@@ -240,8 +248,7 @@ fn in_a_terminal_keys_do_what_the_help_says_and_leaving_leaves_it_as_it_was() {
     let sheets = tempfile::tempdir().unwrap();
     let mut job = Job::shown(sheets.path(), "sites");
     let tmux = Tmux::start(80, 24, sheets.path());
-    let top = format!("{} top --interval 0.1", program());
-    tmux.keys(&[&top, "Enter"]);
+    let process = top_in(&tmux, "--interval 0.1");
 
     let pid = job.0.id().to_string();
     let screen = tmux.wait_for("lines that hold the memory");
@@ -253,9 +260,18 @@ fn in_a_terminal_keys_do_what_the_help_says_and_leaving_leaves_it_as_it_was() {
     tmux.keys(&["s"]);
     tmux.wait_for("by reserved");
     tmux.keys(&["p"]);
-    let paused = tmux.wait_for("paused");
-    std::thread::sleep(Duration::from_millis(500));
-    assert_eq!(tmux.screen(), paused, "nothing moves");
+    tmux.wait_for("paused");
+    // It may still have been drawing; from some moment on nothing moves, while the job goes on.
+    let handed_out =
+        || seen(sheets.path())["processes"][0]["devices"][0]["allocations"].as_u64().unwrap_or(0);
+    wait_until("nothing moves", || {
+        let (screen, before) = (tmux.screen(), handed_out());
+        for _ in 0..5 {
+            let before = handed_out();
+            wait_until("the job goes on", || handed_out() > before);
+        }
+        handed_out() > before && tmux.screen() == screen
+    });
     tmux.keys(&["p"]);
     tmux.wait_until("it goes on", |screen| !screen.contains("paused"));
     tmux.keys(&["?"]);
@@ -283,40 +299,46 @@ fn in_a_terminal_keys_do_what_the_help_says_and_leaving_leaves_it_as_it_was() {
     job.kill();
     tmux.wait_for("no process publishes");
     tmux.keys(&["q"]);
-    tmux.is_as_before();
+    tmux.is_as_before(&process);
+}
+
+/// Whether a process, given by its folder under `/proc`, has ended.
+fn has_ended(process: &Path) -> bool {
+    std::fs::read_link(process.join("exe")).is_err()
+}
+
+/// Starts `top` in the terminal; its folder under `/proc`, once it shows itself.
+fn top_in(tmux: &Tmux, options: &str) -> PathBuf {
+    let number = tmux.folder.path().join("number");
+    // The number of one that was started before.
+    let _ = std::fs::remove_file(&number);
+    let top = format!("sh -c 'echo $$ > {}; exec {} top {options}'", number.display(), program());
+    tmux.keys(&[&top, "Enter"]);
+    let screen = tmux.wait_until("top shows itself", |screen| screen.contains("? help"));
+    let number = std::fs::read_to_string(&number).unwrap_or_else(|_| panic!("{screen}"));
+    Path::new("/proc").join(number.trim())
 }
 
 #[test]
 fn in_a_terminal_signals_and_ctrl_c_leave_it_as_it_was() {
     let sheets = tempfile::tempdir().unwrap();
     let tmux = Tmux::start(80, 24, sheets.path());
-    let number = sheets.path().join("number");
-    for signal in ["TERM", "INT", "HUP"] {
-        let top = format!("sh -c 'echo $$ > {}; exec {} top'", number.display(), program());
-        tmux.keys(&[&top, "Enter"]);
-        tmux.wait_for("? help");
-        let pid = std::fs::read_to_string(&number).unwrap();
-        let killed =
-            Command::new("kill").args([&format!("-{signal}"), pid.trim()]).status().unwrap();
-        assert!(killed.success());
-        tmux.is_as_before();
+    for signal in ["-TERM", "-INT", "-HUP"] {
+        let process = top_in(&tmux, "");
+        let killed = Command::new("kill").arg(signal).arg(process.file_name().unwrap()).status();
+        assert!(killed.unwrap().success());
+        tmux.is_as_before(&process);
     }
-    tmux.keys(&[&format!("{} top", program()), "Enter"]);
-    tmux.wait_for("? help");
+    let process = top_in(&tmux, "");
     tmux.keys(&["C-c"]);
-    tmux.is_as_before();
+    tmux.is_as_before(&process);
 }
 
 #[test]
 fn a_terminal_that_is_closed_takes_the_program_with_it() {
     let sheets = tempfile::tempdir().unwrap();
     let tmux = Tmux::start(80, 24, sheets.path());
-    let number = sheets.path().join("number");
-    let top = format!("sh -c 'echo $$ > {}; exec {} top'", number.display(), program());
-    tmux.keys(&[&top, "Enter"]);
-    tmux.wait_for("? help");
-    let pid = std::fs::read_to_string(&number).unwrap();
+    let process = top_in(&tmux, "");
     tmux.run(&["kill-server"]);
-    let running = Path::new("/proc").join(pid.trim()).join("exe");
-    wait_until("top has ended", || std::fs::read_link(&running).is_err());
+    wait_until("top has ended", || has_ended(&process));
 }

@@ -1,13 +1,12 @@
 //! `tonnage export`: files, standard output and exit status.
 
-mod support;
-
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
-use support::{command, json, pickled, recording, text, tonnage};
+use crate::support::{
+    command, json, pickled, python_with_packages, recording, root, text, tonnage, wait_until,
+};
 
 fn copied(folder: &Path, name: &str) -> String {
     let path = folder.join("run.pickle.zst");
@@ -54,9 +53,9 @@ fn without_a_name_the_file_lies_beside_the_snapshot_and_is_not_overwritten() {
 
 #[test]
 fn a_trace_is_valid_by_perfettos_own_protocol() {
-    let (python, folder) = (support::python_with_packages(), tempfile::tempdir().unwrap());
+    let (python, folder) = (python_with_packages(), tempfile::tempdir().unwrap());
     let trace = folder.path().join("trace");
-    let check = support::root().join("crates/cli/tests/check_perfetto.py");
+    let check = root().join("crates/cli/tests/check_perfetto.py");
     for name in ["gpt2_varlen.default.stacks", "multistream.expandable", "cudagraph.tight"] {
         let file = recording(name);
         let path = trace.to_str().unwrap();
@@ -160,10 +159,8 @@ fn after_ctrl_c_the_file_is_whole_or_not_there() {
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
-    let started = Instant::now();
-    while names(folder.path()).len() < 2 && started.elapsed() < Duration::from_secs(60) {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    // Once it has begun the file, it has been told what to do about Ctrl-C.
+    wait_until("the file is begun", || names(folder.path()).len() > 1);
     let pid = child.id().to_string();
     assert!(
         Command::new("sh").args(["-c", &format!("kill -INT {pid}")]).status().unwrap().success()

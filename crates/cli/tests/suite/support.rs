@@ -1,16 +1,30 @@
 //! What the tests of several verbs share.
 
-// Each test program uses some of it.
-#![allow(dead_code)]
-
 use std::path::{Path, PathBuf};
 use std::process::Output;
+use std::time::{Duration, Instant};
 
 use assert_cmd::Command;
 use serde_json::Value;
 
+/// The longest wait for anything: how busy the machine is decides no test.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// Waits until something happens; says what was waited for if it does not.
+pub(crate) fn wait_until(what: &str, mut happens: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !happens() {
+        assert!(begin.elapsed() < PATIENCE, "after {PATIENCE:?}: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+pub(crate) fn testdata(name: &str) -> PathBuf {
+    root().join("testdata").join(name)
 }
 
 pub(crate) fn recording(name: &str) -> String {

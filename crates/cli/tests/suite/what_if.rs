@@ -1,31 +1,18 @@
 //! `tonnage replay --conf` and `tonnage tune`: output and exit status.
 
-use std::path::{Path, PathBuf};
 use std::process::Output;
 
-use assert_cmd::Command;
 use serde_json::Value;
 
-fn testdata(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(name)
-}
+use crate::support::{command, json, testdata, text};
 
 fn tonnage(verb: &str, file: Option<&str>, more: &[&str]) -> Output {
-    let mut command = Command::cargo_bin("tonnage").unwrap();
+    let mut command = command();
     command.arg(verb);
     // A path that is the same on every machine.
     command.current_dir(testdata(""));
     command.args(file);
     command.args(more).output().unwrap()
-}
-
-fn text(bytes: &[u8]) -> &str {
-    std::str::from_utf8(bytes).unwrap()
-}
-
-fn json(output: &Output) -> Value {
-    assert!(output.stderr.is_empty(), "{}", text(&output.stderr));
-    serde_json::from_slice(&output.stdout).unwrap()
 }
 
 fn keys(json: &Value) -> Vec<&str> {

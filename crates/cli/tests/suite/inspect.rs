@@ -1,9 +1,7 @@
 //! `tonnage inspect`: output and exit status.
 
-mod support;
-
+use crate::support::{command, json, pickled, recording, steady, text, tonnage};
 use serde_json::Value;
-use support::{command, json, pickled, recording, steady, text, tonnage};
 
 #[test]
 fn a_file_is_described_in_ten_lines() {

@@ -1,11 +1,9 @@
 //! What every verb does alike: exit status, text from files, bytes behind a snapshot, closed pipes, colours.
 
-mod support;
-
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use support::{command, pickled, recording, text, tonnage};
+use crate::support::{command, json, pickled, recording, text, tonnage};
 
 /// A snapshot with one block that lives to its end, with these settings and actions that nobody knows.
 fn snapshot(path: &Path, conf: &str, action: &str) -> String {
@@ -88,7 +86,7 @@ fn sizes_are_bytes_binary_or_decimal() {
         ("1000000000", 1_000_000_000),
     ] {
         let output = tonnage(&["replay", &file, "--conf", "", "--json", "--limit", size]);
-        assert_eq!(support::json(&output)["limit"], limit, "{size}");
+        assert_eq!(json(&output)["limit"], limit, "{size}");
     }
 }
 

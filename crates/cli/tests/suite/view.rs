@@ -1,14 +1,11 @@
 //! `tonnage view` and `tonnage run --view`: what they print, serve and leave behind.
 
-mod support;
-
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
+use crate::support::{json, recording, root, text, tonnage, wait_until};
 use serde_json::Value;
-use support::{recording, root, text, tonnage};
 
 /// A command that serves, and the address that it printed. Ends with the test.
 struct Served {
@@ -134,18 +131,11 @@ fn what_cannot_be_shown_is_an_error() {
 #[test]
 fn a_run_that_is_watched_takes_the_same_bytes_and_stays_on_the_page() {
     let recipe = ["run", "deepnet", "--layers", "4", "--width", "64", "--steps", "6", "--json"];
-    let alone = support::json(&tonnage(&recipe));
+    let alone = json(&tonnage(&recipe));
     let watched =
         Served::start(&[&recipe[..], &["--view", "--no-open", "--port", "0"]].concat(), true);
-    let began = Instant::now();
-    let state = loop {
-        let state = watched.json("api/run");
-        if state["finished"] == true {
-            break state;
-        }
-        assert!(began.elapsed() < Duration::from_secs(120), "{state}");
-        std::thread::sleep(Duration::from_millis(50));
-    };
+    wait_until("the run has ended", || watched.json("api/run")["finished"] == true);
+    let state = watched.json("api/run");
     assert_eq!(
         (&state["done"], &state["of"], &state["error"]),
         (&6.into(), &6.into(), &Value::Null)

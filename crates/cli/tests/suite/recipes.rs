@@ -1,9 +1,10 @@
 //! `tonnage run` and `tonnage predict`: output and exit status.
 
-mod support;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 
+use crate::support::{command, json, text, tonnage, wait_until};
 use serde_json::Value;
-use support::{json, text, tonnage};
 
 /// A recipe that runs in a moment.
 const SMALL: [&str; 9] =
@@ -79,6 +80,122 @@ fn the_snapshot_of_a_run_opens_with_every_verb_and_replays_exactly() {
             assert_eq!(inspected["devices"][0][peak], ran[peak], "{device} {conf}");
         }
     }
+}
+
+/// A file with something in it that no run may touch before it has ended.
+fn precious(folder: &Path) -> PathBuf {
+    let path = folder.join("run.pickle");
+    std::fs::write(&path, "PRECIOUS").unwrap();
+    path
+}
+
+fn is_untouched(path: &Path) {
+    assert_eq!(std::fs::read(path).unwrap(), b"PRECIOUS");
+    assert_eq!(path.parent().unwrap().read_dir().unwrap().count(), 1, "nothing lies beside it");
+}
+
+#[test]
+fn a_run_that_is_refused_leaves_the_file_that_it_would_have_saved() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = precious(folder.path());
+    let file = path.to_str().unwrap();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    for (arguments, why) in [
+        // More than any machine has.
+        (
+            &["run", "mlp", "--width", "131072", "--layers", "100", "--save", file][..],
+            "the machine has",
+        ),
+        (&["run", "mlp", "--view", "--port", &port, "--no-open", "--save", file], "is taken"),
+        (&["run", "bert", "--save", file], "no recipe"),
+    ] {
+        let output = tonnage(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", text(&output.stdout));
+        assert!(text(&output.stderr).contains(why), "{}", text(&output.stderr));
+        is_untouched(&path);
+    }
+}
+
+#[test]
+fn where_nothing_can_be_saved_nothing_is_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let missing = folder.path().join("no/run.pickle");
+    for (path, why) in [
+        (missing.to_str().unwrap(), "No such file"),
+        (folder.path().to_str().unwrap(), "it is a folder"),
+        ("run.pickle.xz", "xz is read but not written"),
+        ("-", "name a file"),
+    ] {
+        // Would go on for hours.
+        for verb in ["run", "predict"] {
+            let output = tonnage(&[verb, "mlp", "--steps", "1000000", "--save", path]);
+            assert_eq!(output.status.code(), Some(2), "{verb} {path}");
+            let message = text(&output.stderr);
+            assert!(message.contains(why) && message.contains(path), "{message}");
+        }
+    }
+    assert_eq!(folder.path().read_dir().unwrap().count(), 0);
+}
+
+/// Ends with the test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_run_begins_at_once_and_one_that_is_killed_leaves_the_old_file() {
+    for signal in ["-KILL", "-INT"] {
+        let (folder, sheets) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let path = precious(folder.path());
+        let mut run = Command::new(command().get_program());
+        run.args(["run", "mlp", "--width", "64", "--batch", "16", "--steps", "1000000", "--save"])
+            .arg(&path)
+            .env("TONNAGE_PUBLISH", "1")
+            .env("TONNAGE_MONITOR_DIR", sheets.path())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        let mut running = Running(run.spawn().unwrap());
+        // It trains, and does not first play through all of its steps.
+        wait_until("the run shows its figures", || {
+            let mut top = command();
+            top.args(["top", "--json"]).env("TONNAGE_MONITOR_DIR", sheets.path());
+            let device = &json(&top.output().unwrap())["processes"][0]["devices"][0];
+            device["device"] == "host:0" && device["allocations"].as_u64() > Some(0)
+        });
+        is_untouched(&path);
+        let pid = running.0.id().to_string();
+        assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+        assert!(!running.0.wait().unwrap().success());
+        is_untouched(&path);
+    }
+}
+
+#[test]
+fn what_is_saved_of_a_run_that_does_not_fit_is_its_own_failure() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = precious(folder.path());
+    let file = path.to_str().unwrap();
+    let predicted = json(&tonnage(&with("predict", &["--json"])));
+    let limit = (peaks(&predicted)[1] * 85 / 100).to_string();
+    for device in ["host", "dry"] {
+        let output =
+            tonnage(&with("run", &["--device", device, "--limit", &limit, "--save", file]));
+        assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+        // Something that fits was tried after that, and left the file alone.
+        assert!(text(&output.stdout).contains("fits with"), "{}", text(&output.stdout));
+        let report = json(&tonnage(&["report", file, "--json"]));
+        assert_eq!(report["failed_requests"], 1, "{device}");
+        let inspected = json(&tonnage(&["inspect", file, "--json"]));
+        let reserved = inspected["devices"][0]["reserved_peak"].as_u64().unwrap();
+        assert!(reserved <= limit.parse().unwrap(), "{device}: {reserved}");
+    }
+    assert_eq!(folder.path().read_dir().unwrap().count(), 1);
 }
 
 /// A form of each recipe that runs in a moment, and the share of its memory that is too little.

@@ -1,8 +1,6 @@
 //! `tonnage report`: output and exit status.
 
-mod support;
-
-use support::{json, recording, text, tonnage};
+use crate::support::{json, recording, text, tonnage};
 
 #[test]
 fn the_verdict_comes_first_and_the_page_is_100_columns_wide() {

@@ -1,8 +1,6 @@
 //! `tonnage diff`: output and exit status.
 
-mod support;
-
-use support::{command, json, pickled, recording, steady, text, tonnage};
+use crate::support::{command, json, pickled, recording, steady, text, tonnage};
 
 #[test]
 fn peaks_segments_and_settings_are_compared_largest_changes_first() {

@@ -1,10 +1,8 @@
 //! `tonnage completions`, `tonnage man`, and what the guide says.
 
-mod support;
-
 use std::process::Command;
 
-use support::{command, root, text, tonnage};
+use crate::support::{command, python_with_packages, recording, root, text, tonnage};
 use tonnage::export::Table;
 
 const VERBS: [&str; 13] = [
@@ -102,9 +100,9 @@ fn the_guides_schema_is_that_of_the_tables() {
 
 #[test]
 fn the_guides_queries_run_and_find_something() {
-    let python = support::python_with_packages();
+    let python = python_with_packages();
     let folder = tempfile::tempdir().unwrap();
-    let file = support::recording("gpt2_varlen.default.stacks");
+    let file = recording("gpt2_varlen.default.stacks");
     for table in Table::ALL {
         let output = folder.path().join(format!("{table}.parquet"));
         let (table, output) = (table.name(), output.to_str().unwrap());

@@ -1,0 +1,32 @@
+//! The command `tonnage`, as a program: what it prints, writes and exits with. One program, so that all that it is
+//! tested with is linked once.
+
+mod support;
+
+// What all verbs do alike.
+mod every_verb;
+
+mod output;
+
+mod limits;
+
+// Each verb.
+mod diff;
+
+mod export;
+
+mod inspect;
+
+mod manual;
+
+mod recipes;
+
+mod replay;
+
+mod report;
+
+mod top;
+
+mod view;
+
+mod what_if;
