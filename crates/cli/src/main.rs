@@ -19,6 +19,8 @@ mod recipe;
 
 mod recording;
 
+mod release;
+
 // The verbs.
 mod bench;
 

@@ -14,6 +14,7 @@ use tonnage::{Bytes, Release};
 
 use crate::input::{ReadOptions, read_within, too_much, warn_of_rest};
 use crate::progress::Progress;
+use crate::release;
 
 /// What is taken without a FILE: GPT-2 training with sequences of varying length, PyTorch 2.11 on
 /// an H200.
@@ -34,8 +35,9 @@ pub(crate) struct Source {
     #[arg(long, value_name = "SIZE")]
     pub(crate) total: Option<Bytes>,
 
-    /// The release whose rules to follow, from 2.8 to 2.15. Else it is told from the file
-    #[arg(long, value_name = "RELEASE")]
+    /// The release whose rules to follow, from 2.8 to 2.15; later ones get those of 2.15. Else it is told from the
+    /// file
+    #[arg(long, value_name = "RELEASE", value_parser = release::nearest)]
     pub(crate) pytorch: Option<Release>,
 
     /// The device to take, if the file has several. Else the one with most entries

@@ -13,6 +13,7 @@ use crate::Answer;
 use crate::input::ReadOptions;
 use crate::output::{Destination, Existing, plain, print, print_json, write_file};
 use crate::progress::Progress;
+use crate::release;
 
 /// Say what limits a job's memory, why, and what to change
 ///
@@ -35,8 +36,9 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "SIZE")]
     total: Option<Bytes>,
 
-    /// The release whose rules to follow, from 2.8 to 2.15. Else it is told from the file
-    #[arg(long, value_name = "RELEASE")]
+    /// The release whose rules to follow, from 2.8 to 2.15; later ones get those of 2.15. Else it is told from the
+    /// file
+    #[arg(long, value_name = "RELEASE", value_parser = release::nearest)]
     pytorch: Option<Release>,
 
     /// The device to take, if a file has several. Else the one with most entries

@@ -13,6 +13,7 @@ use crate::Answer;
 use crate::input::ReadOptions;
 use crate::output::warning;
 use crate::recording::{Recording, read_file};
+use crate::release;
 
 /// Show recordings as a local web page
 ///
@@ -39,8 +40,9 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "SIZE")]
     total: Option<Bytes>,
 
-    /// The release whose rules to follow, from 2.8 to 2.15. Else it is told from the file
-    #[arg(long, value_name = "RELEASE")]
+    /// The release whose rules to follow, from 2.8 to 2.15; later ones get those of 2.15. Else it is told from the
+    /// file
+    #[arg(long, value_name = "RELEASE", value_parser = release::nearest)]
     pytorch: Option<Release>,
 
     /// The device to show, if a file has several. Else all of them

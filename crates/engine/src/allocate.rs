@@ -28,7 +28,7 @@ impl<D: Device> Engine<D> {
         stream: StreamId,
         stack: Option<StackId>,
     ) -> Result<Allocation, AllocError> {
-        if !self.pools.diverting() {
+        if !self.capturing() {
             self.poll()?;
         }
         let request = self.plan(bytes, stream);
@@ -108,7 +108,7 @@ impl<D: Device> Engine<D> {
         {
             return Ok((Found::New(id), request));
         }
-        if !self.pools.diverting() {
+        if !self.capturing() {
             self.flush(stack)?;
             self.emit(&Event::Retry, None);
             if let Some(id) = self.grow(&request, stack)? {
@@ -136,7 +136,8 @@ impl<D: Device> Engine<D> {
         if request.pool.set != PoolSet::Default {
             return None;
         }
-        self.pools.spare().into_iter().find_map(|key| {
+        let loses_no_split = self.config.release().released_pool_loses_no_split();
+        self.pools.spare(loses_no_split).into_iter().find_map(|key| {
             let pool = PoolRef { set: PoolSet::Private(key), kind: request.pool.kind };
             let request = Request { pool, expandable: false, ..*request };
             self.find_cached(&request).map(|id| (Found::Cached(id), request))
@@ -149,7 +150,7 @@ impl<D: Device> Engine<D> {
         let block = &self.blocks[whole];
         let was_split = block.is_split();
         let fixed = block.range.is_none();
-        let old = (block.size, block.address);
+        let old = (block.size, block.rank);
         let cut = self.policy.splits(&self.config, block.size, block.pool.kind, request)
             && !self.pools.never_splits(request.pool.set);
         let mut split = SplitChange::default();

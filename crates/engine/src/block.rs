@@ -2,12 +2,13 @@
 //!
 //! A segment is a chain of blocks, linked both ways. The blocks of a chain, in order, tile its
 //! segment without gap or overlap, and share one pool and one stream. This file keeps the links
-//! right; which set a block is in is its pool's business.
+//! right, and the order of equal blocks; which set a block is in is its pool's business.
 
 use std::num::NonZeroU32;
 
 use tonnage_events::{Address, BlockState, StackId, StreamId};
 
+use crate::config::Tie;
 use crate::pool::PoolRef;
 use crate::segment::RangeId;
 
@@ -52,6 +53,9 @@ pub(crate) struct Block {
     pub(crate) next: Option<BlockId>,
     /// The expandable segment it is cut from, if it is one.
     pub(crate) range: Option<RangeId>,
+    /// Which of several free blocks of one stream and size serves first: the one of the lowest rank.
+    /// See Note \[Ranks\].
+    pub(crate) rank: u64,
     /// Searches its pool had seen when the block went in: its age is counted from there.
     pub(crate) searches_at_put: u64,
     /// What keeps it from being reused after its owner gives it back. Rare, hence out of line.
@@ -67,15 +71,15 @@ pub(crate) struct Block {
 pub(crate) struct ForeignUse {
     /// Streams that were recorded and have no event yet.
     pub(crate) streams: Vec<StreamId>,
-    /// Of these, the ones recorded while requests were diverted to a pool.
-    pub(crate) while_diverted: Vec<StreamId>,
+    /// Of these, the ones recorded during a capture.
+    pub(crate) while_capturing: Vec<StreamId>,
     /// Events recorded and not yet known to be complete.
     pub(crate) events: u32,
 }
 
 /// What most blocks have.
 static NO_FOREIGN_USE: ForeignUse =
-    ForeignUse { streams: Vec::new(), while_diverted: Vec::new(), events: 0 };
+    ForeignUse { streams: Vec::new(), while_capturing: Vec::new(), events: 0 };
 
 impl Block {
     /// A free, mapped block that nobody has used yet.
@@ -94,6 +98,7 @@ impl Block {
             prev: None,
             next: None,
             range: None,
+            rank: address.0,
             searches_at_put: 0,
             foreign: None,
             stack: None,
@@ -152,14 +157,45 @@ impl Block {
     }
 }
 
+/// How blocks get their ranks.
+///
+/// # Note \[Ranks\]
+///
+/// Free blocks are searched by size and then by rank, which is one number whatever the release, so that the
+/// search compares one key and asks nothing:
+///
+/// | tie | the rank of a block | a part cut off its front has | what absorbs a block before it has |
+/// | --- | --- | --- | --- |
+/// | address | its address | its rank | that block's rank |
+/// | block | a number of its own, counted up | the next number | its own |
+/// | segment | its place if all segments lay one behind the other, the oldest first | its rank | that block's rank |
+///
+/// In the first and the last row the rank of a block is that of its segment, plus what lies before it. The last
+/// row's ranks end with 64 bits; then those of the segments that are left move together
+/// ([`Engine::close_ranks`](crate::Engine)).
+#[derive(Clone, Copy, Debug)]
+struct Ranks {
+    tie: Tie,
+    /// The next number, or the end of the last segment.
+    next: u64,
+}
+
 /// Every block of a device.
 ///
 /// Places are never moved and never given back, so that splitting and merging, which happen all the
 /// time, neither allocate nor copy.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Blocks {
     places: Vec<Block>,
     vacant: Vec<BlockId>,
+    ranks: Ranks,
+}
+
+#[cfg(test)]
+impl Default for Blocks {
+    fn default() -> Self {
+        Self::ordered_by(Tie::Address)
+    }
 }
 
 impl std::ops::Index<BlockId> for Blocks {
@@ -183,6 +219,85 @@ impl std::ops::IndexMut<BlockId> for Blocks {
 }
 
 impl Blocks {
+    /// None yet, to be ordered like this.
+    pub(crate) fn ordered_by(tie: Tie) -> Self {
+        Self { places: Vec::new(), vacant: Vec::new(), ranks: Ranks { tie, next: 0 } }
+    }
+
+    /// Whether ranks are left for another segment of `size` bytes.
+    pub(crate) fn has_ranks_for(&self, size: u64) -> bool {
+        let Ranks { tie, next } = self.ranks;
+        tie != Tie::Segment || next.checked_add(size).is_some()
+    }
+
+    /// Gives a new segment's first block its rank. The segment has `size` bytes, the block perhaps fewer.
+    pub(crate) fn rank_segment(&mut self, block: &mut Block, size: u64) {
+        let Ranks { tie, next } = &mut self.ranks;
+        let step = match tie {
+            Tie::Address => return,
+            Tie::Block => 1,
+            Tie::Segment => size,
+        };
+        block.rank = *next;
+        *next += step;
+    }
+
+    /// The rank of a block that is made behind another of its segment.
+    pub(crate) fn rank_behind(&mut self, before: BlockId) -> u64 {
+        let Block { rank, size, .. } = self[before];
+        if self.ranks.tie != Tie::Block {
+            return rank + size;
+        }
+        self.ranks.next += 1;
+        self.ranks.next - 1
+    }
+
+    /// Whether two neighbours have the ranks that Note \[Ranks\] gives them.
+    pub(crate) fn ranks_fit(&self, block: &Block, next: &Block) -> bool {
+        match self.ranks.tie {
+            Tie::Block => block.rank < self.ranks.next && block.rank != next.rank,
+            Tie::Address => block.rank == block.address.0 && next.rank == next.address.0,
+            Tie::Segment => {
+                next.rank == block.rank + block.size && next.rank + next.size <= self.ranks.next
+            }
+        }
+    }
+
+    /// Lets the next segment begin at this rank, as if many had come and gone.
+    #[cfg(test)]
+    pub(crate) fn use_up_ranks(&mut self, next: u64) {
+        self.ranks.next = next;
+    }
+
+    /// Whether a block that absorbs the one behind it, and is cut there again, is what it was: not where
+    /// the part in front gets a number of its own.
+    #[inline]
+    pub(crate) fn cutting_undoes_merging(&self) -> bool {
+        self.ranks.tie != Tie::Block
+    }
+
+    /// Lets the ranks of all segments follow each other without gaps, in their order. Blocks that are in a
+    /// set are no longer where it looks for them.
+    pub(crate) fn close_ranks(&mut self) {
+        let mut heads: Vec<_> = self
+            .iter()
+            .filter(|(_, block)| block.prev.is_none())
+            .map(|(id, block)| (block.rank, id))
+            .collect();
+        heads.sort_unstable();
+        let mut next = 0;
+        for (_, head) in heads {
+            let mut at = Some(head);
+            while let Some(id) = at {
+                let block = &mut self[id];
+                block.rank = next;
+                next += block.size;
+                at = block.next;
+            }
+        }
+        self.ranks.next = next;
+    }
+
     /// Inlined, so that a block is made where it will be.
     #[inline(always)]
     pub(crate) fn insert(&mut self, block: Block) -> BlockId {
@@ -236,16 +351,24 @@ impl Blocks {
     /// survives. It must not be in a set of its pool, since its address changes.
     #[inline]
     pub(crate) fn split_front(&mut self, id: BlockId, size: u64) -> BlockId {
-        let rest = &mut self[id];
+        let (numbered, number) = (self.ranks.tie == Tie::Block, self.ranks.next);
+        let rest = &mut self.places[id.index()];
         debug_assert!(0 < size && size < rest.size, "both parts have bytes");
         let mut front = Block::new(rest.address, size, rest.stream, rest.pool);
         front.mapped = rest.mapped;
         front.range = rest.range;
+        front.rank = rest.rank;
         front.prev = rest.prev;
         front.next = Some(id);
         front.segment_stack = rest.segment_stack.take();
         rest.address = rest.address.offset(size);
         rest.size -= size;
+        if numbered {
+            self.ranks.next += 1;
+            front.rank = number;
+        } else {
+            rest.rank += size;
+        }
         let before = front.prev;
         let front = self.insert(front);
         self[id].prev = Some(front);
@@ -257,7 +380,8 @@ impl Blocks {
 
     /// Cuts off all but the first `size` bytes of `id`, as a new block behind it.
     pub(crate) fn split_back(&mut self, id: BlockId, size: u64) -> BlockId {
-        let front = &mut self[id];
+        let (numbered, number) = (self.ranks.tie == Tie::Block, self.ranks.next);
+        let front = &mut self.places[id.index()];
         debug_assert!(0 < size && size < front.size, "both parts have bytes");
         let mut back =
             Block::new(front.address.offset(size), front.size - size, front.stream, front.pool);
@@ -265,7 +389,9 @@ impl Blocks {
         back.range = front.range;
         back.prev = Some(id);
         back.next = front.next;
+        back.rank = if numbered { number } else { front.rank + size };
         front.size = size;
+        self.ranks.next += u64::from(numbered);
         let behind = back.next;
         let back = self.insert(back);
         self[id].next = Some(back);
@@ -279,10 +405,14 @@ impl Blocks {
     /// be in a set of its pool.
     #[inline]
     pub(crate) fn absorb(&mut self, id: BlockId, neighbour: BlockId) {
-        let &Block { address, size, prev, next, segment_stack, .. } = &self[neighbour];
+        let numbered = self.ranks.tie == Tie::Block;
+        let &Block { address, size, rank, prev, next, segment_stack, .. } = &self[neighbour];
         let block = &mut self[id];
         block.size += size;
         if block.prev == Some(neighbour) {
+            if !numbered {
+                block.rank = rank;
+            }
             block.address = address;
             block.prev = prev;
             block.segment_stack = segment_stack;

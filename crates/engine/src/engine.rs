@@ -13,6 +13,7 @@ use tonnage_device::Device;
 use tonnage_events::{Address, PoolId, StreamId};
 
 use crate::block::{BlockId, Blocks};
+use crate::capture::Captures;
 use crate::config::{Config, ConfigError};
 use crate::error::{
     AllocError, CacheError, FractionError, FreeError, OutOfMemory, RecordStreamError,
@@ -56,6 +57,9 @@ pub struct Engine<D> {
     pub(crate) blocks: Blocks,
     pub(crate) pools: Pools,
     pub(crate) ranges: Ranges,
+    pub(crate) captures: Captures,
+    /// The classes that streams are tagged with.
+    pub(crate) reserve_classes: BTreeMap<StreamId, String>,
     pub(crate) pending: Pending,
     /// The block that was freed last, until something else happens.
     pub(crate) last_freed: Option<LastFreed>,
@@ -89,14 +93,18 @@ impl<D: Device> Engine<D> {
     pub fn with_policy(device: D, config: Config, policy: Policy) -> Self {
         let fraction = config.per_process_memory_fraction();
         let stats = Stats::new(config.max_split_size_limit());
+        let blocks = Blocks::ordered_by(config.release().tie());
+        let captures = Captures::new(config.release());
         let mut engine = Self {
             device,
             config,
             policy,
             limit: None,
-            blocks: Blocks::default(),
+            blocks,
             pools: Pools::default(),
             ranges: Ranges::default(),
+            captures,
+            reserve_classes: BTreeMap::new(),
             pending: Pending::default(),
             last_freed: None,
             live: None,
@@ -212,8 +220,7 @@ impl<D: Device> Engine<D> {
     ///
     /// # Errors
     ///
-    /// If requests are being diverted to a pool, so that events cannot be waited for, or if the
-    /// device fails.
+    /// If a capture is under way, so that events cannot be waited for, or if the device fails.
     #[track_caller]
     pub fn empty_cache_of(&mut self, pool: PoolId) -> Result<(), CacheError> {
         let stack = self.ledger.stack(Context::All, Location::caller());

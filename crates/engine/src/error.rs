@@ -23,9 +23,31 @@ pub enum AllocError {
     /// No room at this moment: freeing memory or other settings may help.
     #[error("{0}")]
     OutOfMemory(Box<OutOfMemory>),
+    /// Turned down before the device was asked, since `throw_on_cudamalloc_oom` is set.
+    #[error("{0}")]
+    Rejected(Rejected),
     /// The device failed for a reason of its own.
     #[error("the device failed while memory was being allocated: {0}")]
     Device(#[from] DeviceError),
+}
+
+/// A request that a setting turned down: PyTorch's `OutOfMemoryError` of a preemptively rejected allocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error(
+    "out of memory: {} were asked for, and a segment of {} beside the {} reserved would be more than the {} that \
+     `per_process_memory_fraction` allows; `throw_on_cudamalloc_oom` rejects that before anything cached is given \
+     back. Free memory first, or unset it",
+    Bytes(self.requested), Bytes(self.segment_size), Bytes(self.reserved), Bytes(self.allowed)
+)]
+pub struct Rejected {
+    /// What the caller asked for.
+    pub requested: u64,
+    /// Bytes that the device would have been asked for.
+    pub segment_size: u64,
+    /// Bytes obtained from the device.
+    pub reserved: u64,
+    /// Bytes that the settings allow.
+    pub allowed: u64,
 }
 
 /// A block that could not be freed.
@@ -58,11 +80,12 @@ pub enum FreeError {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum CacheError {
-    /// Events cannot be waited for while requests are diverted to a pool.
+    /// Events cannot be waited for during a capture, which up to PyTorch 2.12 any open pool scope counts as.
     #[error(
-        "the memory of pool {0} cannot be given back while requests are diverted to a pool: end that first"
+        "the memory of pool {0} cannot be given back during a capture: end that first. Up to PyTorch 2.12 every \
+         open pool scope is one"
     )]
-    Diverting(PoolId),
+    Capturing(PoolId),
     /// The device failed. What had been given back by then stays given back.
     #[error("the device failed while cached memory was being given back: {0}")]
     Device(#[from] DeviceError),

@@ -31,12 +31,12 @@ impl<D: Device> Engine<D> {
             return Ok(());
         }
         self.settle();
-        if self.pools.diverting() {
+        if self.capturing() {
             self.pending.deferred.push(id);
             return Ok(());
         }
-        // Only blocks that are freed during a diversion forget the streams recorded in it.
-        self.blocks[id].foreign_mut().while_diverted.clear();
+        // Only blocks that are freed during a capture forget the streams recorded in it.
+        self.blocks[id].foreign_mut().while_capturing.clear();
         let result = self.record_events(id);
         if result.is_err() {
             // Tried again before the next allocation.
@@ -63,7 +63,7 @@ impl<D: Device> Engine<D> {
             split.count -= 1;
             split.bytes -= other.size.cast_signed();
             if place.is_none() {
-                place = Some((other.size, other.address));
+                place = Some((other.size, other.rank));
             } else {
                 self.take(neighbour);
             }
@@ -96,13 +96,13 @@ impl<D: Device> Engine<D> {
         Ok(())
     }
 
-    /// Records the events that a diversion had put off. Streams that were recorded during it are
+    /// Records the events that a capture had put off. Streams that were recorded during it are
     /// forgotten: the captured work runs later, under its own order.
     pub(crate) fn settle_deferred(&mut self) -> Result<(), DeviceError> {
         let mut deferred = std::mem::take(&mut self.pending.deferred).into_iter();
         while let Some(id) = deferred.next() {
             let foreign = self.blocks[id].foreign_mut();
-            let forgotten = std::mem::take(&mut foreign.while_diverted);
+            let forgotten = std::mem::take(&mut foreign.while_capturing);
             foreign.streams.retain(|stream| !forgotten.contains(stream));
             if let Err(error) = self.record_events(id) {
                 self.pending.deferred.push(id);

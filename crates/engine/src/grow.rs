@@ -5,8 +5,9 @@ use tonnage_events::{Event, PoolKind, SegmentEvent, StackId};
 
 use crate::block::{Block, BlockId};
 use crate::engine::Engine;
+use crate::error::{AllocError, Rejected};
 use crate::request::Request;
-use crate::segment::{Places, reserved_size};
+use crate::segment::Places;
 use crate::stats::MOST_RESERVED;
 
 /// The page of expandable segments of small pools: the device's mapping granularity.
@@ -14,32 +15,82 @@ const SMALL_PAGE: u64 = 2 << 20;
 
 impl<D: Device> Engine<D> {
     /// A block for the request out of memory that the device gives now; none if it has not enough,
-    /// or if the limit forbids it. The block is in no set.
+    /// or if the limit forbids it. The block is in no set. An error too if a setting rejects it before the
+    /// device is asked.
     pub(crate) fn grow(
         &mut self,
         request: &Request,
         stack: Option<StackId>,
-    ) -> Result<Option<BlockId>, DeviceError> {
+    ) -> Result<Option<BlockId>, AllocError> {
         // The limit is compared with a whole segment even where fewer pages would do: PyTorch's rule.
         let after = self.reserved().saturating_add(request.segment_size);
         if self.limit.is_some_and(|limit| after > limit) || after > MOST_RESERVED {
             return Ok(None);
         }
+        if self.config.throw_on_cudamalloc_oom() {
+            self.check_fraction(request, after)?;
+        }
         if request.expandable {
-            return self.grow_range(request, stack);
+            return Ok(self.grow_range(request, stack)?);
         }
         let address = match self.device.acquire(request.segment_size) {
             Ok(address) => address,
             Err(DeviceError::OutOfMemory { .. }) => return Ok(None),
-            Err(error) => return Err(error),
+            Err(error) => return Err(error.into()),
         };
         let mut block = Block::new(address, request.segment_size, request.stream, request.pool);
         block.segment_stack = stack;
-        let id = self.blocks.insert(block);
+        let id = self.insert_segment(block, request.segment_size);
         self.pools.add_reserved(request.pool.set, request.segment_size);
         let event = Event::SegmentAlloc(self.segment_event(id));
         self.emit(&event, stack);
         Ok(Some(id))
+    }
+
+    /// Turns a request down whose segment would take the reserved bytes to `after`, if that is more than the share
+    /// of the device in the settings. That share need not be in force as a limit.
+    fn check_fraction(&mut self, request: &Request, after: u64) -> Result<(), AllocError> {
+        // A product of doubles, cut off: as PyTorch computes it.
+        let fraction = self.config.per_process_memory_fraction();
+        let allowed = (fraction * self.device.total() as f64) as u64;
+        if after <= allowed {
+            return Ok(());
+        }
+        self.emit(&Event::Rejected, None);
+        Err(AllocError::Rejected(Rejected {
+            requested: request.bytes,
+            segment_size: request.segment_size,
+            reserved: self.reserved(),
+            allowed,
+        }))
+    }
+
+    /// Puts the first block of a new segment among the others, as the last in the order of segments.
+    pub(crate) fn insert_segment(&mut self, mut block: Block, size: u64) -> BlockId {
+        if !self.blocks.has_ranks_for(size) {
+            self.close_ranks();
+        }
+        self.blocks.rank_segment(&mut block, size);
+        self.blocks.insert(block)
+    }
+
+    /// Closes the gaps that segments have left in the order of segments, and has the sets look for
+    /// their blocks where they are now.
+    #[cold]
+    fn close_ranks(&mut self) {
+        self.settle();
+        let free: Vec<_> =
+            self.blocks.iter().filter(|(_, block)| block.is_idle() && block.mapped).collect();
+        let free: Vec<_> =
+            free.into_iter().map(|(id, block)| (id, block.searches_at_put)).collect();
+        for &(id, _) in &free {
+            self.take(id);
+        }
+        self.blocks.close_ranks();
+        for (id, searches_at_put) in free {
+            self.put(id);
+            self.blocks[id].searches_at_put = searches_at_put;
+        }
     }
 
     /// Returns a whole fixed segment, of which `id` is the only block and free, to the device.
@@ -87,8 +138,8 @@ impl<D: Device> Engine<D> {
     }
 
     /// The first block, by address, from which on idle blocks hold the request, some of them
-    /// unmapped. If there is none, a new range is reserved; and if not even that is large enough, it is left
-    /// behind for smaller requests, as PyTorch does, whose later ranges then lie elsewhere.
+    /// unmapped. If there is none, a new range is reserved; and if not even that is large enough, it goes back at once
+    /// or, in older releases, is left behind for smaller requests, and later ranges then lie elsewhere.
     fn find_room(&mut self, request: &Request) -> Result<Option<BlockId>, DeviceError> {
         let half = self.pools.half(request.pool);
         for unmapped in half.unmapped_of(request.stream) {
@@ -109,16 +160,20 @@ impl<D: Device> Engine<D> {
         }
         let page = self.page_size(request.pool.kind);
         self.check_page(page)?;
-        let Some(size) = reserved_size(self.device.total(), page) else { return Ok(None) };
+        let Some(size) = self.range_size(request.stream, page) else { return Ok(None) };
         let range = match self.ranges.reserve(&mut self.device, size, page) {
             Ok(range) => range,
             Err(DeviceError::OutOfMemory { .. }) => return Ok(None),
             Err(error) => return Err(error),
         };
+        if size < request.size && self.config.release().gives_back_small_ranges() {
+            self.ranges.unreserve(&mut self.device, range)?;
+            return Ok(None);
+        }
         let mut block = Block::new(self.ranges[range].base, size, request.stream, request.pool);
         block.mapped = false;
         block.range = Some(range);
-        let id = self.blocks.insert(block);
+        let id = self.insert_segment(block, size);
         self.put(id);
         // PyTorch maps all of a range that is smaller than the request before it gives up; no device has as much
         // memory, so nothing would stay mapped.
@@ -266,6 +321,7 @@ impl<D: Device> Engine<D> {
             address: block.address,
             size: block.size,
             stream: block.stream,
+            pool: self.pools.id(block.pool.set),
             kind: block.pool.kind,
             oversize: false,
         };
@@ -283,8 +339,66 @@ impl<D: Device> Engine<D> {
             address: block.address,
             size: block.size,
             stream: block.stream,
+            pool: self.pools.id(block.pool.set),
             kind: block.pool.kind,
             oversize: self.is_oversize(block.size),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tonnage_device::Dry;
+    use tonnage_events::StreamId;
+
+    use crate::{Config, Engine, Release};
+
+    /// Allocations and frees of round sizes, so that blocks are equal, with segments that come and go.
+    fn work(engine: &mut Engine<Dry>, rounds: u64, live: &mut Vec<crate::Allocation>) -> Vec<u64> {
+        let mut places = Vec::new();
+        for round in 0..rounds {
+            for (index, mib) in [1, 3, 12, 1, 30, 3].into_iter().enumerate() {
+                let stream = StreamId((round + index as u64) % 2);
+                live.push(engine.allocate(mib << 20, stream).unwrap());
+                places.push(live.last().unwrap().address.0);
+            }
+            for _ in 0..5 {
+                let at = (round * 7 + places.len() as u64) as usize % live.len();
+                engine.free(&live.swap_remove(at)).unwrap();
+            }
+            if round % 4 == 3 {
+                engine.empty_cache().unwrap();
+            }
+        }
+        places
+    }
+
+    #[test]
+    fn ranks_that_are_used_up_change_no_answer() {
+        for conf in ["", "expandable_segments:True", "garbage_collection_threshold:0.1"] {
+            let config = Config::parse(conf, Release::NEWEST).unwrap();
+            let mut engines = [0; 2].map(|_| Engine::new(Dry::new(4 << 30), config.clone()));
+            let mut live = [Vec::new(), Vec::new()];
+            for _ in 0..12 {
+                let [often, never] = &mut engines;
+                // Several segments fit before the end, and the one after them does not.
+                often.blocks.use_up_ranks(u64::MAX - (64 << 20));
+                assert_eq!(work(often, 10, &mut live[0]), work(never, 10, &mut live[1]), "{conf}");
+                often.check_invariants().unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn ranges_as_wide_as_the_address_space_have_an_order_too() {
+        // A range is an eighth larger than the device: about 2⁶⁰ bytes, of which sixteen fit into 64 bits.
+        let config = Config::parse("expandable_segments:True", Release::NEWEST).unwrap();
+        let mut engine = Engine::new(Dry::new(1 << 60), config);
+        for _ in 0..40 {
+            let block = engine.allocate(1 << 20, StreamId(0)).unwrap();
+            engine.free(&block).unwrap();
+            engine.empty_cache().unwrap();
+        }
+        assert_eq!(engine.stats().memory_reserved(), 0);
     }
 }

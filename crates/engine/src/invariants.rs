@@ -89,6 +89,10 @@ impl<D: Device> Engine<D> {
             ensure!(next.prev == Some(id), "the link back to {at} is broken");
             ensure!(next.address == block.end(), "there is a gap or overlap behind {at}");
             ensure!(
+                self.blocks.ranks_fit(block, next),
+                "the ranks at {at} and behind it do not fit"
+            );
+            ensure!(
                 (next.stream, next.pool, next.range) == (block.stream, block.pool, block.range),
                 "the segment of {at} mixes streams, pools or ranges"
             );

@@ -10,7 +10,7 @@
 //! request gets settles too: what is known of that block then no longer holds.
 
 use tonnage_device::Device;
-use tonnage_events::{Address, SplitChange, StackId, StreamId};
+use tonnage_events::{SplitChange, StackId, StreamId};
 
 use crate::block::BlockId;
 use crate::engine::Engine;
@@ -27,8 +27,9 @@ pub(crate) struct LastFreed {
     pub(crate) rest: Option<BlockId>,
     /// Its size and that of its rest.
     size: u64,
-    /// Its address, stream and pool: what a request is compared with first.
-    address: Address,
+    /// Its rank, with which it is searched for, merged or not.
+    rank: u64,
+    /// Its stream and pool: what a request is compared with first.
     stream: StreamId,
     pool: PoolRef,
     /// Bytes of the block alone.
@@ -87,6 +88,9 @@ impl<D: Device> Engine<D> {
             return None;
         }
         let rest = self.mergeable(id, block.next);
+        if rest.is_some() && !self.blocks.cutting_undoes_merging() {
+            return None;
+        }
         let mut split = SplitChange::default();
         let (mut size, mut behind) = (block.size, block.next);
         if let Some(rest) = rest.map(|rest| &self.blocks[rest]) {
@@ -103,7 +107,7 @@ impl<D: Device> Engine<D> {
             id,
             rest,
             size,
-            address: block.address,
+            rank: block.rank,
             stream: block.stream,
             pool: block.pool,
             own_size: block.size,
@@ -131,7 +135,7 @@ impl<D: Device> Engine<D> {
             pool.put(id, &mut self.blocks);
             return;
         };
-        let old = (self.blocks[rest].size, self.blocks[rest].address);
+        let old = (self.blocks[rest].size, self.blocks[rest].rank);
         self.blocks.absorb(id, rest);
         pool.replace(old, id, &mut self.blocks);
     }
@@ -177,7 +181,7 @@ impl<D: Device> Engine<D> {
             && self.pools.half(freed.pool).free().has_none_before(
                 request.stream,
                 request.size,
-                (freed.size, freed.address),
+                (freed.size, freed.rank),
                 freed.rest,
             )
     }

@@ -6,8 +6,8 @@
 //!             └── every state change ─► event ─► stats · history ─► snapshot
 //! ```
 //!
-//! [`Engine`] is the whole of it; the stages are one file or folder each. It takes PyTorch 2.11's
-//! decisions byte for byte (2.9 and 2.10 on request), asks a
+//! [`Engine`] is the whole of it; the stages are one file or folder each. It takes PyTorch's
+//! decisions byte for byte, those of each [`Release`] from 2.8 to 2.15, asks a
 //! [`Device`](tonnage_device::Device) for memory, and has neither I/O nor unsafe code.
 
 #![forbid(unsafe_code)]
@@ -43,6 +43,8 @@ mod owner;
 // to the device,
 mod grow;
 
+mod reserve;
+
 // back from the owner,
 mod give_back;
 
@@ -53,6 +55,8 @@ mod merge;
 mod pending;
 
 mod complete;
+
+mod capture;
 
 // and back to the device.
 mod reclaim;
@@ -87,11 +91,12 @@ mod invariants;
 #[doc(hidden)]
 pub mod fuzzing;
 
+pub use capture::{Capture, CaptureError};
 pub use config::{Config, ConfigError, Release};
 pub use engine::{Engine, FreeMemoryCallback, OomObserver};
 pub use error::{
     AllocError, CacheError, CachedBlock, FractionError, FreeError, OomNote, OomNotes, OutOfMemory,
-    PendingBlock, RecordStreamError,
+    PendingBlock, RecordStreamError, Rejected,
 };
 pub use history::{Context, History, RecordOptions, StackDepth, system_time_us};
 pub use live_lines::LiveLine;

@@ -97,7 +97,7 @@ impl<D: Device> Engine<D> {
     }
 
     pub(crate) fn record_use(&mut self, id: BlockId, stream: StreamId) {
-        let diverting = self.pools.diverting();
+        let capturing = self.capturing();
         let block = &mut self.blocks[id];
         if stream == block.stream {
             return;
@@ -106,8 +106,8 @@ impl<D: Device> Engine<D> {
         if !foreign.streams.contains(&stream) {
             foreign.streams.push(stream);
         }
-        if diverting && !foreign.while_diverted.contains(&stream) {
-            foreign.while_diverted.push(stream);
+        if capturing && !foreign.while_capturing.contains(&stream) {
+            foreign.while_capturing.push(stream);
         }
     }
 }

@@ -2,8 +2,7 @@
 //!
 //! Each such use becomes an event on that stream at the moment of the free. A block is reused once
 //! all its events are complete; streams complete in order, so the events of each are kept by age.
-//! While requests are diverted to a pool no events may be recorded (a capture forbids it), so blocks
-//! freed then are deferred until the diversion ends.
+//! A capture forbids to record events, so blocks freed during one are deferred until it ends.
 
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};

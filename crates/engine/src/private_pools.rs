@@ -46,7 +46,11 @@ impl<D: Device> Engine<D> {
     ///
     /// If there is no such pool or it has no uses.
     pub fn release_pool(&mut self, pool: PoolId) -> Result<(), PoolError> {
-        self.pools.release(pool)
+        let loses_no_split = self.config.release().released_pool_loses_no_split();
+        if loses_no_split {
+            self.settle();
+        }
+        self.pools.release(pool, loses_no_split)
     }
 
     /// Uses of a private pool; 0 if it has none or does not exist.

@@ -15,11 +15,11 @@ use crate::request::Request;
 const AGED: PoolRef = PoolRef { set: PoolSet::Default, kind: PoolKind::Large };
 
 impl<D: Device> Engine<D> {
-    /// Gives back what is cached, of the default pool and of every freeable private pool. While
-    /// requests are diverted the default pool is left alone.
+    /// Gives back what is cached, of the default pool and of every freeable private pool. During a
+    /// capture the default pool is left alone.
     pub(crate) fn flush(&mut self, stack: Option<StackId>) -> Result<(), DeviceError> {
         self.ranges.release_stranded(&mut self.device)?;
-        if !self.pools.diverting() {
+        if !self.capturing() {
             self.synchronize_events(None)?;
             for kind in [PoolKind::Large, PoolKind::Small] {
                 self.release_half(PoolRef { set: PoolSet::Default, kind }, stack)?;
@@ -39,10 +39,10 @@ impl<D: Device> Engine<D> {
     ) -> Result<(), CacheError> {
         let of_this_id = |&key: &PrivateKey| self.pools.id(PoolSet::Private(key)) == pool;
         let Some(key) = self.pools.freeable().into_iter().find(of_this_id) else { return Ok(()) };
-        if self.pools.diverting() {
+        if self.capturing() {
             // PyTorch counts the wait before it finds that it may not.
             self.emit(&Event::Synchronize, None);
-            return Err(CacheError::Diverting(pool));
+            return Err(CacheError::Capturing(pool));
         }
         self.synchronize_events(Some(PoolSet::Private(key)))?;
         self.release_private(key, stack)?;

@@ -16,7 +16,6 @@ use crate::block::{Block, BlockId};
 use crate::engine::Engine;
 use crate::pending::Waiting;
 use crate::pool::{PoolError, PoolRef, PoolSet};
-use crate::segment::reserved_size;
 use crate::stats::MOST_RESERVED;
 
 /// The state of an allocator at a moment, to go on from.
@@ -128,6 +127,7 @@ impl<D: Device> Engine<D> {
             address: base,
             size: segment.total_size,
             stream: segment.stream,
+            pool: segment.pool,
             kind: segment.kind,
             oversize: self.is_oversize(segment.total_size),
         }));
@@ -141,7 +141,7 @@ impl<D: Device> Engine<D> {
         let first = &segments[0];
         let base = range_base(start, first.address);
         let page = self.page_size(first.kind);
-        let size = reserved_size(self.device.total(), page).unwrap_or(u64::MAX);
+        let size = self.range_size(first.stream, page).unwrap_or(u64::MAX);
         let belongs = |run: &SnapshotSegment| {
             run.expandable
                 && (run.stream, run.kind, run.pool) == (first.stream, first.kind, first.pool)
@@ -159,7 +159,7 @@ impl<D: Device> Engine<D> {
         let first = &runs[0];
         let old_base = range_base(start, first.address);
         let page = self.page_size(first.kind);
-        let size = reserved_size(self.device.total(), page);
+        let size = self.range_size(first.stream, page);
         let no_room = DeviceError::OutOfMemory { requested: first.total_size };
         let size = size.ok_or(no_room)?;
         let mut tiles = Vec::new();
@@ -191,6 +191,7 @@ impl<D: Device> Engine<D> {
                 address,
                 size: run.total_size,
                 stream: run.stream,
+                pool: run.pool,
                 kind: run.kind,
                 oversize: false,
             }));
@@ -229,6 +230,7 @@ impl<D: Device> Engine<D> {
             split.count += 1;
             split.bytes += piece.size.cast_signed();
         }
+        let chain = pieces.iter().map(|piece| piece.size).sum();
         let mut before: Option<BlockId> = None;
         for piece in pieces {
             let mut block = head.clone();
@@ -239,7 +241,13 @@ impl<D: Device> Engine<D> {
             let state = piece.block.map_or(BlockState::Inactive, |block| block.state);
             block.requested = piece.block.map_or(0, |block| block.requested_size);
             block.allocated = state == BlockState::ActiveAllocated;
-            let id = self.blocks.insert(block);
+            let id = match before {
+                None => self.insert_segment(block, chain),
+                Some(before) => {
+                    block.rank = self.blocks.rank_behind(before);
+                    self.blocks.insert(block)
+                }
+            };
             if let Some(before) = before {
                 self.blocks[before].next = Some(id);
             }

@@ -6,7 +6,11 @@
 //! Figures are signed, as PyTorch's are. No more than [`MOST_RESERVED`] bytes are ever reserved, so those of a moment fit;
 //! sums over a long life stop at the largest number.
 
-use tonnage_events::{BlockEvent, Event, PoolKind, SplitChange};
+use std::collections::BTreeMap;
+
+use tonnage_events::{BlockEvent, Event, PoolId, PoolKind, SegmentEvent, SplitChange};
+
+use crate::config::Release;
 
 /// Most bytes that an allocator holds, whatever the device would give: figures of twice that still fit.
 pub(crate) const MOST_RESERVED: u64 = 1 << 62;
@@ -125,6 +129,8 @@ pub struct Stats {
     pub allocated_bytes: StatArray,
     /// Bytes obtained from the device.
     pub reserved_bytes: StatArray,
+    /// Bytes obtained from the device for each private pool that has ever had any.
+    pub reserved_bytes_by_private_pools: BTreeMap<PoolId, StatArray>,
     /// Bytes of active blocks.
     pub active_bytes: StatArray,
     /// Bytes of the free blocks of [`inactive_split`](Self::inactive_split).
@@ -139,6 +145,8 @@ pub struct Stats {
     pub num_alloc_retries: i64,
     /// Requests that failed.
     pub num_ooms: i64,
+    /// Requests that were turned down before the device was asked.
+    pub num_oom_rejections: i64,
     /// Times all outstanding events were waited for.
     pub num_sync_all_streams: i64,
     /// Times memory was obtained from the device.
@@ -175,7 +183,7 @@ impl Stats {
             }
             Event::SegmentAlloc(it) => {
                 self.segment.increase(it.kind, 1);
-                self.reserved_bytes.increase(it.kind, signed(it.size));
+                self.count_reserved(it, StatArray::increase);
                 self.num_device_alloc += 1;
                 if it.oversize {
                     self.oversize_segments.increase(1);
@@ -183,24 +191,33 @@ impl Stats {
             }
             Event::SegmentFree(it) => {
                 self.segment.decrease(it.kind, 1);
-                self.reserved_bytes.decrease(it.kind, signed(it.size));
+                self.count_reserved(it, StatArray::decrease);
                 self.num_device_free += 1;
                 if it.oversize {
                     self.oversize_segments.decrease(1);
                 }
             }
             Event::SegmentMap(it) => {
-                self.reserved_bytes.increase(it.kind, signed(it.size));
+                self.count_reserved(it, StatArray::increase);
                 self.num_device_alloc += 1;
             }
             Event::SegmentUnmap(it) => {
-                self.reserved_bytes.decrease(it.kind, signed(it.size));
+                self.count_reserved(it, StatArray::decrease);
                 self.num_device_free += 1;
             }
             Event::Oom { .. } => self.num_ooms += 1,
+            Event::Rejected => self.num_oom_rejections += 1,
             Event::Retry => self.num_alloc_retries += 1,
             Event::Synchronize => self.num_sync_all_streams += 1,
             Event::Snapshot { .. } => {}
+        }
+    }
+
+    fn count_reserved(&mut self, it: &SegmentEvent, change: fn(&mut StatArray, PoolKind, i64)) {
+        change(&mut self.reserved_bytes, it.kind, signed(it.size));
+        if !it.pool.is_default() {
+            let of_pool = self.reserved_bytes_by_private_pools.entry(it.pool).or_default();
+            change(of_pool, it.kind, signed(it.size));
         }
     }
 
@@ -234,6 +251,7 @@ impl Stats {
         self.each_stat_mut(Stat::reset_accumulated);
         self.num_alloc_retries = 0;
         self.num_ooms = 0;
+        self.num_oom_rejections = 0;
         self.num_sync_all_streams = 0;
         self.num_device_alloc = 0;
         self.num_device_free = 0;
@@ -251,7 +269,8 @@ impl Stats {
             &mut self.inactive_split_bytes,
             &mut self.requested_bytes,
         ];
-        arrays.into_iter().flat_map(StatArray::stats_mut).for_each(&mut change);
+        let pools = self.reserved_bytes_by_private_pools.values_mut();
+        arrays.into_iter().chain(pools).flat_map(StatArray::stats_mut).for_each(&mut change);
         change(&mut self.oversize_allocations);
         change(&mut self.oversize_segments);
     }
@@ -271,16 +290,33 @@ impl Stats {
         ]
     }
 
-    /// All 122 figures of `torch.cuda.memory_stats()`, sorted by name as there.
+    /// The figures of `torch.cuda.memory_stats()` that every release has, 122 of them, sorted by name as there.
     #[must_use]
     pub fn memory_stats(&self) -> Vec<(String, i64)> {
-        let mut figures = Vec::with_capacity(122);
-        for (array, stats) in self.arrays() {
+        self.memory_stats_of(Release::OLDEST)
+    }
+
+    /// All figures of `torch.cuda.memory_stats()` in a release, sorted by name as there.
+    #[must_use]
+    pub fn memory_stats_of(&self, release: Release) -> Vec<(String, i64)> {
+        let mut figures = Vec::with_capacity(123);
+        let mut add = |name: &str, stats: &StatArray| {
             for (pool, stat) in stats.pools() {
                 for (metric, value) in stat.metrics() {
-                    figures.push((format!("{array}.{pool}.{metric}"), value));
+                    figures.push((format!("{name}.{pool}.{metric}"), value));
                 }
             }
+        };
+        for (name, stats) in self.arrays() {
+            add(name, stats);
+        }
+        if release.stats_have_private_pools() {
+            for (PoolId(first, second), stats) in &self.reserved_bytes_by_private_pools {
+                add(&format!("reserved_bytes_by_private_pools.{first}_{second}"), stats);
+            }
+        }
+        if release.stats_have_rejections() {
+            figures.push(("num_oom_rejections".to_owned(), self.num_oom_rejections));
         }
         for (name, stat) in [
             ("oversize_allocations", self.oversize_allocations),
@@ -361,6 +397,32 @@ mod tests {
         }
         let stat = Stat { current: 0, peak: most, allocated: i64::MAX, freed: i64::MAX };
         assert_eq!(stats.allocated_bytes.all, stat);
+    }
+
+    #[test]
+    fn later_releases_have_more_figures() {
+        let mut stats = Stats::new(None);
+        let event = SegmentEvent {
+            address: tonnage_events::Address(0),
+            size: 2 << 20,
+            stream: tonnage_events::StreamId(0),
+            pool: PoolId(0, 1),
+            kind: PoolKind::Small,
+            oversize: false,
+        };
+        stats.apply(&Event::SegmentAlloc(event));
+        stats.apply(&Event::Rejected);
+        let counts = Release::ALL.map(|release| stats.memory_stats_of(release).len());
+        assert_eq!(counts, [122, 122, 122, 122, 123, 135, 135, 135]);
+        let figures = stats.memory_stats_of(Release::NEWEST);
+        assert!(figures.windows(2).all(|pair| pair[0].0 < pair[1].0));
+        for (name, value) in [
+            ("num_oom_rejections", 1),
+            ("reserved_bytes_by_private_pools.0_1.all.current", 2 << 20),
+            ("reserved_bytes_by_private_pools.0_1.large_pool.peak", 0),
+        ] {
+            assert!(figures.contains(&(name.to_owned(), value)), "{name}");
+        }
     }
 
     #[test]

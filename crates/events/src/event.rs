@@ -3,7 +3,7 @@
 //! Every change is exactly one [`Event`], emitted from one place; statistics and history learn of
 //! it this way and no other. An event therefore carries whatever any of them needs.
 
-use crate::{Address, PoolKind, StreamId};
+use crate::{Address, PoolId, PoolKind, StreamId};
 
 /// A state change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +31,8 @@ pub enum Event {
         /// The stream of the request.
         stream: StreamId,
     },
+    /// A request was turned down before the device was asked.
+    Rejected,
     /// A snapshot was taken.
     Snapshot {
         /// Active bytes at that moment.
@@ -80,7 +82,9 @@ pub struct SegmentEvent {
     pub size: u64,
     /// The stream that grew or shrank.
     pub stream: StreamId,
-    /// The half of the pool it belongs to.
+    /// The pool it belongs to.
+    pub pool: PoolId,
+    /// The half of that pool.
     pub kind: PoolKind,
     /// Whether its size reaches `max_split_size`. Never for pages.
     pub oversize: bool,

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use tonnage_device::Dry;
 use tonnage_engine::config::{ConfigErrorKind, from_environment};
 use tonnage_engine::{
-    AllocError, Allocation, CacheError, Config, ConfigError, Engine, PoolError, Release, Stat,
-    StatArray, Stats, StreamFilter,
+    AllocError, Allocation, CacheError, Capture, Config, ConfigError, Engine, PoolError, Release,
+    Stat, StatArray, Stats, StreamFilter,
 };
 use tonnage_events::{BlockState, PoolId, PoolKind, SnapshotSegment, StreamId};
 
@@ -82,7 +82,7 @@ impl Player {
                     self.blocks.insert(id, block);
                     Reply::At(block.address.0)
                 }
-                Err(AllocError::OutOfMemory(_)) => Reply::OutOfMemory,
+                Err(AllocError::OutOfMemory(_) | AllocError::Rejected(_)) => Reply::OutOfMemory,
                 Err(error) => runtime(error),
             },
             Command::Free { id } => match self.blocks.remove(&id) {
@@ -122,9 +122,11 @@ impl Player {
                 engine.set_pool_use_on_oom(id_of(pool), on);
                 Reply::Done
             }
-            // Up to 2.12 a capture is nothing but a pool that requests are diverted to; of what it is in
-            // later releases the engine knows nothing yet.
-            Command::CaptureBegin | Command::CaptureEnd => Reply::Done,
+            Command::CaptureBegin => {
+                engine.begin_capture(Capture::Everywhere);
+                Reply::Done
+            }
+            Command::CaptureEnd => done(engine.end_capture()),
             Command::Fraction(share) => done(engine.set_memory_fraction(share)),
             Command::Configure(ref settings) => match engine.configure(settings) {
                 Ok(()) => Reply::Done,
@@ -181,7 +183,7 @@ fn figures(stats: &Stats) -> Figures {
         Some(stats.num_device_free),
         Some(stats.oversize_allocations.current),
         Some(stats.oversize_segments.current),
-        None,
+        Some(stats.num_oom_rejections),
     ]
 }
 

@@ -105,6 +105,24 @@ fn a_stream_under_the_rules_of_another_release_differs() {
 }
 
 #[test]
+fn a_newer_release_gets_the_nearest_rules_and_an_older_one_none() {
+    let file = testdata("streams/00.jsonl");
+    for (version, known) in [("2.15.0", true), ("2.16", false), ("3.0.0a0+git1", false)] {
+        let output = replay(&file, &["--pytorch", version]);
+        let told = text(&output.stderr);
+        assert_ne!(output.status.code(), Some(2), "{told}");
+        assert_eq!(told.contains("the rules of 2.15 are taken"), !known, "{version}: {told}");
+        assert_eq!(told.matches("warning").count(), usize::from(!known), "{told}");
+    }
+    for version in ["2.7.1", "1.13"] {
+        let output = replay(&file, &["--pytorch", version]);
+        assert_eq!(output.status.code(), Some(2));
+        let told = text(&output.stderr);
+        assert!(told.contains("2.8"), "{told}");
+    }
+}
+
+#[test]
 fn standard_input_is_read_for_a_dash() {
     let bytes = std::fs::read(testdata("traces/mlp_seed.default.pickle.zst")).unwrap();
     let mut command = command();

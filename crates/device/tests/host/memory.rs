@@ -9,7 +9,7 @@ use std::time::Duration;
 use tonnage_device::host::{FREED, FRESH, Host};
 use tonnage_device::{Device, DeviceError, MemoryInfo};
 use tonnage_events::{
-    Address, BlockEvent, DeviceId, Event, PoolKind, SegmentEvent, SplitChange, StreamId,
+    Address, BlockEvent, DeviceId, Event, PoolId, PoolKind, SegmentEvent, SplitChange, StreamId,
 };
 
 const MIB: u64 = 1 << 20;
@@ -267,6 +267,7 @@ fn without_poisoning_nothing_is_filled_and_elsewhere_never() {
         address: segment,
         size: 2 * MIB,
         stream: StreamId(0),
+        pool: PoolId::DEFAULT,
         kind: PoolKind::Small,
         oversize: false,
     }));

@@ -200,6 +200,12 @@ impl Release {
         self >= Self::V2_14
     }
 
+    /// A range that is too small for the request it was reserved for is given back; before 2.15 it stays.
+    #[must_use]
+    pub fn gives_back_small_ranges(self) -> bool {
+        self >= Self::V2_15
+    }
+
     /// Restoring a checkpoint accepts an expandable segment that has grown since.
     #[must_use]
     pub fn checkpoint_accepts_grown_segments(self) -> bool {
@@ -504,7 +510,7 @@ mod tests {
     fn each_difference_appears_in_the_release_of_the_table() {
         type Question = fn(Release) -> bool;
         // Questions that become true with a release, and those that cease to be.
-        let since: [(Question, Release); 29] = [
+        let since: [(Question, Release); 30] = [
             (Release::capture_reuse_configurable, Release::V2_9),
             (Release::recorded_settings_have_capture_reuse, Release::V2_9),
             (Release::newest_diversion_wins, Release::V2_10),
@@ -533,6 +539,7 @@ mod tests {
             (Release::trace_has_annotations, Release::V2_14),
             (Release::snapshot_has_host_memory, Release::V2_14),
             (Release::reserve_configurable, Release::V2_15),
+            (Release::gives_back_small_ranges, Release::V2_15),
             (Release::trace_has_internal_metadata, Release::V2_15),
         ];
         let until: [(Question, Release); 3] = [

@@ -32,9 +32,9 @@ impl BlockPool {
     }
 
     /// Puts a free block in the place of another of the same stream that lay at `old`, given by size
-    /// and address.
+    /// and rank.
     #[inline]
-    pub(crate) fn replace(&mut self, old: (u64, Address), id: BlockId, blocks: &mut Blocks) {
+    pub(crate) fn replace(&mut self, old: (u64, u64), id: BlockId, blocks: &mut Blocks) {
         let block = &mut blocks[id];
         debug_assert!(block.is_idle() && block.mapped, "only free blocks take another's place");
         block.searches_at_put = self.searches;

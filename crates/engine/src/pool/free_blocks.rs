@@ -1,8 +1,9 @@
-//! Free blocks in the order of the search: by stream, then size, then address.
+//! Free blocks in the order of the search: by stream, then size, then rank.
 //!
-//! Best fit is the first block at or after (stream, size); among equals the lowest address wins.
+//! Best fit is the first block at or after (stream, size); among equals the lowest rank wins, which is the
+//! release's rule for ties.
 
-use tonnage_events::{Address, StreamId};
+use tonnage_events::StreamId;
 
 use crate::block::{Block, BlockId};
 use crate::request::MIN_BLOCK;
@@ -54,9 +55,9 @@ impl FreeBlocks {
     }
 
     /// Puts a block in the place of another of the same stream that lay at `old`, given by size and
-    /// address: what remains of it, or what it has become part of.
+    /// rank: what remains of it, or what it has become part of.
     #[inline]
-    pub(crate) fn replace(&mut self, old: (u64, Address), id: BlockId, block: &Block) {
+    pub(crate) fn replace(&mut self, old: (u64, u64), id: BlockId, block: &Block) {
         let Ok(at) = self.find(block.stream) else { return };
         self.streams[at].1.replace(key(old.0, old.1), Entry::of(id, block));
     }
@@ -65,28 +66,28 @@ impl FreeBlocks {
     #[inline]
     pub(crate) fn remove(&mut self, block: &Block) -> bool {
         let Ok(at) = self.find(block.stream) else { return false };
-        self.streams[at].1.remove(key(block.size, block.address))
+        self.streams[at].1.remove(key(block.size, block.rank))
     }
 
-    /// The smallest block of `stream` with at least `size` bytes, at the lowest address.
+    /// The smallest block of `stream` with at least `size` bytes, of the lowest rank.
     #[inline]
     pub(crate) fn best(&self, stream: StreamId, size: u64) -> Option<BlockId> {
         self.of(stream)?.first_from(size)
     }
 
     /// Whether no block of `stream` with at least `size` bytes comes before a place, given by size and
-    /// address; one of them does not count.
+    /// rank; one of them does not count.
     #[inline]
     pub(crate) fn has_none_before(
         &self,
         stream: StreamId,
         size: u64,
-        place: (u64, Address),
+        place: (u64, u64),
         but: Option<BlockId>,
     ) -> bool {
         let Some(blocks) = self.of(stream) else { return true };
         let end = key(place.0, place.1);
-        let first = blocks.entry_from(key(size, Address(0)));
+        let first = blocks.entry_from(key(size, 0));
         let first = match first {
             Some(entry) if Some(entry.id) == but => blocks.entry_from(entry.key + 1),
             first => first,
@@ -128,12 +129,12 @@ impl FreeBlocks {
     }
 }
 
-/// Size, then address, as one number: comparing it takes no branch.
+/// Size, then rank, as one number: comparing it takes no branch.
 type Key = u128;
 
 #[inline]
-fn key(size: u64, address: Address) -> Key {
-    (Key::from(size) << 64) | Key::from(address.0)
+fn key(size: u64, rank: u64) -> Key {
+    (Key::from(size) << 64) | Key::from(rank)
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -145,7 +146,7 @@ struct Entry {
 impl Entry {
     #[inline]
     fn of(id: BlockId, block: &Block) -> Self {
-        Self { key: key(block.size, block.address), id }
+        Self { key: key(block.size, block.rank), id }
     }
 }
 
@@ -172,7 +173,7 @@ fn bin_of(size: u64) -> usize {
     (bin as usize).min(BINS - 1)
 }
 
-/// Blocks of one stream by size, then address, in bins of similar sizes.
+/// Blocks of one stream by size, then rank, in bins of similar sizes.
 ///
 /// Most bins have few blocks, and a bit for each bin finds the next that has any, so that a search
 /// costs the same whether there are ten blocks or ten thousand. Only bins that have had blocks take
@@ -269,7 +270,7 @@ impl Bins {
 
     #[inline]
     fn first_from(&self, size: u64) -> Option<BlockId> {
-        self.entry_from(key(size, Address(0))).map(|entry| entry.id)
+        self.entry_from(key(size, 0)).map(|entry| entry.id)
     }
 
     /// The first entry that is not below the key.
@@ -301,12 +302,12 @@ impl Bins {
 
     fn from(&self, size: u64) -> impl Iterator<Item = BlockId> {
         let bins = self.filled(bin_of(size)).map(|bin| self.bin(bin));
-        bins.flat_map(move |blocks| blocks.from(key(size, Address(0))))
+        bins.flat_map(move |blocks| blocks.from(key(size, 0)))
     }
 
     fn below(&self, size: u64) -> impl Iterator<Item = BlockId> {
         let bins = (0..=bin_of(size)).rev().map(|bin| self.bin(bin));
-        bins.flat_map(move |blocks| blocks.below(key(size, Address(0))))
+        bins.flat_map(move |blocks| blocks.below(key(size, 0)))
     }
 
     fn len(&self) -> usize {
@@ -473,9 +474,9 @@ mod tests {
     use std::collections::BTreeMap;
     use std::collections::btree_map::Entry;
 
-    use tonnage_events::PoolKind;
+    use tonnage_events::{Address, PoolKind};
 
-    use super::{Address, Block, FreeBlocks, StreamId};
+    use super::{Block, FreeBlocks, StreamId};
     use crate::block::Blocks;
     use crate::pool::{PoolRef, PoolSet};
 
@@ -580,9 +581,10 @@ mod tests {
                 let mut other = block.clone();
                 other.size = 512 << random(6);
                 other.address = Address(block.address.0 + random(2) * 512 * 500);
+                other.rank = other.address.0;
                 let other_key = (other.stream, other.size, other.address);
                 if let Entry::Vacant(vacant) = model.entry(other_key) {
-                    free.replace((block.size, block.address), id, &other);
+                    free.replace((block.size, block.rank), id, &other);
                     vacant.insert(id);
                 } else {
                     assert!(free.remove(&block), "step {step}");

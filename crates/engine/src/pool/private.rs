@@ -1,8 +1,7 @@
 //! Private pools, and which pool a request goes to.
 //!
 //! A *diversion* sends requests of some streams to a private pool: a graph capture, or a user's
-//! pool in use. PyTorch 2.9 to 2.11 cannot tell the two apart, so neither do we. While any diversion
-//! is active no events are polled and nothing is flushed, on the whole device.
+//! pool in use. What a capture does besides is in `capture.rs`.
 //!
 //! A pool's life: made with one use, each diversion adds one, each release takes one; with none
 //! left it is *freeable*, and its memory goes back to the device the next time cached memory does.
@@ -107,7 +106,7 @@ pub enum PoolError {
     #[error("no requests are being diverted to pool {0}: begin that first")]
     NotDiverting(PoolId),
     /// The release of PyTorch that is being followed has no such thing.
-    #[error("PyTorch 2.9 has no `no_split` pools: they came with 2.10")]
+    #[error("the release followed has no `no_split` pools: they came with PyTorch 2.10")]
     NoSplitUnsupported,
 }
 
@@ -204,13 +203,17 @@ impl Pools {
         Ok(())
     }
 
-    pub(crate) fn release(&mut self, id: PoolId) -> Result<(), PoolError> {
+    /// Takes one use. With the last one the pool may lose its `no_split` mark.
+    pub(crate) fn release(&mut self, id: PoolId, loses_no_split: bool) -> Result<(), PoolError> {
         if id.is_default() {
             return Err(PoolError::Default);
         }
         let key = *self.by_id.get(&id).ok_or(PoolError::Unknown(id))?;
         let pool = &mut self.private[key];
         pool.uses = pool.uses.checked_sub(1).ok_or(PoolError::Released(id))?;
+        if pool.uses == 0 && loses_no_split {
+            self.no_split.remove(&id);
+        }
         Ok(())
     }
 
@@ -275,8 +278,15 @@ impl Pools {
     }
 
     /// Pools whose free blocks may serve requests of the default pool, rather than fail. Ones that
-    /// have no uses left cannot be diverted to.
-    pub(crate) fn spare(&self) -> Vec<PrivateKey> {
+    /// have no uses left cannot be diverted to; ones that were marked before they were made are made now and
+    /// released again, which is PyTorch's way to look into them.
+    pub(crate) fn spare(&mut self, loses_no_split: bool) -> Vec<PrivateKey> {
+        let marked = self.use_on_oom.iter().copied();
+        let unmade: Vec<_> = marked.filter(|id| !self.by_id.contains_key(id)).collect();
+        for id in unmade {
+            // The default pool may be marked too, and is neither made nor released.
+            let _ = self.add_use(id).and_then(|()| self.release(id, loses_no_split));
+        }
         let keys = self.use_on_oom.iter().filter_map(|id| self.by_id.get(id));
         keys.copied().filter(|&key| self.private[key].uses > 0).collect()
     }
@@ -318,15 +328,15 @@ mod tests {
     #[test]
     fn operations_that_do_not_fit_are_refused_and_change_nothing() {
         let mut pools = Pools::default();
-        assert_eq!(pools.release(A), Err(PoolError::Unknown(A)));
+        assert_eq!(pools.release(A, false), Err(PoolError::Unknown(A)));
         assert_eq!(pools.end(A), Err(PoolError::NotDiverting(A)));
         assert_eq!(pools.begin(PoolId::DEFAULT, StreamFilter::Any), Err(PoolError::Default));
         pools.begin(A, StreamFilter::Any).unwrap();
         assert_eq!(pools.begin(A, StreamFilter::Any), Err(PoolError::Diverting(A)));
         assert_eq!(pools.uses(A), 1);
         pools.end(A).unwrap();
-        pools.release(A).unwrap();
-        assert_eq!(pools.release(A), Err(PoolError::Released(A)));
+        pools.release(A, false).unwrap();
+        assert_eq!(pools.release(A, false), Err(PoolError::Released(A)));
         assert_eq!(pools.begin(A, StreamFilter::Any), Err(PoolError::Released(A)));
     }
 
@@ -334,7 +344,7 @@ mod tests {
     fn a_freeable_pool_is_over_once_it_holds_nothing() {
         let mut pools = Pools::default();
         pools.add_use(A).unwrap();
-        pools.release(A).unwrap();
+        pools.release(A, false).unwrap();
         let [key] = pools.freeable()[..] else { panic!("one pool") };
         pools.add_reserved(PoolSet::Private(key), 1);
         assert!(!pools.is_over(key));

@@ -579,6 +579,7 @@ impl Tally {
             Event::Oom { .. } => self.count("num_ooms", 1),
             Event::Retry => self.count("num_alloc_retries", 1),
             Event::Synchronize => self.count("num_sync_all_streams", 1),
+            Event::Rejected => self.count("num_oom_rejections", 1),
             Event::Snapshot { .. } => {}
         }
     }

@@ -2,7 +2,7 @@
 
 use tonnage_device::Dry;
 use tonnage_engine::{
-    Address, AllocError, Allocation, CacheError, Config, DeviceId, Engine, FractionError,
+    Address, AllocError, Allocation, CacheError, Capture, Config, DeviceId, Engine, FractionError,
     FreeError, PoolError, PoolId, RecordStreamError, Release, Stats, StreamFilter, StreamId,
 };
 use tonnage_events::{BlockState, SnapshotSegment};
@@ -263,13 +263,14 @@ fn pools_without_splits_are_unknown_to_2_9() {
 }
 
 #[test]
-fn a_pools_memory_cannot_be_given_back_while_requests_are_diverted() {
+fn a_pools_memory_cannot_be_given_back_during_a_capture() {
     let (mut engine, _) = busy_engine();
     engine.release_pool(P).unwrap();
     let other = PoolId(0, 2);
     engine.begin_allocate_to_pool(other, StreamFilter::Any).unwrap();
+    engine.begin_capture(Capture::Everywhere);
     let before = state(&engine);
-    assert_eq!(engine.empty_cache_of(P), Err(CacheError::Diverting(P)));
+    assert_eq!(engine.empty_cache_of(P), Err(CacheError::Capturing(P)));
     let after = state(&engine);
     // PyTorch counts the wait before it finds that it may not: nothing else changes.
     assert_eq!(after.0.num_sync_all_streams, before.0.num_sync_all_streams + 1);

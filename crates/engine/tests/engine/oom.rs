@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use serde_json::Value;
 use tonnage_device::{Device, Dry};
 use tonnage_engine::{
-    AllocError, Config, DeviceId, Engine, OutOfMemory, PoolId, PoolKind, Release, StreamFilter,
-    StreamId,
+    AllocError, Capture, Config, DeviceId, Engine, OutOfMemory, PoolId, PoolKind, Release,
+    StreamFilter, StreamId,
 };
 use tonnage_events::Bytes;
 
@@ -82,6 +82,7 @@ fn the_report_has_every_figure_of_the_moment() {
     engine.allocate(MIB, S0).unwrap();
     // In the private pool, 20 MiB with 3 MiB in use.
     engine.begin_allocate_to_pool(P, StreamFilter::Any).unwrap();
+    engine.begin_capture(Capture::Everywhere);
     engine.allocate(3 * MIB, S0).unwrap();
     let report = fail(&mut engine, 50_000_001, S0);
     assert_eq!((report.device, report.stream, report.pool), (DeviceId(0), S0, P));
@@ -260,18 +261,21 @@ fn a_pending_piece_names_the_streams_it_waits_for() {
     engine.record_stream(block.address, S2).unwrap();
     engine.record_stream(block.address, S1).unwrap();
     engine.free(&block).unwrap();
-    // While requests are diverted, events are not waited for.
+    // In a capture, events are not waited for.
     engine.begin_allocate_to_pool(P, StreamFilter::Any).unwrap();
+    engine.begin_capture(Capture::Everywhere);
     let report = fail(&mut engine, 20 * MIB, S0);
     assert_says(&report, "0 bytes in use, 20.00 MiB pending, 0 bytes cached.");
     assert_says(&report, "A freed block of 20.00 MiB of stream 0 still waits for stream 1, 2.");
+    engine.end_capture().unwrap();
     engine.end_allocate_to_pool(P).unwrap();
     engine.allocate(20 * MIB, S0).unwrap();
 }
 
 #[test]
-fn a_block_freed_during_a_diversion_is_pending_too() {
+fn a_block_freed_during_a_capture_is_pending_too() {
     let mut engine = engine(20 * MIB);
+    engine.begin_capture(Capture::Everywhere);
     engine.begin_allocate_to_pool(P, StreamFilter::Any).unwrap();
     let block = engine.allocate(20 * MIB, S0).unwrap();
     engine.record_stream(block.address, S2).unwrap();

@@ -1,8 +1,8 @@
 //! Private pools where the vectors stop: lifetimes, spare pools, and streams recorded around
-//! diversions.
+//! captures.
 
 use tonnage_device::{Dry, FailNth};
-use tonnage_engine::{Config, Engine, FreeError, PoolId, Release, StreamFilter, StreamId};
+use tonnage_engine::{Capture, Config, Engine, FreeError, PoolId, Release, StreamFilter, StreamId};
 
 const MIB: u64 = 1 << 20;
 const S0: StreamId = StreamId(0);
@@ -114,13 +114,35 @@ fn a_spare_pool_serves_the_default_pool_only() {
     engine.allocate(30 * MIB, S0).unwrap_err();
 }
 
+/// What 2.10.0 and 2.15.0 do with a pool that was marked and never used.
 #[test]
-fn a_stream_recorded_while_diverted_is_waited_for_if_the_block_is_freed_later() {
+fn a_spare_pool_that_is_not_there_is_made_and_released_to_look_into_it() {
+    for release in [Release::V2_10, Release::V2_15] {
+        let device = Dry::new(8 << 30).with_capacity(40 * MIB);
+        let mut engine = Engine::new(device, Config::for_release(release));
+        engine.set_pool_use_on_oom(P, true);
+        engine.set_pool_no_split(P).unwrap();
+        engine.allocate(50 * MIB, S0).unwrap_err();
+        // In 2.10 it was the last thing tried, in 2.15 it went with the flush behind it, and lost its mark.
+        let left = release == Release::V2_10;
+        let before = engine.stats().num_sync_all_streams;
+        engine.empty_cache_of(P).unwrap();
+        assert_eq!(engine.stats().num_sync_all_streams - before, i64::from(left), "{release}");
+        engine.begin_allocate_to_pool(P, StreamFilter::Any).unwrap();
+        let whole = engine.allocate(100, S0).unwrap().size;
+        assert_eq!(whole, if left { 2 * MIB } else { 512 }, "{release}");
+    }
+}
+
+#[test]
+fn a_stream_recorded_in_a_capture_is_waited_for_if_the_block_is_freed_later() {
     let mut engine = engine(1 << 30, "");
     engine.device_mut().hold_events();
     let block = engine.allocate(3 * MIB, S0).unwrap();
     engine.begin_allocate_to_pool(P, StreamFilter::Any).unwrap();
+    engine.begin_capture(Capture::Everywhere);
     engine.record_stream(block.address, S1).unwrap();
+    engine.end_capture().unwrap();
     engine.end_allocate_to_pool(P).unwrap();
     engine.free(&block).unwrap();
     let next = engine.allocate(3 * MIB, S0).unwrap();
@@ -128,14 +150,16 @@ fn a_stream_recorded_while_diverted_is_waited_for_if_the_block_is_freed_later() 
 }
 
 #[test]
-fn a_stream_recorded_while_diverted_is_waited_for_even_if_the_first_event_fails() {
+fn a_stream_recorded_in_a_capture_is_waited_for_even_if_the_first_event_fails() {
     // The second call of the device is the event's: the first obtains the segment.
     let inner = Dry::new(8 << 30);
     let mut engine = Engine::new(FailNth::new(inner, 1), Config::default());
     engine.device_mut().inner.hold_events();
     let block = engine.allocate(3 * MIB, S0).unwrap();
     engine.begin_allocate_to_pool(P, StreamFilter::Any).unwrap();
+    engine.begin_capture(Capture::Everywhere);
     engine.record_stream(block.address, S1).unwrap();
+    engine.end_capture().unwrap();
     engine.end_allocate_to_pool(P).unwrap();
     assert!(matches!(engine.free(&block), Err(FreeError::Device(_))));
     let next = engine.allocate(3 * MIB, S0).unwrap();

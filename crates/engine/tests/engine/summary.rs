@@ -69,6 +69,7 @@ fn stats_of(figures: &Figures) -> Stats {
         num_device_alloc: figures["num_device_alloc"],
         num_device_free: figures["num_device_free"],
         max_split_size: figures["max_split_size"],
+        ..Stats::default()
     }
 }
 

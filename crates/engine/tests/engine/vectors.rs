@@ -5,13 +5,15 @@
 //! byte.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tonnage_device::Dry;
 use tonnage_engine::{
-    Address, AllocError, Allocation, Config, Engine, OutOfMemory, PoolId, Release, Stat, Stats,
-    StreamFilter, StreamId,
+    Address, AllocError, Allocation, CacheError, Capture, CaptureError, Config, Engine,
+    OutOfMemory, PoolId, RecordOptions, Release, Stat, Stats, StreamFilter, StreamId,
 };
-use tonnage_events::{BlockState, SnapshotSegment};
+use tonnage_events::{Action, BlockState, SnapshotSegment};
 
 const TOTAL: u64 = 8 << 30;
 const MIB: u64 = 1 << 20;
@@ -28,6 +30,7 @@ const SEGMENTS: Figure = ("segments", |stats| stats.segment.all.current);
 const RETRIES: Figure = ("retries", |stats| stats.num_alloc_retries);
 const OOMS: Figure = ("ooms", |stats| stats.num_ooms);
 const SYNCS: Figure = ("syncs", |stats| stats.num_sync_all_streams);
+const REJECTIONS: Figure = ("rejections", |stats| stats.num_oom_rejections);
 const DEVICE_ALLOCS: Figure = ("num_device_alloc", |stats| stats.num_device_alloc);
 const DEVICE_FREES: Figure = ("num_device_free", |stats| stats.num_device_free);
 
@@ -104,6 +107,17 @@ impl Vector {
 
     fn divert_to(&mut self, pool: PoolId) {
         self.engine.begin_allocate_to_pool(pool, StreamFilter::Any).unwrap();
+    }
+
+    /// A graph capture that allocates from a pool, in a program of one thread.
+    fn capture_to(&mut self, pool: PoolId) {
+        self.divert_to(pool);
+        self.engine.begin_capture(Capture::Everywhere);
+    }
+
+    fn end_capture(&mut self, pool: PoolId) {
+        self.engine.end_capture().unwrap();
+        self.end(pool);
     }
 
     fn end(&mut self, pool: PoolId) {
@@ -506,16 +520,16 @@ fn v17_a_private_pools_memory_goes_back_only_once_it_is_released() {
 }
 
 #[test]
-fn v18_a_use_recorded_while_diverted_is_forgotten_with_the_diversion() {
+fn v18_a_use_recorded_in_a_capture_is_forgotten_with_the_capture() {
     each_release("", |it| {
         it.engine.device_mut().hold_events();
-        it.divert_to(P);
+        it.capture_to(P);
         it.alloc("a", 3_000_000);
         it.record("a", 1);
         it.free("a");
         it.expect([(A, 0), (V, 3_000_320)]);
         assert_eq!(it.segment(S1).blocks[0].state, BlockState::ActivePendingFree);
-        it.end(P);
+        it.end_capture(P);
         it.alloc("b", 3_000_000);
         it.assert_at("b", S2, 0);
         it.expect([(V, 3_000_320)]);
@@ -523,19 +537,19 @@ fn v18_a_use_recorded_while_diverted_is_forgotten_with_the_diversion() {
 }
 
 #[test]
-fn v19_a_use_recorded_before_a_diversion_is_waited_for() {
+fn v19_a_use_recorded_before_a_capture_is_waited_for() {
     each_release("", |it| {
         it.engine.device_mut().hold_events();
         it.alloc("a", 3_000_000);
         it.record("a", 1);
-        it.divert_to(P);
+        it.capture_to(P);
         it.record("a", 2);
         it.free("a");
-        it.end(P);
+        it.end_capture(P);
         it.alloc("b", 3_000_000);
         it.assert_at("b", S1, 3_000_320);
         it.expect([(V, 6_000_640)]);
-        // It waits for stream 1 alone: stream 2 was recorded while diverted, and never completes.
+        // It waits for stream 1 alone: stream 2 was recorded in the capture, and never completes.
         it.engine.device_mut().complete_events_of(StreamId(1));
         it.alloc("c", 3_000_000);
         it.assert_at("c", S1, 0);
@@ -662,5 +676,235 @@ fn v25_peaks_and_sums_outlive_the_memory() {
         ] {
             assert_eq!(stat, expected, "{name}, {}", it.release());
         }
+    });
+}
+
+// What changed from 2.12 to 2.15: the examples of the addendum, and what the released libraries answered to a few
+// more.
+
+#[test]
+fn e1_of_equal_blocks_the_lowest_serves_and_in_2_12_the_one_made_first() {
+    each_release("", |it| {
+        for name in ["s1", "s2", "s3", "s4"] {
+            it.alloc(name, 524_288);
+        }
+        it.free("s1");
+        it.free("s4");
+        it.alloc("z", 524_288);
+        // What remains of a split is the older block, and s4 is what remained.
+        it.assert_at("z", S1, if it.release() == Release::V2_12 { 1_572_864 } else { 0 });
+    });
+}
+
+#[test]
+fn e2_of_equal_blocks_the_one_of_the_older_segment_serves_from_2_12_on() {
+    each_release("", |it| {
+        it.alloc("big", 20_971_520);
+        it.free("big");
+        it.alloc("p", 1_048_576);
+        it.alloc("q", 1_048_576);
+        it.empty_cache();
+        // Its segment lies where the first one was, below that of p and q.
+        it.alloc("r", 1_048_576);
+        it.assert_at("r", S1, 0);
+        it.free("p");
+        it.alloc("z", 1_048_576);
+        if it.release() < Release::V2_12 {
+            it.assert_at("z", S1, 1_048_576);
+        } else {
+            it.assert_at("z", S2, 0);
+        }
+    });
+}
+
+#[test]
+fn e3_events_are_polled_in_a_pool_scope_from_2_13_on() {
+    each_release("", |it| {
+        it.alloc("x", 3_000_000);
+        it.record("x", 4096);
+        it.divert_to(P);
+        it.free("x");
+        it.alloc("y", 100);
+        it.expect([(V, if it.release() < Release::V2_13 { 3_000_832 } else { 512 })]);
+    });
+    // In a capture they never are.
+    each_release("", |it| {
+        it.alloc("x", 3_000_000);
+        it.record("x", 4096);
+        it.capture_to(P);
+        it.free("x");
+        it.alloc("y", 100);
+        it.expect([(V, 3_000_832)]);
+        it.end_capture(P);
+        it.alloc("z", 100);
+        it.expect([(V, 1_024)]);
+    });
+}
+
+#[test]
+fn e4_a_request_in_a_pool_scope_flushes_from_2_13_on() {
+    for release in Release::ALL {
+        let scope = || {
+            let device = Dry::new(TOTAL).with_capacity(100 * MIB);
+            let mut it = Vector::on(device, release, "");
+            it.alloc("x", 62_914_560);
+            it.free("x");
+            it
+        };
+        let mut it = scope();
+        it.divert_to(P);
+        if release < Release::V2_13 {
+            it.alloc_fails(62_914_560);
+            it.expect([(R, 62_914_560), (RETRIES, 0), (OOMS, 1), (SYNCS, 0)]);
+        } else {
+            it.alloc("y", 62_914_560);
+            it.assert_at("y", S1, 0);
+            it.expect([(R, 62_914_560), (RETRIES, 1), (OOMS, 0), (SYNCS, 1)]);
+        }
+        let mut it = scope();
+        it.capture_to(P);
+        it.alloc_fails(62_914_560);
+        it.expect([(RETRIES, 0), (OOMS, 1), (SYNCS, 0)]);
+    }
+}
+
+#[test]
+fn e5_a_released_pool_may_be_split_again_from_2_14_on() {
+    for release in Release::ALL.into_iter().filter(|release| release.no_split_pools()) {
+        let mut it = Vector::new(release, "");
+        it.divert_to(P);
+        it.engine.set_pool_no_split(P).unwrap();
+        it.alloc("x", 100);
+        it.expect([(A, 2_097_152)]);
+        it.free("x");
+        it.end(P);
+        it.engine.release_pool(P).unwrap();
+        it.empty_cache();
+        it.divert_to(P);
+        it.alloc("y", 100);
+        it.expect([(A, if release < Release::V2_14 { 2_097_152 } else { 512 })]);
+    }
+}
+
+#[test]
+fn e6_only_threads_whose_stream_captures_are_in_a_capture() {
+    for release in Release::ALL.into_iter().filter(|release| !release.pool_scope_is_capture()) {
+        let mut it = Vector::new(release, "");
+        it.alloc("x", 3_000_000);
+        it.record("x", 4096);
+        let here = Arc::new(AtomicBool::new(true));
+        let captures = Arc::clone(&here);
+        it.engine.begin_capture(Capture::When(Arc::new(move || captures.load(Ordering::Relaxed))));
+        it.free("x");
+        it.alloc("y", 100);
+        it.expect([(V, 3_000_832)]);
+        here.store(false, Ordering::Relaxed);
+        it.alloc("z", 100);
+        it.expect([(V, 1_024)]);
+        it.engine.end_capture().unwrap();
+        assert_eq!(it.engine.end_capture(), Err(CaptureError));
+    }
+}
+
+#[test]
+fn e7_a_pool_can_be_emptied_in_a_scope_from_2_13_on_and_in_no_capture() {
+    each_release("", |it| {
+        it.divert_to(P7);
+        it.alloc("x", 100);
+        it.free("x");
+        it.end(P7);
+        it.engine.release_pool(P7).unwrap();
+        it.capture_to(P8);
+        assert_eq!(it.engine.empty_cache_of(P7), Err(CacheError::Capturing(P7)));
+        it.expect([(R, 2_097_152), (SYNCS, 1)]);
+        it.engine.end_capture().unwrap();
+        let possible = it.release() >= Release::V2_13;
+        assert_eq!(it.engine.empty_cache_of(P7).is_ok(), possible);
+        it.expect([(R, if possible { 0 } else { 2_097_152 }), (SYNCS, 2)]);
+    });
+}
+
+#[test]
+fn e8_requests_beyond_the_fraction_are_rejected_from_2_12_on() {
+    for release in Release::ALL.into_iter().filter(|release| release.rejection_configurable()) {
+        let conf = "throw_on_cudamalloc_oom:True";
+        let mut it = Vector::on(Dry::new(100 * MIB), release, conf);
+        it.engine.record_history(Some(RecordOptions::default()));
+        it.alloc("x", 62_914_560);
+        let rejected = |it: &mut Vector, bytes| match it.engine.allocate(bytes, StreamId(0)) {
+            Err(AllocError::Rejected(rejected)) => rejected,
+            other => panic!("{bytes} bytes are not rejected: {other:?}"),
+        };
+        let told = rejected(&mut it, 62_914_560);
+        assert_eq!((told.reserved, told.allowed), (62_914_560, 100 * MIB));
+        assert!(told.to_string().contains("throw_on_cudamalloc_oom"), "{told}");
+        it.free("x");
+        // Nothing cached is given back for it.
+        rejected(&mut it, 104_857_601);
+        it.expect([(R, 62_914_560), (RETRIES, 0), (OOMS, 0), (SYNCS, 0), (REJECTIONS, 2)]);
+        // What is cached serves, and a limit comes first.
+        it.alloc("z", 41_943_040);
+        it.fraction(0.5);
+        it.alloc_fails(52_428_800);
+        it.expect([(RETRIES, 1), (OOMS, 1), (REJECTIONS, 2)]);
+        // The fraction of the settings is meant, whether or not it is in force; and whole segments, of pages too.
+        it.fraction(1.0);
+        let conf = "per_process_memory_fraction:0.7,expandable_segments:True";
+        it.engine.configure(conf).unwrap();
+        assert_eq!(it.engine.limit(), None);
+        it.alloc("p", 1);
+        rejected(&mut it, 22_020_096);
+        it.expect([(R, 65_011_712), (REJECTIONS, 3)]);
+        let entries = it.engine.history().unwrap().entries();
+        assert_eq!(entries.filter(|entry| entry.action == Action::Oom).count(), 1);
+    }
+}
+
+#[test]
+fn e9_the_range_of_an_expandable_segment_has_the_size_that_is_set() {
+    let conf = "expandable_segments:True,expandable_segments_reserve:0.001,\
+                expandable_segments_reserve_by_class:[wide:0.01]";
+    let mut it = Vector::new(Release::V2_15, conf);
+    // A thousandth of 8 GiB is one page of 20 MiB, and 30,000,000 bytes take two.
+    it.alloc_fails(30_000_000);
+    it.expect([(R, 0), (RETRIES, 1), (OOMS, 1)]);
+    it.alloc("y", 3_000_000);
+    it.alloc_on("z", 3_000_000, 4096);
+    assert_eq!(it.blocks["z"].address.distance_from(it.blocks["y"].address), 20_971_520);
+    it.engine.set_stream_reserve_class(StreamId(8192), "wide");
+    it.alloc_on("w", 30_000_000, 8192);
+    it.engine.set_stream_reserve_class(StreamId(12288), "unknown");
+    assert!(it.engine.allocate(30_000_000, StreamId(12288)).is_err());
+    it.engine.set_stream_reserve_class(StreamId(12288), "wide");
+    it.alloc_on("v", 30_000_000, 12288);
+    it.engine.set_stream_reserve_class(StreamId(16384), "wide");
+    it.engine.set_stream_reserve_class(StreamId(16384), "");
+    assert!(it.engine.allocate(30_000_000, StreamId(16384)).is_err());
+}
+
+#[test]
+fn e10_private_pools_have_their_own_reserved_bytes() {
+    each_release("", |it| {
+        it.divert_to(P7);
+        assert!(it.engine.stats().reserved_bytes_by_private_pools.is_empty());
+        it.alloc("x", 100);
+        it.free("x");
+        it.end(P7);
+        it.engine.release_pool(P7).unwrap();
+        it.empty_cache();
+        let two = Stat { current: 0, peak: 2_097_152, allocated: 2_097_152, freed: 2_097_152 };
+        let of_pool = it.engine.stats().reserved_bytes_by_private_pools[&P7];
+        assert_eq!((of_pool.all, of_pool.small_pool), (two, two));
+        it.divert_to(P7);
+        it.alloc("y", 30_000_000);
+        let of_pool = it.engine.stats().reserved_bytes_by_private_pools[&P7];
+        let all =
+            Stat { current: 31_457_280, peak: 31_457_280, allocated: 33_554_432, freed: 2_097_152 };
+        assert_eq!((of_pool.all, of_pool.small_pool), (all, two));
+        it.engine.reset_accumulated_stats();
+        it.engine.reset_peak_stats();
+        let of_pool = it.engine.stats().reserved_bytes_by_private_pools[&P7];
+        let now = Stat { current: 31_457_280, peak: 31_457_280, allocated: 0, freed: 0 };
+        assert_eq!((of_pool.all, of_pool.small_pool), (now, Stat::default()));
     });
 }

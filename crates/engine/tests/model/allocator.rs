@@ -25,6 +25,10 @@ pub(crate) struct Settings {
     pub(crate) divisions: [u64; 16],
     pub(crate) expandable: bool,
     pub(crate) large_segment: u64,
+    pub(crate) fraction: f64,
+    pub(crate) rejects: bool,
+    /// Of a thousand parts of the device, how many a range reserves.
+    pub(crate) reserve: Option<u64>,
 }
 
 /// One setting of a settings string.
@@ -38,6 +42,9 @@ pub(crate) enum Setting {
     DivisionList(Vec<(u64, u64)>, Option<u64>),
     Expandable(bool),
     LargeSegmentMb(u64),
+    Fraction(f64),
+    Rejects(bool),
+    ReserveThousandths(u64),
 }
 
 impl Settings {
@@ -50,6 +57,9 @@ impl Settings {
             divisions: [0; 16],
             expandable: false,
             large_segment: 20 * MIB,
+            fraction: 1.0,
+            rejects: false,
+            reserve: None,
         }
     }
 
@@ -63,7 +73,7 @@ impl Settings {
                 self.large_segment = mb * MIB;
             }
         }
-        if self.release == Release::V2_11 {
+        if self.release >= Release::V2_11 {
             self.non_split_rounding = self.large_segment;
         }
         for setting in settings {
@@ -75,6 +85,9 @@ impl Settings {
                 Setting::DivisionList(list, rest) => self.apply_list(list, *rest),
                 Setting::Expandable(on) => self.expandable = *on,
                 Setting::LargeSegmentMb(_) => {}
+                Setting::Fraction(fraction) => self.fraction = *fraction,
+                Setting::Rejects(on) => self.rejects = *on,
+                Setting::ReserveThousandths(parts) => self.reserve = Some(*parts),
             }
         }
     }
@@ -90,7 +103,7 @@ impl Settings {
         }
         if let Some(divisions) = rest {
             let last = list.last().map_or(0, |&(mb, _)| slot(mb));
-            let from = if self.release == Release::V2_9 { last } else { last + 1 };
+            let from = if self.release < Release::V2_10 { last } else { last + 1 };
             self.divisions[from..].fill(divisions);
         }
     }
@@ -145,12 +158,16 @@ pub(crate) struct Block {
     pub(crate) state: State,
     /// Where its segment or range begins: tells segments apart that touch.
     segment: u64,
+    /// When its segment or range was made.
+    born: u64,
+    /// When it was made itself, as PyTorch makes blocks.
+    number: u64,
     /// Bytes of a page, if its segment is expandable.
     page: Option<u64>,
     /// Searches its pool had seen when it went in.
     searches_before: u64,
     uses: BTreeSet<u64>,
-    uses_while_diverted: BTreeSet<u64>,
+    uses_while_capturing: BTreeSet<u64>,
     events: u32,
 }
 
@@ -182,6 +199,7 @@ impl Pool {
 pub(crate) struct Counts {
     pub(crate) retries: i64,
     pub(crate) ooms: i64,
+    pub(crate) rejections: i64,
     pub(crate) syncs: i64,
     pub(crate) device_allocs: i64,
     pub(crate) device_frees: i64,
@@ -189,6 +207,17 @@ pub(crate) struct Counts {
     pub(crate) oversize_segments: i64,
     /// The most that reserved, allocated and active bytes have been.
     pub(crate) peaks: [i64; 3],
+}
+
+/// A request that a setting turns down before the device is asked.
+#[derive(Clone, Copy, Debug)]
+struct Rejected;
+
+/// Which part of a block that is cut in two is a new block.
+#[derive(Clone, Copy, Debug)]
+enum Part {
+    Front,
+    Back,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -217,6 +246,10 @@ pub(crate) struct Model {
     deferred: Vec<u64>,
     /// The streams whose events count as complete; none means every stream.
     complete: Option<BTreeSet<u64>>,
+    /// Captures that have begun and not ended.
+    pub(crate) captures: u32,
+    /// Blocks, segments and ranges made so far.
+    made: u64,
     pub(crate) counts: Counts,
 }
 
@@ -233,6 +266,8 @@ impl Model {
             events: BTreeMap::new(),
             deferred: Vec::new(),
             complete: None,
+            captures: 0,
+            made: 0,
             counts: Counts::default(),
         }
     }
@@ -241,7 +276,7 @@ impl Model {
 
     /// 7
     pub(crate) fn allocate(&mut self, bytes: u64, stream: u64) -> Option<u64> {
-        if self.diversions.is_empty() {
+        if !self.capturing() {
             self.process_events();
         }
         let size = self.settings.round(bytes);
@@ -254,43 +289,61 @@ impl Model {
             segment_size: self.settings.segment_size(size),
             expandable: self.settings.expandable,
         };
-        let found = self.search(&request).map(|found| (found, request));
-        let Some((found, request)) = found.or_else(|| self.obtain(request)) else {
-            self.counts.ooms += 1;
-            return None;
+        let found = match self.search(&request) {
+            Some(found) => Ok(Some((found, request))),
+            None => self.obtain(request),
         };
-        Some(self.hand_out(found, &request))
+        match found {
+            Ok(Some((found, request))) => Some(self.hand_out(found, &request)),
+            Ok(None) => {
+                self.counts.ooms += 1;
+                None
+            }
+            Err(Rejected) => {
+                self.counts.rejections += 1;
+                None
+            }
+        }
+    }
+
+    /// What a capture is (the addendum): up to 2.12 any open pool scope.
+    fn capturing(&self) -> bool {
+        if self.settings.release <= Release::V2_12 {
+            !self.diversions.is_empty()
+        } else {
+            self.captures > 0
+        }
     }
 
     /// 7, from the miss on
-    fn obtain(&mut self, request: Request) -> Option<(u64, Request)> {
+    fn obtain(&mut self, request: Request) -> Result<Option<(u64, Request)>, Rejected> {
         if self.collects_garbage() {
             self.collect_garbage();
         }
-        if let Some(found) = self.grow(&request) {
-            return Some((found, request));
+        if let Some(found) = self.grow(&request)? {
+            return Ok(Some((found, request)));
         }
-        if self.settings.release == Release::V2_11
+        if self.settings.release >= Release::V2_11
             && let Some(found) = self.search_spare_pool(&request)
         {
-            return Some(found);
+            return Ok(Some(found));
         }
         if self.release_oversize(&request)
-            && let Some(found) = self.grow(&request)
+            && let Some(found) = self.grow(&request)?
         {
-            return Some((found, request));
+            return Ok(Some((found, request)));
         }
-        if self.diversions.is_empty() {
+        if !self.capturing() {
             self.empty_cache();
             self.counts.retries += 1;
-            if let Some(found) = self.grow(&request) {
-                return Some((found, request));
+            if let Some(found) = self.grow(&request)? {
+                return Ok(Some((found, request)));
             }
         }
         if self.settings.release < Release::V2_11 {
-            return self.search_spare_pool(&request);
+            return Ok(self.search_spare_pool(&request));
         }
-        None
+        Ok(None)
     }
 
     /// 11
@@ -304,23 +357,23 @@ impl Model {
         }
         if unused {
             self.complete_free(address);
-        } else if self.diversions.is_empty() {
-            self.insert_events(address);
-        } else {
+        } else if self.capturing() {
             self.deferred.push(address);
+        } else {
+            self.insert_events(address);
         }
     }
 
     /// 12.1
     pub(crate) fn record_stream(&mut self, address: u64, stream: u64) {
-        let diverted = !self.diversions.is_empty();
+        let capturing = self.capturing();
         let block = self.block_mut(address);
         if block.stream == stream {
             return;
         }
         block.uses.insert(stream);
-        if diverted {
-            block.uses_while_diverted.insert(stream);
+        if capturing {
+            block.uses_while_capturing.insert(stream);
         }
     }
 
@@ -340,7 +393,7 @@ impl Model {
 
     /// 9.3 for the default pool, 15
     pub(crate) fn empty_cache(&mut self) {
-        if self.diversions.is_empty() {
+        if !self.capturing() {
             self.synchronize(None);
             self.release_free(0, false);
             self.release_free(0, true);
@@ -357,7 +410,7 @@ impl Model {
         if self.pools[pool].uses > 0 || self.pools[pool].gone {
             return true;
         }
-        if !self.diversions.is_empty() {
+        if self.capturing() {
             self.counts.syncs += 1;
             return false;
         }
@@ -393,6 +446,15 @@ impl Model {
         self.diversions.retain(|&(to, _)| to != pool);
     }
 
+    pub(crate) fn release(&mut self, pool: usize) {
+        let release = self.settings.release;
+        let pool = &mut self.pools[pool];
+        pool.uses -= 1;
+        if pool.uses == 0 && release >= Release::V2_14 {
+            pool.no_split = false;
+        }
+    }
+
     /// 16
     pub(crate) fn set_fraction(&mut self, fraction: f64) {
         self.limit = (fraction < 1.0).then_some((fraction * self.total as f64) as u64);
@@ -402,6 +464,13 @@ impl Model {
 
     pub(crate) fn with_state(&self, state: State) -> Vec<u64> {
         self.blocks.iter().filter(|it| it.state == state).map(|it| it.address).collect()
+    }
+
+    /// Bytes of a pool's small or large half.
+    pub(crate) fn reserved_of(&self, pool: usize, small: bool) -> u64 {
+        let of_half =
+            |it: &&Block| it.pool == pool && it.small == small && it.state != State::Unmapped;
+        self.blocks.iter().filter(of_half).map(|it| it.size).sum()
     }
 
     pub(crate) fn reserved(&self) -> u64 {
@@ -498,9 +567,10 @@ impl Model {
         self.before(index).is_none() && self.behind(index).is_none()
     }
 
-    /// Cuts a block in two; returns where the second part begins.
-    fn cut(&mut self, address: u64, size: u64) -> u64 {
+    /// Cuts a block in two; returns where the second part begins. The part that is `new` counts as made now.
+    fn cut(&mut self, address: u64, size: u64, new: Part) -> u64 {
         let searches = self.searches_of(address);
+        let number = self.make();
         let block = self.block_mut(address);
         let mut rest = block.clone();
         rest.address += size;
@@ -508,9 +578,18 @@ impl Model {
         rest.searches_before = searches;
         block.size = size;
         block.searches_before = searches;
+        match new {
+            Part::Front => block.number = number,
+            Part::Back => rest.number = number,
+        }
         let address = rest.address;
         self.blocks.push(rest);
         address
+    }
+
+    fn make(&mut self) -> u64 {
+        self.made += 1;
+        self.made
     }
 
     /// 11.1: merges with the neighbours that are in the same state, and begins to age anew.
@@ -522,6 +601,7 @@ impl Model {
             let gained = self.blocks[index].size;
             address = self.blocks[before].address;
             self.blocks[before].size += gained;
+            self.blocks[before].number = self.blocks[index].number;
             self.blocks.remove(index);
         }
         let index = self.index(address);
@@ -544,8 +624,17 @@ impl Model {
     fn free_blocks(&self, pool: usize, small: bool) -> Vec<&Block> {
         let of_half = |it: &&Block| it.pool == pool && it.small == small && it.state == State::Free;
         let mut free: Vec<_> = self.blocks.iter().filter(of_half).collect();
-        free.sort_by_key(|it| (it.stream, it.size, it.address));
+        free.sort_by_key(|it| (it.stream, it.size, self.tie(it)));
         free
+    }
+
+    /// Which of two equal blocks comes first (the addendum).
+    fn tie(&self, block: &Block) -> (u64, u64) {
+        match self.settings.release {
+            Release::V2_12 => (block.number, 0),
+            release if release > Release::V2_12 => (block.born, block.address),
+            _ => (0, block.address),
+        }
     }
 
     // A request's way.
@@ -555,7 +644,7 @@ impl Model {
         let takes = |(_, streams): &&(usize, Option<Vec<u64>>)| {
             streams.as_ref().is_none_or(|streams| streams.contains(&stream))
         };
-        let found = if self.settings.release == Release::V2_9 {
+        let found = if self.settings.release < Release::V2_10 {
             self.diversions.iter().find(takes)
         } else {
             self.diversions.iter().rev().find(takes)
@@ -629,7 +718,7 @@ impl Model {
             request.size < self.settings.max_split && remaining > MIB
         };
         if split {
-            self.cut(found, request.size);
+            self.cut(found, request.size, Part::Front);
         }
         let max_split = self.settings.max_split;
         let block = self.block_mut(found);
@@ -645,16 +734,21 @@ impl Model {
     // More memory.
 
     /// 8
-    fn grow(&mut self, request: &Request) -> Option<u64> {
-        if self.limit.is_some_and(|limit| self.reserved() + request.segment_size > limit) {
-            return None;
+    fn grow(&mut self, request: &Request) -> Result<Option<u64>, Rejected> {
+        let after = self.reserved() + request.segment_size;
+        if self.limit.is_some_and(|limit| after > limit) {
+            return Ok(None);
+        }
+        let Settings { rejects, fraction, .. } = self.settings;
+        if rejects && after > (fraction * self.total as f64) as u64 {
+            return Err(Rejected);
         }
         if request.expandable {
-            return self.grow_range(request);
+            return Ok(self.grow_range(request));
         }
         let size = request.segment_size;
         if self.reserved() + size > self.capacity {
-            return None;
+            return Ok(None);
         }
         let address = self.first_gap(SEGMENTS_FROM, size, false);
         self.new_segment(request, address, size, None);
@@ -663,11 +757,14 @@ impl Model {
             self.counts.oversize_segments += 1;
         }
         self.note_peaks();
-        Some(address)
+        Ok(Some(address))
     }
 
     fn new_segment(&mut self, request: &Request, address: u64, size: u64, page: Option<u64>) {
+        let number = self.make();
         self.blocks.push(Block {
+            born: number,
+            number,
             address,
             size,
             requested: 0,
@@ -679,7 +776,7 @@ impl Model {
             page,
             searches_before: self.pools[request.pool].searches[usize::from(request.small)],
             uses: BTreeSet::new(),
-            uses_while_diverted: BTreeSet::new(),
+            uses_while_capturing: BTreeSet::new(),
             events: 0,
         });
     }
@@ -703,7 +800,7 @@ impl Model {
 
     /// 13.4
     fn grow_range(&mut self, request: &Request) -> Option<u64> {
-        let start = self.find_room(request);
+        let start = self.find_room(request)?;
         let block = self.block(start);
         if block.state == State::Unmapped && !self.map(start, block.size.min(request.size)) {
             return None;
@@ -719,7 +816,7 @@ impl Model {
     }
 
     /// 13.3
-    fn find_room(&mut self, request: &Request) -> u64 {
+    fn find_room(&mut self, request: &Request) -> Option<u64> {
         let idle = |it: &Block| matches!(it.state, State::Free | State::Unmapped);
         let mut unmapped = self.with_state(State::Unmapped);
         unmapped.sort_unstable();
@@ -743,14 +840,20 @@ impl Model {
                 at = self.behind(index);
             }
             if room >= request.size {
-                return self.blocks[first].address;
+                return Some(self.blocks[first].address);
             }
         }
         let page = if request.small { 2 * MIB } else { self.settings.large_segment };
-        let size = (self.total + self.total / 8).div_ceil(page) * page;
+        let reserve = self.settings.reserve.map(|parts| parts as f64 / 1000.0 * self.total as f64);
+        let most = reserve.map_or(u64::MAX, |bytes| bytes as u64);
+        let size = (self.total + self.total / 8).min(most).div_ceil(page) * page;
+        // From 2.15 on a range that is too small goes back at once.
+        if size < request.size && self.settings.release >= Release::V2_15 {
+            return None;
+        }
         let address = self.first_gap(RANGES_FROM, size, true);
         self.new_segment(request, address, size, Some(page));
-        address
+        Some(address)
     }
 
     /// Maps pages for the first `bytes` of an unmapped block.
@@ -762,7 +865,7 @@ impl Model {
             return false;
         }
         if mapped < block.size {
-            self.cut(address, mapped);
+            self.cut(address, mapped, Part::Back);
         }
         self.block_mut(address).state = State::Free;
         self.merge(address);
@@ -811,9 +914,10 @@ impl Model {
         if last <= first {
             return;
         }
-        let start = if first > offset { self.cut(address, first - offset) } else { address };
+        let start =
+            if first > offset { self.cut(address, first - offset, Part::Front) } else { address };
         if last < offset + block.size {
-            self.cut(start, last - first);
+            self.cut(start, last - first, Part::Back);
         }
         self.block_mut(start).state = State::Unmapped;
         self.counts.device_frees += 1;
@@ -896,7 +1000,7 @@ impl Model {
     fn complete_free(&mut self, address: u64) {
         let block = self.block_mut(address);
         block.state = State::Free;
-        block.uses_while_diverted.clear();
+        block.uses_while_capturing.clear();
         self.merge(address);
     }
 
@@ -913,7 +1017,7 @@ impl Model {
     fn settle_deferred(&mut self) {
         for address in std::mem::take(&mut self.deferred) {
             let block = self.block_mut(address);
-            let forgotten = std::mem::take(&mut block.uses_while_diverted);
+            let forgotten = std::mem::take(&mut block.uses_while_capturing);
             block.uses.retain(|stream| !forgotten.contains(stream));
             self.insert_events(address);
             if self.block(address).events == 0 {

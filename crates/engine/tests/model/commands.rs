@@ -23,6 +23,8 @@ pub(crate) enum Command {
     Begin { pool: usize, streams: Option<Vec<u64>> },
     End(usize),
     Release(usize),
+    BeginCapture,
+    EndCapture,
     NoSplit(usize),
     UseOnOom(usize, bool),
     Configure(Vec<Setting>),
@@ -76,7 +78,7 @@ pub(crate) struct Plan {
 
 impl Plan {
     pub(crate) fn of(random: &mut Random) -> Self {
-        let release = random.one_of(&[Release::V2_9, Release::V2_10, Release::V2_11]);
+        let release = random.one_of(&Release::ALL);
         let total = random.one_of(&[256, 512, 1024, 2048]) * MIB + random.below(3) * 12_345;
         let capacity =
             if random.chance(40) { total } else { total * (30 + random.below(70)) / 100 };
@@ -105,11 +107,11 @@ fn random_fraction(random: &mut Random) -> f64 {
 fn random_settings(random: &mut Random, now: &Settings) -> Vec<Setting> {
     let mut settings = Vec::new();
     let mut large_segment_mb = now.large_segment / MIB;
-    if now.release == Release::V2_11 && random.chance(20) {
+    if now.release >= Release::V2_11 && random.chance(20) {
         large_segment_mb = random.one_of(&[12, 20, 21, 32]);
         settings.push(Setting::LargeSegmentMb(large_segment_mb));
     }
-    let least = large_segment_mb + u64::from(now.release == Release::V2_9);
+    let least = large_segment_mb + u64::from(now.release < Release::V2_10);
     if random.chance(35) {
         settings.push(Setting::MaxSplitMb(least + random.one_of(&[0, 1, 10, 20, 60])));
     }
@@ -121,6 +123,13 @@ fn random_settings(random: &mut Random, now: &Settings) -> Vec<Setting> {
     }
     if random.chance(35) {
         settings.push(Setting::Expandable(random.chance(75)));
+    }
+    if now.release >= Release::V2_12 && random.chance(10) {
+        settings.push(Setting::Fraction(random_fraction(random)));
+        settings.push(Setting::Rejects(random.chance(70)));
+    }
+    if now.release >= Release::V2_15 && random.chance(15) {
+        settings.push(Setting::ReserveThousandths(random.one_of(&[5, 100, 400, 1000, 3000])));
     }
     if random.chance(15) {
         settings.push(Setting::Divisions(random.one_of(&[1, 2, 4, 8, 64])));
@@ -148,6 +157,12 @@ pub(crate) fn conf(settings: &[Setting]) -> String {
         Setting::Expandable(true) => "expandable_segments:True".to_owned(),
         Setting::Expandable(false) => "expandable_segments:False".to_owned(),
         Setting::LargeSegmentMb(mb) => format!("large_segment_size_mb:{mb}"),
+        Setting::Fraction(fraction) => format!("per_process_memory_fraction:{fraction}"),
+        Setting::Rejects(true) => "throw_on_cudamalloc_oom:True".to_owned(),
+        Setting::Rejects(false) => "throw_on_cudamalloc_oom:False".to_owned(),
+        Setting::ReserveThousandths(parts) => {
+            format!("expandable_segments_reserve:{}", *parts as f64 / 1000.0)
+        }
     });
     settings.collect::<Vec<_>>().join(",")
 }
@@ -257,7 +272,7 @@ fn pool_command(random: &mut Random, model: &Model) -> Option<Command> {
             .copied()
             .find(|&it| !model.pools[it].use_on_oom || model.pools[it].uses > 1)
             .map(Command::Release),
-        15 if model.settings.release > Release::V2_9 => any.map(Command::NoSplit),
+        15 if model.settings.release >= Release::V2_10 => any.map(Command::NoSplit),
         // At most one such pool: PyTorch asks several in the order of a hash.
         16 => {
             let marked = (1..model.pools.len()).find(|&it| model.pools[it].use_on_oom);
@@ -265,6 +280,9 @@ fn pool_command(random: &mut Random, model: &Model) -> Option<Command> {
                 (!used.is_empty()).then(|| Command::UseOnOom(random.one_of(&used), true))
             })
         }
+        // Captures come and go without pools too; before 2.13 they change nothing.
+        17 if model.captures < 2 => Some(Command::BeginCapture),
+        17..=18 if model.captures > 0 => Some(Command::EndCapture),
         _ => any.map(Command::EmptyCacheOf),
     }
 }

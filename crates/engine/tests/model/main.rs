@@ -16,8 +16,8 @@ use allocator::{Block, Model, Settings, State};
 use commands::{Command, Last, Plan, Random, STREAMS, conf};
 use tonnage_device::Dry;
 use tonnage_engine::{
-    Address, AllocError, CacheError, Config, Engine, PoolId, PoolKind, StatArray, Stats,
-    StreamFilter, StreamId,
+    Address, AllocError, CacheError, Capture, Config, Engine, PoolId, PoolKind, Release, StatArray,
+    Stats, StreamFilter, StreamId,
 };
 use tonnage_events::{BlockState, SnapshotSegment};
 
@@ -142,7 +142,7 @@ impl Run {
                 let possible = self.model.empty_cache_of(pool);
                 match self.engine.empty_cache_of(pool_id(pool)) {
                     Ok(()) if possible => {}
-                    Err(CacheError::Diverting(_)) if !possible => {}
+                    Err(CacheError::Capturing(_)) if !possible => {}
                     other => self.fail(&format!("the model says {possible}, not {other:?}")),
                 }
             }
@@ -158,8 +158,16 @@ impl Run {
                 self.expect_ok(|engine| engine.end_allocate_to_pool(pool_id(pool)));
             }
             Command::Release(pool) => {
-                self.model.pools[pool].uses -= 1;
+                self.model.release(pool);
                 self.expect_ok(|engine| engine.release_pool(pool_id(pool)));
+            }
+            Command::BeginCapture => {
+                self.model.captures += 1;
+                self.engine.begin_capture(Capture::Everywhere);
+            }
+            Command::EndCapture => {
+                self.model.captures -= 1;
+                self.expect_ok(Engine::end_capture);
             }
             Command::NoSplit(pool) => {
                 self.model.pools[pool].no_split = true;
@@ -212,7 +220,7 @@ impl Run {
                 self.last = Some(Last { bytes, stream, block: block.address.0 });
                 Some(block.address.0)
             }
-            Err(AllocError::OutOfMemory(_)) => None,
+            Err(AllocError::OutOfMemory(_) | AllocError::Rejected(_)) => None,
             Err(error) => self.fail(&error.to_string()),
         };
         self.check(got == expected, || format!("the model has {expected:x?}, the engine {got:x?}"));
@@ -233,6 +241,7 @@ impl Run {
         let got = allocator::Counts {
             retries: stats.num_alloc_retries,
             ooms: stats.num_ooms,
+            rejections: stats.num_oom_rejections,
             syncs: stats.num_sync_all_streams,
             device_allocs: stats.num_device_alloc,
             device_frees: stats.num_device_free,
@@ -243,6 +252,12 @@ impl Run {
         };
         let expected = &self.model.counts;
         self.check(&got == expected, || format!("the model has {expected:?},\nthe engine {got:?}"));
+        for pool in 1..self.model.pools.len() {
+            let halves = [true, false].map(|small| self.model.reserved_of(pool, small) as i64);
+            let got = stats.reserved_bytes_by_private_pools.get(&pool_id(pool));
+            let got = got.map_or([0; 2], |it| [it.small_pool.current, it.large_pool.current]);
+            self.check(got == halves, || format!("pool {pool}: {halves:?} in the model, {got:?}"));
+        }
         let [allocated, active, reserved] =
             [stats.allocated_bytes, stats.active_bytes, stats.reserved_bytes];
         self.engine.check_invariants().unwrap_or_else(|broken| self.fail(&broken));
@@ -263,6 +278,9 @@ impl Run {
     fn give_everything_back(&mut self) {
         while let Some(&(pool, _)) = self.model.diversions.first() {
             self.play(Command::End(pool));
+        }
+        while self.model.captures > 0 {
+            self.play(Command::EndCapture);
         }
         for block in self.model.with_state(State::Allocated) {
             self.play(Command::Free(block));
@@ -358,7 +376,7 @@ fn the_engine_does_what_the_model_does_in_the_second_half_of_the_seeds() {
 #[test]
 fn the_random_commands_reach_every_part_of_the_allocator() {
     let mut reached = BTreeMap::new();
-    for seed in 0..60 {
+    for seed in 0..160 {
         let mut random = Random::new(seed);
         let plan = Plan::of(&mut random);
         let mut run = Run::new(seed, &plan);
@@ -366,6 +384,7 @@ fn the_random_commands_reach_every_part_of_the_allocator() {
             let command = commands::next(&mut random, &plan, &run.model, run.last);
             run.play(command);
             let counts = &run.model.counts;
+            let release = plan.release;
             let pending = !run.model.with_state(State::Pending).is_empty();
             for (name, yes) in [
                 ("a retry", counts.retries > 0),
@@ -374,6 +393,18 @@ fn the_random_commands_reach_every_part_of_the_allocator() {
                 ("memory given back", counts.device_frees > 0),
                 ("a pending block", pending),
                 ("a deferred block", pending && !run.model.diversions.is_empty()),
+                ("a capture from 2.13 on", run.model.captures > 0 && release >= Release::V2_13),
+                (
+                    "a pool scope that is no capture",
+                    run.model.captures == 0
+                        && !run.model.diversions.is_empty()
+                        && release >= Release::V2_13,
+                ),
+                ("a rejected request", counts.rejections > 0),
+                (
+                    "a range of a size that was set",
+                    run.model.settings.reserve.is_some() && run.model.settings.expandable,
+                ),
                 ("two diversions", run.model.diversions.len() == 2),
                 ("a block of a private pool", run.model.blocks.iter().any(|it| it.pool > 0)),
                 (

@@ -125,6 +125,10 @@ pub enum Command {
         /// The pool.
         pool: (u64, u64),
     },
+    /// A graph capture begins (PyTorch's `markCaptureBegin`, 2.13 on), and all that follows is part of it.
+    CaptureBegin,
+    /// The capture that began last ends.
+    CaptureEnd,
     /// Never split this pool's blocks.
     PoolNoSplit {
         /// The pool.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use tonnage_device::{Device, Dry};
-use tonnage_engine::{AllocError, Allocation, Config, Engine, Release, StreamFilter};
+use tonnage_engine::{AllocError, Allocation, Capture, Config, Engine, Release, StreamFilter};
 use tonnage_events::{Address, PoolId, StreamId};
 
 use super::compare::{current_difference, end_difference, segments_difference};
@@ -133,6 +133,11 @@ impl<'a, D: Device> Player<'a, D> {
             &Command::PoolNoSplit { pool: (first, second) } => {
                 refused(self.engine.set_pool_no_split(PoolId(first, second)))
             }
+            Command::CaptureBegin => {
+                self.engine.begin_capture(Capture::Everywhere);
+                Ok(())
+            }
+            Command::CaptureEnd => refused(self.engine.end_capture()),
             Command::Configure { conf } => refused(self.engine.configure(conf)),
             Command::Snapshot { segments } => {
                 segments_difference(segments, &self.engine.segments()).map_or(Ok(()), Err)
@@ -155,7 +160,7 @@ impl<'a, D: Device> Player<'a, D> {
                 }
                 Some(block.address)
             }
-            Err(AllocError::OutOfMemory(_)) => None,
+            Err(AllocError::OutOfMemory(_) | AllocError::Rejected(_)) => None,
             Err(error) => return Err((show(expected.map(Address)), error.to_string())),
         };
         let expected = expected.map(Address);

@@ -257,6 +257,7 @@ impl Player {
                 result,
                 Ok(_)
                     | Err(AllocError::OutOfMemory(_)
+                        | AllocError::Rejected(_)
                         | AllocError::TooLarge(_)
                         | AllocError::ZeroBytes)
             ),
