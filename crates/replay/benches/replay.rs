@@ -2,7 +2,8 @@
 //!
 //! Three widths of the same work on the same recordings:
 //!
-//! - `engine`: the recorded requests straight into the allocator, on a dry device;
+//! - `engine`: the recorded requests straight into the allocator, on a dry device; beside the newest release's order
+//!   of equal blocks, those of 2.11 and 2.12;
 //! - `replay`: with every entry and the final blocks compared;
 //! - `end_to_end`: from the bytes of the compressed file to the outcome.
 
@@ -54,6 +55,12 @@ fn benchmark(criterion: &mut Criterion) {
         group.measurement_time(Duration::from_secs(3));
         group.sample_size(20);
         group.bench_function("engine", |bencher| bencher.iter(|| run(black_box(&job), &config)));
+        // Ties between equal blocks: by address in 2.11, by block in 2.12.
+        for release in [Release::V2_11, Release::V2_12] {
+            let config = Config::parse(conf, release).expect("a valid setting");
+            let name = format!("engine_{release}");
+            group.bench_function(name, |bencher| bencher.iter(|| run(black_box(&job), &config)));
+        }
         group.bench_function("replay", |bencher| {
             bencher.iter(|| replay_recording(black_box(&file), &options));
         });

@@ -27,7 +27,7 @@ use shadowed::{Ruled, Shadowed};
 use tonnage_device::cuda::{Cuda, Driver};
 use tonnage_device::host::Host;
 use tonnage_device::{Arenas, Dry, Placement};
-use tonnage_engine::{AllocError, Allocation, Config, Engine, StreamFilter};
+use tonnage_engine::{AllocError, Allocation, Capture, Config, Engine, StreamFilter};
 use tonnage_events::{Address, BlockState, PoolId, StreamId};
 use tonnage_fake_cuda::{Fake, Live};
 use tonnage_replay::stream::{Command, Header, Stream};
@@ -155,7 +155,7 @@ impl<D: Ruled> Player<D> {
                         assert_eq!(self.blocks.insert(id, block), None);
                         Some(block)
                     }
-                    Err(AllocError::OutOfMemory(_)) => None,
+                    Err(AllocError::OutOfMemory(_) | AllocError::Rejected(_)) => None,
                     Err(error) => panic!("{command:?}: {error}"),
                 };
             }
@@ -178,6 +178,8 @@ impl<D: Ruled> Player<D> {
             Command::PoolEnd { pool } => engine.end_allocate_to_pool(pool_id(pool)).unwrap(),
             Command::PoolRelease { pool } => engine.release_pool(pool_id(pool)).unwrap(),
             Command::PoolNoSplit { pool } => engine.set_pool_no_split(pool_id(pool)).unwrap(),
+            Command::CaptureBegin => engine.begin_capture(Capture::Everywhere),
+            Command::CaptureEnd => engine.end_capture().unwrap(),
             Command::Configure { ref conf } => engine.configure(conf).unwrap(),
             Command::Snapshot { .. } => {}
         }
@@ -185,6 +187,7 @@ impl<D: Ruled> Player<D> {
     }
 
     fn give_everything_back(&mut self) {
+        while self.engine.end_capture().is_ok() {}
         for &pool in &self.pools {
             // Not all of them are still diverted to.
             let _ = self.engine.end_allocate_to_pool(pool);
