@@ -71,7 +71,7 @@ pub(crate) enum Destination {
     /// To whoever reads standard output.
     Standard,
     /// To a file, a device or a pipe.
-    File(OutputFile),
+    File(Box<OutputFile>),
 }
 
 impl Destination {
@@ -94,7 +94,7 @@ impl Destination {
         for input in &inputs {
             file = file.apart_from(input)?;
         }
-        Ok(Self::File(file))
+        Ok(Self::File(Box::new(file)))
     }
 
     fn standard(standard: Option<&Metadata>, inputs: &[Metadata]) -> anyhow::Result<Self> {
