@@ -83,7 +83,18 @@ export interface Report {
   ooms: FailedRequest[];
   advice: Advice[];
   settings: { best: string } | null;
+  /** Pinned memory of the host, part of no other figure; only where the file speaks of it. */
+  pinned?: Pinned;
   notes: string[];
+}
+
+export interface Pinned {
+  reserved: number;
+  reserved_peak: number | null;
+  allocated: number;
+  allocated_peak: number | null;
+  cached: number;
+  lines: { line: string | null; bytes: number; blocks: number }[];
 }
 
 export interface Verdict {

@@ -12,6 +12,7 @@ use tonnage_snapshot::SnapshotFile;
 use crate::device_view::{DeviceView, devices};
 use crate::levels::{Level, Levels};
 use crate::lifetimes::{Lifetimes, Moment};
+use crate::pinned::PinnedInspection;
 
 /// What is in a file.
 #[derive(Clone, Debug, Serialize)]
@@ -26,6 +27,8 @@ pub struct Inspection {
     pub skipped_events: usize,
     /// The devices that have segments or a history.
     pub devices: Vec<DeviceInspection>,
+    /// Pinned memory of the host; none if the file speaks of none.
+    pub pinned: Option<PinnedInspection>,
 }
 
 /// What is in a file about one device.
@@ -112,6 +115,7 @@ impl Inspection {
             annotations: file.annotations.len(),
             skipped_events: file.skipped_actions.values().sum(),
             devices: devices(file).iter().map(DeviceInspection::of).collect(),
+            pinned: PinnedInspection::of(file),
         }
     }
 

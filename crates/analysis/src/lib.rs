@@ -61,6 +61,8 @@ mod call_site;
 // 6. Answers.
 mod inspect;
 
+mod pinned;
+
 mod diff;
 
 // 7. The diagnosis.
@@ -75,4 +77,5 @@ pub use extents::{Extent, Extents};
 pub use inspect::{DeviceInspection, HistoryKind, Inspection};
 pub use levels::{Level, Levels, Peak};
 pub use lifetimes::{Lifetime, Lifetimes, Moment};
+pub use pinned::{PinnedInspection, PinnedLine};
 pub use tonnage_events::call_site;

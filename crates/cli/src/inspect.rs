@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use owo_colors::OwoColorize;
 use tonnage::Bytes;
-use tonnage::analysis::{DeviceInspection, HistoryKind, Inspection};
+use tonnage::analysis::{DeviceInspection, HistoryKind, Inspection, PinnedInspection};
 use tonnage::events::Action;
 
 use crate::Answer;
@@ -17,8 +17,8 @@ use crate::output::{grouped, plain, print, print_json};
 /// Show what is in a PyTorch memory snapshot
 ///
 /// For each device what it held when the snapshot was taken, how far back its history goes, and the
-/// peak of allocated bytes within it. Every file that can be read can be inspected, with a history
-/// or without.
+/// peak of allocated bytes within it; then the pinned memory of the host, which is no device's. Every
+/// file that can be read can be inspected, with a history or without.
 ///
 /// Exit status: 0, or 2 for bad input.
 #[derive(Args)]
@@ -79,7 +79,45 @@ fn describe(name: &str, inspection: &Inspection) -> String {
     for device in &inspection.devices {
         describe_device(&mut text, device);
     }
+    if let Some(pinned) = &inspection.pinned {
+        describe_pinned(&mut text, pinned);
+    }
     text
+}
+
+/// The host's pinned memory, in a table of its own.
+fn describe_pinned(text: &mut String, pinned: &PinnedInspection) {
+    let history = match pinned.events {
+        0 => "no history: record it with record_pinned_host_memory=True".to_owned(),
+        1 => "1 event".to_owned(),
+        events => format!("{} events", grouped(events)),
+    };
+    let _ = writeln!(text, "{}: {history}", "pinned memory of the host".bold());
+    let _ = writeln!(text, "  blocks     {:>13}", grouped(pinned.segments));
+    let _ = writeln!(text, "             {:>13}  {:>13}", "at the end", "peak");
+    for (word, bytes, peak) in [
+        ("allocated", pinned.allocated, pinned.allocated_peak),
+        ("active", pinned.active, None),
+        ("cached", pinned.cached, None),
+        ("reserved", pinned.reserved, pinned.reserved_peak),
+    ] {
+        level(text, word, bytes, peak, "");
+    }
+    for it in pinned.lines.iter().take(LINES) {
+        let line = it.line.as_deref().unwrap_or("(no line of the program)");
+        let _ = writeln!(text, "  {:>13} held by {}", Bytes(it.bytes).to_string(), plain(line));
+    }
+}
+
+/// Lines that hold pinned memory; the JSON has more.
+const LINES: usize = 3;
+
+/// A row of a table: what there is at the end, and the peak if that is known.
+fn level(text: &mut String, word: &str, bytes: u64, peak: Option<u64>, more: &str) {
+    let bytes = Bytes(bytes).to_string();
+    let peak = peak.map(|peak| Bytes(peak).to_string()).unwrap_or_default();
+    let line = format!("  {word:<11}{bytes:>13}  {peak:>13}{more}");
+    let _ = writeln!(text, "{}", line.trim_end());
 }
 
 fn describe_device(text: &mut String, device: &DeviceInspection) {
@@ -115,10 +153,7 @@ fn describe_device(text: &mut String, device: &DeviceInspection) {
         ("cached", device.cached, None, None),
         ("reserved", device.reserved, device.reserved_peak, None),
     ] {
-        let bytes = Bytes(bytes).to_string();
-        let peak = peak.map(|peak| Bytes(peak).to_string()).unwrap_or_default();
-        let line = format!("  {word:<11}{bytes:>13}  {peak:>13}{}", more.unwrap_or_default());
-        let _ = writeln!(text, "{}", line.trim_end());
+        level(text, word, bytes, peak, &more.unwrap_or_default());
     }
 }
 

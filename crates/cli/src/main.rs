@@ -44,6 +44,8 @@ mod top;
 
 mod tune;
 
+mod upgrade;
+
 mod view;
 
 mod what_if;

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use clap::Args;
 use owo_colors::OwoColorize;
+use tonnage::engine::config::Nearest;
 use tonnage::replay::Outcome;
 use tonnage::replay::recording::replay_recording;
 use tonnage::replay::stream::replay_stream;
@@ -25,6 +26,9 @@ use crate::{Answer, what_if};
 ///
 /// With --conf or --policy it is a what-if: the same requests under other settings, and what the job
 /// would have reserved. Addresses of new segments then follow what NVIDIA's driver was seen to do.
+///
+/// With --as it is a what-if across releases: the peaks and failures by the rules of the recording's own
+/// release and by those of another.
 ///
 /// Exit status: 0 if exact or a what-if, 1 if not exact, 2 for bad input.
 #[derive(Args)]
@@ -46,6 +50,11 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "POLICY")]
     pub(crate) policy: Option<Policy>,
 
+    /// What would an upgrade do to this job? The same requests by the rules of another release, beside
+    /// those of the release that recorded them
+    #[arg(long = "as", value_name = "RELEASE")]
+    pub(crate) other: Option<Nearest>,
+
     /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
@@ -53,7 +62,7 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
     let (name, recording) = arguments.source.read()?;
-    if arguments.conf.is_some() || arguments.policy.is_some() {
+    if arguments.conf.is_some() || arguments.policy.is_some() || arguments.other.is_some() {
         return what_if::run(arguments, &name, &recording).with_context(|| name.clone());
     }
     let started = Instant::now();

@@ -7,11 +7,11 @@ use tonnage::replay::Outcome;
 use tonnage::replay::what_if::{AtPeak, Prediction, Report, WhatIf};
 use tonnage::{Bytes, Config, Stats};
 
-use crate::Answer;
 use crate::outcome_text::{describe_inferred, heading, shown};
 use crate::output::{grouped, print, print_json};
 use crate::recording::Recording;
 use crate::replay::Arguments;
+use crate::{Answer, upgrade};
 
 pub(crate) fn run(
     arguments: &Arguments,
@@ -20,9 +20,12 @@ pub(crate) fn run(
 ) -> anyhow::Result<Answer> {
     let Recording::Snapshot(file) = recording else {
         anyhow::bail!(
-            "a command stream has its settings in its header: --conf and --policy need a snapshot"
+            "a command stream has its settings and release in its header: --conf, --policy and --as need a snapshot"
         );
     };
+    if let Some(other) = &arguments.other {
+        return upgrade::run(arguments, other, name, file);
+    }
     let limit = arguments.limit.map(|limit| limit.0);
     let (recorded, job) = arguments.source.read_job(file, limit)?;
     let conf = arguments.conf.as_deref().unwrap_or(&recorded.conf);

@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 use tonnage_analysis::report::Report;
 
 use crate::text::{sentence, shown};
-use crate::{advice, growth, ooms, peak, timeline, verdict, waste};
+use crate::{advice, growth, ooms, peak, pinned, timeline, verdict, waste};
 
 /// Both without `</style` or `</script`: a test says so.
 const STYLE: &str = include_str!("assets/report.css");
@@ -54,6 +54,7 @@ pub(crate) fn report(over: &str, file: &str, report: &Report) -> Markup {
         (peak::peak(report))
         (growth::growth(report))
         (ooms::ooms(report))
+        (pinned::pinned(report))
         @if !report.notes.is_empty() {
             section aria-labelledby="notes-h" {
                 h2 #notes-h { "Not in the file, concluded" }

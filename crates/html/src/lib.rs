@@ -64,6 +64,8 @@ mod growth;
 
 mod ooms;
 
+mod pinned;
+
 mod ranks;
 
 // The whole.

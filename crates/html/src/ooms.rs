@@ -59,6 +59,7 @@ fn failed(it: &OomReport) -> Markup {
     }
 }
 
-fn part(word: &str, size: u64) -> Markup {
+/// A figure with its name, for a list of them.
+pub(crate) fn part(word: &str, size: u64) -> Markup {
     html! { div { dt { (word) } dd { (bytes(size)) } } }
 }

@@ -11,6 +11,8 @@ pub struct Outcome {
     pub device: u32,
     /// The release of PyTorch whose rules were followed.
     pub release: Release,
+    /// The releases that may have made the recording, oldest first: `release` alone where that is known.
+    pub candidates: Vec<Release>,
     /// Entries or commands in the recording.
     pub events: usize,
     /// Whether the recording goes back to an empty allocator.
@@ -81,6 +83,7 @@ struct Report<'a> {
     file: &'a str,
     device: u32,
     release: &'static str,
+    release_candidates: Vec<&'static str>,
     events: usize,
     history: HistoryKind,
     conf: &'a str,
@@ -105,6 +108,7 @@ impl Outcome {
             file,
             device: self.device,
             release: self.release.name(),
+            release_candidates: self.candidates.iter().map(|it| it.name()).collect(),
             events: self.events,
             history: self.history,
             conf: &self.conf,

@@ -3,19 +3,20 @@
 //! In:  the engine's snapshot, the device it is of.
 //! Out: a [`SnapshotFile`]: to save, or to look at like anyone else's.
 
-use tonnage_engine::{Config, Release, Snapshot};
+use tonnage_engine::{Config, Snapshot};
 use tonnage_events::DeviceId;
-use tonnage_snapshot::{AllocatorSettings, Keys, SnapshotFile};
+use tonnage_snapshot::{AllocatorSettings, Keys, Pinned, SnapshotFile};
 
 /// What the file of a snapshot holds: its history is that of `device`, its settings are those in
-/// force.
+/// force, its keys are those of the release followed.
 #[must_use]
 pub fn snapshot_file(snapshot: Snapshot, device: DeviceId) -> SnapshotFile {
     let Snapshot { segments, entries, stacks, config } = snapshot;
     let recorded = !entries.is_empty();
+    let release = config.release();
     let keys = Keys {
         compile_context: recorded,
-        user_metadata: recorded && config.release() >= Release::V2_10,
+        user_metadata: recorded && release.trace_has_user_metadata(),
         forward_frames: false,
         pool_id: false,
     };
@@ -23,11 +24,15 @@ pub fn snapshot_file(snapshot: Snapshot, device: DeviceId) -> SnapshotFile {
     let mut traces = vec![Vec::new(); device.0 as usize];
     traces.push(entries);
     let settings = Some(settings_of(&config));
-    SnapshotFile { segments, traces, settings, stacks, keys, ..SnapshotFile::default() }
+    let pinned = release.snapshot_has_host_memory().then(Pinned::default);
+    SnapshotFile { segments, traces, pinned, settings, stacks, keys, ..SnapshotFile::default() }
 }
 
 /// The settings as PyTorch lists them.
 fn settings_of(config: &Config) -> AllocatorSettings {
+    let release = config.release();
+    let has_bounds = release.recorded_settings_have_pinned_bounds();
+    let bound = |bytes: Option<u64>| has_bounds.then(|| bytes.unwrap_or(u64::MAX).cast_signed());
     AllocatorSettings {
         conf: conf_of(config),
         // PyTorch casts its unsigned bound, so that none is −1.
@@ -37,9 +42,11 @@ fn settings_of(config: &Config) -> AllocatorSettings {
         pinned_num_register_threads: Some(config.pinned_num_register_threads()),
         release_lock_on_cudamalloc: Some(config.release_lock_on_cudamalloc()),
         pinned_use_cuda_host_register: Some(config.pinned_use_cuda_host_register()),
-        graph_capture_record_stream_reuse: Some(config.graph_capture_record_stream_reuse()),
-        max_round_threshold: None,
-        max_cached_size: None,
+        graph_capture_record_stream_reuse: release
+            .recorded_settings_have_capture_reuse()
+            .then(|| config.graph_capture_record_stream_reuse()),
+        max_round_threshold: bound(config.pinned_max_round_threshold()),
+        max_cached_size: bound(config.pinned_max_cached_size()),
         roundup_power2_divisions: Some(*config.roundup_power2_divisions()),
     }
 }
@@ -56,6 +63,8 @@ fn conf_of(config: &Config) -> String {
 
 #[cfg(test)]
 mod tests {
+    use tonnage_engine::Release;
+
     use super::*;
 
     #[test]

@@ -161,6 +161,18 @@ export function advice(report: Report, { ask }: Actions): HTMLElement | null {
   return section("What to change", h("ol", { class: "plain advice" }, ...report.advice.map(item)));
 }
 
+export function pinned({ pinned: it }: Report): HTMLElement | null {
+  if (it === undefined) {
+    return null;
+  }
+  const most = (peak: number | null) => peak === null ? "" : `, at most ${bytes(peak)}`;
+  const held = it.lines.map((line) => h("li", { class: "name", text: `${bytes(line.bytes)} held by ${line.line ?? "no line of the program"}` }));
+  return section("Pinned memory of the host",
+    h("p", { class: "muted small", text: "Part of no figure above." }),
+    h("p", { text: `${bytes(it.reserved)} reserved${most(it.reserved_peak)}; ${bytes(it.allocated)} of it handed out${most(it.allocated_peak)}, ${bytes(it.cached)} cached` }),
+    h("ul", { class: "plain" }, ...held));
+}
+
 export function notes(report: Report): HTMLElement | null {
   if (report.notes.length === 0) {
     return null;

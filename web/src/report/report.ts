@@ -88,6 +88,7 @@ class ReportPanel {
       parts.peak(report.peak, actions),
       parts.growth(report.growth, actions),
       parts.ooms(report, actions),
+      parts.pinned(report),
       parts.notes(report),
     );
   }

@@ -90,6 +90,7 @@ pub use waste::{Blame, BlamedBlock, BlamedLine, WasteOfKind, WasteReport};
 
 use crate::device_view::{DeviceView, devices};
 use crate::inspect::HistoryKind;
+use crate::pinned::PinnedInspection;
 use crate::total_bytes::TotalBytes;
 use lines::Lines;
 use stages::{Failures, FullestReserved, History, Judgement};
@@ -189,6 +190,10 @@ pub struct Report {
     pub advice: Vec<Advice>,
     /// What the settings make of the job; none without a history.
     pub settings: Option<Tried>,
+    /// Pinned memory of the host: of all devices together, and part of no figure above. None if the file speaks of
+    /// none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pinned: Option<PinnedInspection>,
     /// What the file does not say and was concluded instead.
     pub notes: Vec<String>,
     /// Memory over time: drawn, not read, so no part of the JSON.
@@ -249,6 +254,7 @@ impl Report {
             ooms: failures.explained,
             advice: Vec::new(),
             settings: None,
+            pinned: PinnedInspection::of(device.file),
             notes,
         };
         report.advice = advice::advise(&report, tried.as_ref(), trains(device));

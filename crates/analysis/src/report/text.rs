@@ -39,6 +39,7 @@ pub(super) fn page(report: &Report, file: &str) -> String {
     growth(&mut text, report);
     ooms(&mut text, report);
     advice(&mut text, report);
+    pinned(&mut text, report);
     if !report.notes.is_empty() {
         heading(&mut text, "Not in the file, concluded");
         for note in &report.notes {
@@ -46,6 +47,29 @@ pub(super) fn page(report: &Report, file: &str) -> String {
         }
     }
     text
+}
+
+/// The host's pinned memory, which is part of no figure above.
+fn pinned(text: &mut String, report: &Report) {
+    let Some(it) = &report.pinned else { return };
+    heading(text, "Pinned memory of the host, part of no figure above");
+    let mut row = |word: &str, bytes: u64, peak: Option<u64>| {
+        let peak = peak.map_or(String::new(), |peak| format!("  at most {}", Bytes(peak)));
+        let _ = writeln!(text, "  {word:<15}{:>11}{peak}", Bytes(bytes).to_string());
+    };
+    row("reserved", it.reserved, it.reserved_peak);
+    row("allocated", it.allocated, it.allocated_peak);
+    row("cached", it.cached, None);
+    for held in it.lines.iter().take(ROWS) {
+        let line = held.line.as_deref().unwrap_or("(no line of the program)");
+        let line = format!(
+            "  {:>13}{:>9} blocks  {}",
+            Bytes(held.bytes).to_string(),
+            grouped(held.blocks),
+            plain(line)
+        );
+        let _ = writeln!(text, "{}", cut(&line));
+    }
 }
 
 fn heading(text: &mut String, title: &str) {

@@ -1,6 +1,6 @@
 //! `tonnage inspect`: output and exit status.
 
-use crate::support::{command, json, pickled, recording, steady, text, tonnage};
+use crate::support::{command, json, pickled, recording, snapshot, steady, text, tonnage};
 use serde_json::Value;
 
 #[test]
@@ -77,4 +77,29 @@ fn bad_input_exits_with_2() {
     let output = command().args(["inspect", "-"]).write_stdin("no pickle").output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert_eq!(tonnage(&["inspect"]).status.code(), Some(2));
+}
+
+#[test]
+fn pinned_memory_has_totals_of_its_own() {
+    let file = snapshot("release_2_15.p4");
+    let output = tonnage(&["inspect", &file]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    insta::assert_snapshot!(steady(&output));
+    let json = json(&tonnage(&["inspect", "--json", &file]));
+    assert_eq!(json["pinned"]["reserved"], (4 << 20) + 1536);
+    assert_eq!(json["pinned"]["lines"][0]["bytes"], 512);
+    assert_eq!(json["devices"].as_array().map(Vec::len), Some(1));
+    assert_eq!(json["devices"][0]["reserved"], 22 << 20);
+    assert_eq!(json["devices"][0]["actions"]["annotate"], 1);
+    // What PyTorch itself wrote says the same of its host.
+    let json = self::json(&tonnage(&["inspect", "--json", &snapshot("pytorch_2.15.0")]));
+    assert_eq!(json["pinned"]["allocated"], 512);
+    assert_eq!(json["pinned"]["allocated_peak"], (4 << 20) + 512);
+}
+
+#[test]
+fn files_that_do_not_speak_of_pinned_memory_show_none() {
+    let file = snapshot("release_2_13.p4");
+    assert!(!text(&tonnage(&["inspect", &file]).stdout).contains("pinned"));
+    assert_eq!(json(&tonnage(&["inspect", "--json", &file]))["pinned"], Value::Null);
 }

@@ -21,6 +21,8 @@ mod manual;
 
 mod recipes;
 
+mod releases;
+
 mod replay;
 
 mod report;

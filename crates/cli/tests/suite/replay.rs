@@ -51,6 +51,7 @@ fn json_is_one_object_with_every_field() {
         "file",
         "device",
         "release",
+        "release_candidates",
         "events",
         "history",
         "conf",

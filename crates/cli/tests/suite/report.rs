@@ -1,6 +1,6 @@
 //! `tonnage report`: output and exit status.
 
-use crate::support::{json, recording, text, tonnage};
+use crate::support::{json, recording, snapshot, text, tonnage};
 
 #[test]
 fn the_verdict_comes_first_and_the_page_is_100_columns_wide() {
@@ -82,4 +82,25 @@ fn the_page_goes_to_a_file_beside_json_but_not_into_the_same_output() {
         "{}",
         text(&output.stderr)
     );
+}
+
+#[test]
+fn pinned_memory_is_shown_apart_and_part_of_no_figure_of_the_device() {
+    let file = snapshot("release_2_15.p4");
+    let output = tonnage(&["report", &file]);
+    let page = text(&output.stdout);
+    assert!(page.contains("Pinned memory of the host, part of no figure above"), "{page}");
+    assert!(page.contains("/src/inner.py:3 inner"), "{page}");
+    let pinned = &json(&tonnage(&["report", "--json", &file]));
+    assert_eq!(pinned["pinned"]["reserved"], (4 << 20) + 1536);
+    assert_eq!(pinned["pinned"]["allocated_peak"], (4 << 20) + 512);
+    assert_eq!(pinned["peak"]["reserved"]["bytes"], 22 << 20);
+    let folder = tempfile::tempdir().unwrap();
+    let html = folder.path().join("report.html");
+    tonnage(&["report", &file, "--html", html.to_str().unwrap()]);
+    let html = std::fs::read_to_string(html).unwrap();
+    assert!(html.contains("Pinned memory of the host"), "{html}");
+    // Older files have no such part.
+    let older = tonnage(&["report", &snapshot("release_2_13.p4")]);
+    assert!(!text(&older.stdout).contains("Pinned"), "{}", text(&older.stdout));
 }

@@ -32,6 +32,12 @@ pub(crate) fn recording(name: &str) -> String {
     path.to_str().unwrap().to_owned()
 }
 
+/// One of the small files in the forms that releases have given them.
+pub(crate) fn snapshot(name: &str) -> String {
+    let path = root().join("testdata/snapshots").join(format!("{name}.pickle"));
+    path.to_str().unwrap().to_owned()
+}
+
 pub(crate) fn tonnage(arguments: &[&str]) -> Output {
     command().args(arguments).output().unwrap()
 }
@@ -51,8 +57,8 @@ pub(crate) fn json(output: &Output) -> Value {
 
 /// Standard output without the folder of the recordings, which differs from machine to machine.
 pub(crate) fn steady(output: &Output) -> String {
-    let folder = format!("{}/testdata/traces/", root().display());
-    text(&output.stdout).replace(&folder, "")
+    let folder = |name| format!("{}/testdata/{name}/", root().display());
+    text(&output.stdout).replace(&folder("traces"), "").replace(&folder("snapshots"), "")
 }
 
 /// Pickles what a Python expression makes.

@@ -363,6 +363,12 @@ impl Release {
         self >= Self::V2_11
     }
 
+    /// Trace entries carry `pool_id`: the pool that each is about.
+    #[must_use]
+    pub fn trace_has_pool_ids(self) -> bool {
+        self >= Self::V2_12
+    }
+
     /// Traces may have entries of the action `annotate`.
     #[must_use]
     pub fn trace_has_annotations(self) -> bool {

@@ -5,7 +5,7 @@
 //! Everything else the engine must come to by itself; what it does is compared with what PyTorch
 //! recorded. The journey:
 //!
-//! 1. `settings`: the release, the settings and the device, as far as the file tells.
+//! 1. `release`, `settings`: the release, the settings and the device, as far as the file tells.
 //! 2. `timeline`: which free belongs to which allocation, and when each completed.
 //! 3. `start`: the state before the first entry, if the history does not go back to the beginning.
 //! 4. `script`: a device that answers as the recorded one did, and watches.
@@ -38,6 +38,8 @@ mod pools;
 mod ranges;
 
 mod reading;
+
+mod release;
 
 mod replay;
 

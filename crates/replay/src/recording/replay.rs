@@ -16,9 +16,10 @@ use super::player::{Context, Parting, Player, belongs_to_a_call, gives_back};
 use super::pools::{Place, Pools};
 use super::ranges::granted_before;
 use super::reading::Reading;
+use super::release::{Told, Tried};
 use super::script::Script;
 use super::search::{Attempt, Task, search};
-use super::settings::{config_of, release_of, total_of};
+use super::settings::{config_of, total_of};
 use super::start::{lengthened, segments_of, start_of};
 use super::timeline::Timeline;
 use super::witness::first_contradicted;
@@ -80,8 +81,24 @@ pub fn read_recording(
     options: &RecordingOptions,
 ) -> Result<(Outcome, Reading), RecordingError> {
     let ordinal = choose_device(file, options.ordinal)?;
-    let recording = Recording::new(file, ordinal, options);
-    Ok(recording.outcome())
+    let told = Told::of(file, options.release);
+    let mut outcomes: Vec<_> = told
+        .to_try()
+        .into_iter()
+        .map(|release| Recording::new(file, ordinal, release, options).outcome())
+        .collect();
+    let tried: Vec<_> = outcomes.iter().map(|(outcome, _)| tried(outcome)).collect();
+    let (mut outcome, reading) = outcomes.swap_remove(Told::choose(&tried));
+    if let Some(told) = told.describe(outcome.release, &tried) {
+        outcome.inferred.insert(0, told);
+    }
+    outcome.candidates = told.candidates;
+    Ok((outcome, reading))
+}
+
+fn tried(outcome: &Outcome) -> Tried {
+    let reached = outcome.difference.as_ref().map_or(outcome.events, |it| it.event);
+    Tried { release: outcome.release, exact: outcome.exact(), reached }
 }
 
 fn choose_device(file: &SnapshotFile, asked: Option<usize>) -> Result<usize, RecordingError> {
@@ -119,9 +136,13 @@ struct Recording {
 }
 
 impl Recording {
-    fn new(file: &SnapshotFile, ordinal: usize, options: &RecordingOptions) -> Self {
+    fn new(
+        file: &SnapshotFile,
+        ordinal: usize,
+        release: Release,
+        options: &RecordingOptions,
+    ) -> Self {
         let mut inferred = Vec::new();
-        let release = options.release.unwrap_or_else(|| release_of(file, &mut inferred));
         let default = AllocatorSettings::default();
         let settings = file.settings.as_ref().unwrap_or(&default);
         let (config, conf) = config_of(settings, release, &mut inferred);
@@ -199,6 +220,7 @@ impl Recording {
         let outcome = Outcome {
             device: u32::try_from(self.ordinal).unwrap_or(u32::MAX),
             release: self.config.release(),
+            candidates: vec![self.config.release()],
             events: self.entries.len(),
             history: if partial { HistoryKind::Partial } else { HistoryKind::Whole },
             conf: self.conf.clone(),

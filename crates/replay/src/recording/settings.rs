@@ -1,4 +1,4 @@
-//! What the file tells about the allocator that wrote it: its release, its settings, its device's total.
+//! What the file tells about the allocator that wrote it: its settings, its device's total.
 //!
 //! Whatever had to be concluded is said in `inferred`.
 
@@ -7,25 +7,11 @@ use tonnage_engine::{Config, Release, Start};
 use tonnage_events::{Action, Bytes, TraceEntry};
 use tonnage_snapshot::{AllocatorSettings, SnapshotFile};
 
+use super::release::Told;
+
 /// Device total to assume if nothing tells it. It sizes expandable ranges and nothing else, and
 /// larger ones decide the same as long as no range is exhausted.
 const ASSUMED_TOTAL: u64 = 1 << 40;
-
-/// The release that wrote the file, from the keys of its entries.
-pub(super) fn release_of(file: &SnapshotFile, inferred: &mut Vec<String>) -> Release {
-    let release = if file.keys.user_metadata || file.keys.forward_frames {
-        Release::V2_11
-    } else {
-        Release::V2_9
-    };
-    let sure = match release {
-        _ if file.keys.forward_frames => "",
-        Release::V2_11 => ", as far as its keys tell; 2.10 looks the same (--pytorch 2.10)",
-        _ => ", as far as its keys tell",
-    };
-    inferred.push(format!("release: {release}{sure}"));
-    release
-}
 
 /// The device's total, from how far apart its expandable ranges lie: each is an eighth larger than
 /// the device.
@@ -64,7 +50,7 @@ pub(super) fn total_of(
 #[must_use]
 pub fn recorded_config(file: &SnapshotFile) -> Config {
     let default = AllocatorSettings::default();
-    let release = release_of(file, &mut Vec::new());
+    let release = Told::of(file, None).newest();
     let settings = file.settings.as_ref().unwrap_or(&default);
     config_of(settings, release, &mut Vec::new()).0
 }

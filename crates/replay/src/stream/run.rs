@@ -55,6 +55,7 @@ pub fn replay_stream(stream: &Stream, release: Option<Release>) -> Result<Outcom
     Ok(Outcome {
         device: 0,
         release,
+        candidates: vec![release],
         events: stream.lines.len(),
         history: HistoryKind::Whole,
         conf: header.conf.clone(),

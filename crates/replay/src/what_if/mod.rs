@@ -16,6 +16,8 @@ mod history;
 
 mod report;
 
+mod upgrade;
+
 use tonnage_device::{Arenas, Dry, Placement};
 use tonnage_engine::config::Backend;
 use tonnage_engine::{Config, Engine, Policy, Stats};
@@ -23,6 +25,7 @@ use tonnage_events::{SnapshotSegment, StreamId};
 
 pub use report::{AtPeak, Report};
 pub use tonnage_engine::{Waste, WasteKind, WastePart, waste_parts};
+pub use upgrade::{Figures, UnderRelease, Upgrade, Verdict};
 
 use crate::job::Job;
 use clock::Clock;

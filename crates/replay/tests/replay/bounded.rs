@@ -2,9 +2,10 @@
 //! `growth` shows.
 
 use tonnage_device::Dry;
-use tonnage_engine::{Config, Engine, RecordOptions, Release, StreamId};
+use tonnage_engine::{Config, DeviceId, Engine, RecordOptions, Release, StreamId};
 use tonnage_replay::recording::{RecordingOptions, replay_recording};
-use tonnage_snapshot::{AllocatorSettings, Keys, SnapshotFile};
+use tonnage_replay::snapshot_file;
+use tonnage_snapshot::SnapshotFile;
 
 /// A program that holds many blocks under a limit, and then asks in vain.
 fn failed_requests(live: u64, failures: u64, conf: &str) -> SnapshotFile {
@@ -18,14 +19,7 @@ fn failed_requests(live: u64, failures: u64, conf: &str) -> SnapshotFile {
     for failure in 0..failures {
         let _ = engine.allocate((1 << 30) + failure, StreamId(0)).unwrap_err();
     }
-    let snapshot = engine.snapshot();
-    SnapshotFile {
-        segments: snapshot.segments,
-        traces: vec![snapshot.entries],
-        settings: Some(AllocatorSettings { conf: conf.to_owned(), ..Default::default() }),
-        keys: Keys { user_metadata: true, ..Keys::default() },
-        ..SnapshotFile::default()
-    }
+    snapshot_file(engine.snapshot(), DeviceId(0))
 }
 
 #[test]

@@ -15,7 +15,7 @@ fn programs_with_pools_are_nearly_all_read_exactly() {
         let conf = ["", "expandable_segments:True", "max_split_size_mb:25"][(seed % 3) as usize];
         let mut program = Program::new(seed, conf);
         program.run(5 + seed % 40);
-        let file = program.file(conf);
+        let file = program.file();
         let outcome = replay_recording(&file, &RecordingOptions::default()).unwrap();
         // Where no reading fits, it is said that one may have been missed, or that the cause lies earlier.
         let says = |what: &str| outcome.inferred.iter().any(|line| line.starts_with(what));

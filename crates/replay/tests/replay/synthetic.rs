@@ -3,9 +3,10 @@
 
 use tonnage_device::Dry;
 use tonnage_engine::{
-    Allocation, Config, Engine, PoolId, RecordOptions, Release, StreamFilter, StreamId,
+    Allocation, Config, DeviceId, Engine, PoolId, RecordOptions, Release, StreamFilter, StreamId,
 };
-use tonnage_snapshot::{AllocatorSettings, Keys, SnapshotFile};
+use tonnage_replay::snapshot_file;
+use tonnage_snapshot::SnapshotFile;
 
 /// xorshift: the same numbers for the same seed, everywhere.
 struct Random(u64);
@@ -152,14 +153,7 @@ impl Program {
     }
 
     /// The file that PyTorch would have written.
-    pub(crate) fn file(mut self, conf: &str) -> SnapshotFile {
-        let snapshot = self.engine.snapshot();
-        SnapshotFile {
-            segments: snapshot.segments,
-            traces: vec![snapshot.entries],
-            settings: Some(AllocatorSettings { conf: conf.to_owned(), ..Default::default() }),
-            keys: Keys { user_metadata: true, ..Keys::default() },
-            ..SnapshotFile::default()
-        }
+    pub(crate) fn file(mut self) -> SnapshotFile {
+        snapshot_file(self.engine.snapshot(), DeviceId(0))
     }
 }

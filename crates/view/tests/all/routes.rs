@@ -74,6 +74,18 @@ fn a_partial_history_and_one_without_any_are_shown() {
 }
 
 #[test]
+fn pinned_memory_is_in_the_report_that_the_page_shows_and_no_device_of_its_own() {
+    let path =
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/snapshots/pytorch_2.15.0.pickle");
+    let page = Page::of([("real".to_owned(), tonnage_snapshot::open(path.as_ref()).unwrap())]);
+    ask_all(&page, 0);
+    let start = page.get("api/start").json();
+    assert_eq!(start["recordings"].as_array().map(Vec::len), Some(1));
+    let report = page.get("api/recordings/0/report").json();
+    assert_eq!(report["pinned"]["allocated"], 512);
+}
+
+#[test]
 fn what_a_run_of_this_project_saves_is_shown() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run.pickle");
