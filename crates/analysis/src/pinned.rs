@@ -13,6 +13,7 @@ use tonnage_events::{Action, BlockState, SnapshotSegment};
 use tonnage_snapshot::{Pinned, SnapshotFile};
 
 use crate::call_site::CallSites;
+use crate::total_bytes::TotalBytes;
 
 /// Lines that are told. Chosen: more than a program has that pin memory.
 const MOST_LINES: usize = 10;
@@ -61,9 +62,7 @@ impl PinnedInspection {
         if segments.is_empty() && trace.is_empty() {
             return None;
         }
-        let sum = |of: fn(&SnapshotSegment) -> u64| {
-            segments.iter().fold(0_u64, |sum, segment| sum.saturating_add(of(segment)))
-        };
+        let sum = |of: fn(&SnapshotSegment) -> u64| segments.iter().map(of).total_bytes();
         let (reserved, allocated) = (sum(|it| it.total_size), sum(|it| it.allocated_size));
         let active = sum(|it| it.active_size);
         let [reserved_peak, allocated_peak] = peaks(file, [reserved, allocated]);
