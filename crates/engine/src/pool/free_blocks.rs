@@ -247,9 +247,8 @@ impl Bins {
         }
         let Self { places, filled: _, bins } = std::mem::take(self);
         let mut bins: Vec<_> = bins.into_iter().map(Some).collect();
-        for bin in 0..BINS {
-            let place = usize::from(places[bin]);
-            if let Some(blocks) = bins[place].take_if(|blocks| !blocks.is_empty()) {
+        for (bin, &place) in places.iter().enumerate() {
+            if let Some(blocks) = bins[usize::from(place)].take_if(|blocks| !blocks.is_empty()) {
                 self.add_bin(bin);
                 *self.bin_mut(bin) = blocks;
                 self.filled[bin / 64] |= 1 << (bin % 64);

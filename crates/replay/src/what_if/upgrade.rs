@@ -227,7 +227,7 @@ impl Upgrade {
             device: recorded.device,
             events: recorded.events,
             release_candidates: recorded.candidates.iter().map(|it| it.name()).collect(),
-            recorded: recorded.exact().then(|| JsonRecorded {
+            recorded: recorded.exact().then_some(JsonRecorded {
                 reserved: stats.reserved_bytes.all.peak,
                 allocated: stats.allocated_bytes.all.peak,
                 ooms: stats.num_ooms,
