@@ -28,7 +28,9 @@ pub(crate) fn ci() -> anyhow::Result<()> {
     run_with("cargo xtask test", &[("TONNAGE_SOAK_SECONDS", "60")])?;
     // One pass over each benchmark, so that they always build and finish; as the tests are built, which takes a
     // tenth of the time that a release does.
-    run("cargo bench --package tonnage-replay --benches --profile dev --locked -- --test")
+    run(
+        "cargo bench --package tonnage-replay --package tonnage-analysis --benches --profile dev --locked -- --test",
+    )
 }
 
 /// Licences, sources and duplicate versions of dependencies, by `deny.toml`.
@@ -81,5 +83,5 @@ pub(crate) fn asan() -> anyhow::Result<()> {
 
 /// How fast recordings replay, and how that grows.
 pub(crate) fn bench() -> anyhow::Result<()> {
-    run("cargo bench --package tonnage-replay --benches --locked")
+    run("cargo bench --package tonnage-replay --package tonnage-analysis --benches --locked")
 }

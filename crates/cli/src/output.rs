@@ -75,8 +75,8 @@ pub(crate) enum Destination {
 }
 
 impl Destination {
-    /// What a path means that was given on the command line: `-` is standard output, and so is a name of the file that
-    /// this goes to already. Looked at before the work, which a wrong name would be in vain; never one of the inputs.
+    /// What a path means that was given on the command line: `-` is standard output, and so is any other name of what
+    /// that goes to. Looked at before the work, which a wrong name would be in vain; never one of the inputs.
     pub(crate) fn at(path: &Path, existing: Existing, inputs: &[PathBuf]) -> anyhow::Result<Self> {
         let inputs: Vec<_> = inputs.iter().filter_map(|input| about_input(input)).collect();
         let standard = about_standard_output();
@@ -84,8 +84,9 @@ impl Destination {
             return Self::standard(standard.as_ref(), &inputs);
         }
         let mut file = OutputFile::at(path)?;
-        // Else what the shell has put there before this, or will after it, would be gone.
-        if standard.as_ref().is_some_and(|it| it.is_file() && file.is(it)) {
+        // Else what the shell has put into a file before this, or will after it, would be gone; and a pipe would get what
+        // people are told between the data.
+        if standard.as_ref().is_some_and(|it| file.is(it)) {
             return Self::standard(standard.as_ref(), &inputs);
         }
         if existing == Existing::Keep {

@@ -240,15 +240,13 @@ impl<D: Device> Engine<D> {
             &self.config,
             self.history().map(History::stacks),
         );
+        let mut largest_pending = None;
         for (id, block) in self.blocks.iter().filter(|(_, block)| block.mapped && !block.allocated)
         {
             let pool = self.pools.id(block.pool.set);
             if !block.is_idle() {
-                let larger = |known: &PendingBlock| known.size >= block.size;
-                if !report.largest_pending.as_ref().is_some_and(larger) {
-                    let waits_for = self.waits_for(id);
-                    let (stream, size) = (block.stream, block.size);
-                    report.largest_pending = Some(PendingBlock { size, pool, stream, waits_for });
+                if largest_pending.is_none_or(|(size, _)| size < block.size) {
+                    largest_pending = Some((block.size, id));
                 }
                 continue;
             }
@@ -268,6 +266,12 @@ impl<D: Device> Engine<D> {
                 });
             }
         }
+        // Once: to find what a block waits for takes a pass over all that wait.
+        report.largest_pending = largest_pending.map(|(size, id)| {
+            let block = &self.blocks[id];
+            let pool = self.pools.id(block.pool.set);
+            PendingBlock { size, pool, stream: block.stream, waits_for: self.waits_for(id) }
+        });
     }
 
     /// The streams whose work may still use a freed block.

@@ -150,10 +150,12 @@ fn a_name_of_standard_output_is_standard_output_and_adds_to_its_file() {
     let folder = tempfile::tempdir().unwrap();
     let (link, log) = (standard_output(folder.path()), folder.path().join("log"));
     for (writer, beginning) in WRITERS {
-        // A pipe.
+        // A pipe: as with `-`, the data and nothing else.
         let output = write(writer, &link);
         is_written(&output, writer);
-        assert!(text(&output.stdout).starts_with(beginning), "{writer:?}");
+        let data = text(&output.stdout);
+        assert!(data.starts_with(beginning), "{writer:?}");
+        assert!(data == text(&write(writer, Path::new("-")).stdout), "{writer:?}");
         // A file to which the shell would add.
         fs::write(&log, "before\n").unwrap();
         let out = File::options().append(true).open(&log).unwrap();
@@ -161,7 +163,7 @@ fn a_name_of_standard_output_is_standard_output_and_adds_to_its_file() {
         run.arg(writer[0]).arg(recording("mlp_seed.default")).args(&writer[1..]).arg(&link);
         assert!(run.stdout(out).status().unwrap().success(), "{writer:?}");
         let written = fs::read_to_string(&log).unwrap();
-        assert!(written.starts_with(&format!("before\n{beginning}")), "{writer:?}");
+        assert!(written == format!("before\n{data}"), "{writer:?}");
     }
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
 }
