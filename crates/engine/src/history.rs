@@ -9,7 +9,7 @@ use std::panic::Location;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustc_hash::FxHashMap;
-use tonnage_events::{Action, Event, Frame, StackId, Stacks, TraceEntry};
+use tonnage_events::{Action, Event, Frame, PoolId, StackId, Stacks, TraceEntry};
 
 use crate::native_stacks::NativeStacks;
 
@@ -81,6 +81,8 @@ pub(crate) type Caller = &'static Location<'static>;
 pub struct History {
     options: RecordOptions,
     entries: VecDeque<TraceEntry>,
+    /// The pools of entries that are not about the default one, by their number since the first that was ever kept.
+    pools: VecDeque<(u64, PoolId)>,
     /// Entries that no longer fit.
     dropped: u64,
     stacks: Stacks,
@@ -94,6 +96,7 @@ impl History {
         Self {
             options,
             entries: VecDeque::new(),
+            pools: VecDeque::new(),
             dropped: 0,
             stacks: Stacks::default(),
             call_sites: FxHashMap::default(),
@@ -105,8 +108,21 @@ impl History {
     pub(crate) fn go_on(&mut self, options: RecordOptions) {
         let too_many = self.entries.len().saturating_sub(options.max_entries.get());
         self.entries.drain(..too_many);
-        self.dropped += too_many as u64;
+        self.forget(too_many as u64);
         self.options = options;
+    }
+
+    /// Counts entries that were dropped, and drops their pools.
+    fn forget(&mut self, entries: u64) {
+        self.dropped += entries;
+        while self.pools.front().is_some_and(|&(number, _)| number < self.dropped) {
+            self.pools.pop_front();
+        }
+    }
+
+    /// The pools of the entries kept that are not about the default pool, by the number of the entry among them.
+    pub fn pools(&self) -> impl Iterator<Item = (usize, PoolId)> {
+        self.pools.iter().map(|&(number, pool)| ((number - self.dropped) as usize, pool))
     }
 
     /// The entries kept, oldest first.
@@ -152,7 +168,11 @@ impl History {
         entry.stack = stack.filter(|_| self.options.context >= Context::Alloc);
         if self.entries.len() == self.options.max_entries.get() {
             self.entries.pop_front();
-            self.dropped += 1;
+            self.forget(1);
+        }
+        let pool = event.pool();
+        if !pool.is_default() {
+            self.pools.push_back((self.dropped + self.entries.len() as u64, pool));
         }
         self.entries.push_back(entry);
     }

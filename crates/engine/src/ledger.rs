@@ -58,6 +58,7 @@ impl<D: Device> Engine<D> {
             size: block.size,
             requested: block.requested,
             stream: block.stream,
+            pool: self.pools.id(block.pool.set),
             kind: block.pool.kind,
             oversize: self.is_oversize(block.size),
             split: SplitChange::default(),

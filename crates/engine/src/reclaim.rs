@@ -192,6 +192,7 @@ impl<D: Device> Engine<D> {
             device_free: device_free.unwrap_or(0),
             size: request.size,
             stream: request.stream,
+            pool: self.pools.id(request.pool.set),
         };
         self.emit(&event, stack);
         let report = self.oom_report(request, device_free);

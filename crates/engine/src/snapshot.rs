@@ -1,7 +1,9 @@
 //! The state of the moment: segments and their blocks, and the history up to it.
 
 use tonnage_device::Device;
-use tonnage_events::{BlockState, Event, SnapshotBlock, SnapshotSegment, Stacks, TraceEntry};
+use tonnage_events::{
+    BlockState, Event, PoolId, SnapshotBlock, SnapshotSegment, Stacks, TraceEntry,
+};
 
 use crate::block::{Block, BlockId};
 use crate::config::Config;
@@ -14,6 +16,8 @@ pub struct Snapshot {
     pub segments: Vec<SnapshotSegment>,
     /// The recorded history, oldest first; empty if history is off.
     pub entries: Vec<TraceEntry>,
+    /// The pools of entries that are not about the default one, by the number of the entry, ascending.
+    pub pools: Vec<(usize, PoolId)>,
     /// The stacks that segments, blocks and entries name.
     pub stacks: Stacks,
     /// The settings in force.
@@ -36,6 +40,7 @@ impl<D: Device> Engine<D> {
         Snapshot {
             segments: self.segments(),
             entries: history.map_or_else(Vec::new, |history| history.entries().copied().collect()),
+            pools: history.map_or_else(Vec::new, |history| history.pools().collect()),
             stacks: history.map(|history| history.stacks().clone()).unwrap_or_default(),
             config: self.config.clone(),
         }

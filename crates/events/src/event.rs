@@ -30,6 +30,8 @@ pub enum Event {
         size: u64,
         /// The stream of the request.
         stream: StreamId,
+        /// The pool that was to serve it.
+        pool: PoolId,
     },
     /// A request was turned down before the device was asked.
     Rejected,
@@ -44,6 +46,24 @@ pub enum Event {
     Synchronize,
 }
 
+impl Event {
+    /// The pool that it is about; the default pool for what is about none.
+    #[must_use]
+    pub fn pool(&self) -> PoolId {
+        match self {
+            Self::Alloc(it) | Self::FreeRequested(it) | Self::FreeCompleted(it) => it.pool,
+            Self::SegmentAlloc(it)
+            | Self::SegmentFree(it)
+            | Self::SegmentMap(it)
+            | Self::SegmentUnmap(it) => it.pool,
+            Self::Oom { pool, .. } => *pool,
+            Self::Snapshot { .. } | Self::Retry | Self::Synchronize | Self::Rejected => {
+                PoolId::DEFAULT
+            }
+        }
+    }
+}
+
 /// What happened to a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockEvent {
@@ -55,7 +75,9 @@ pub struct BlockEvent {
     pub requested: u64,
     /// The stream it was allocated on.
     pub stream: StreamId,
-    /// The half of the pool it belongs to.
+    /// The pool it belongs to.
+    pub pool: PoolId,
+    /// The half of that pool.
     pub kind: PoolKind,
     /// Whether its size reaches `max_split_size`.
     pub oversize: bool,

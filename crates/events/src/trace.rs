@@ -118,7 +118,7 @@ impl TraceEntry {
             Event::SegmentFree(it) => (Action::SegmentFree, it.address, it.size, it.stream),
             Event::SegmentMap(it) => (Action::SegmentMap, it.address, it.size, it.stream),
             Event::SegmentUnmap(it) => (Action::SegmentUnmap, it.address, it.size, it.stream),
-            Event::Oom { device_free, size, stream } => {
+            Event::Oom { device_free, size, stream, .. } => {
                 (Action::Oom, Address(device_free), size, stream)
             }
             Event::Snapshot { active } => (Action::Snapshot, Address(0), active, StreamId::DEFAULT),

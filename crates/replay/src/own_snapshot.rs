@@ -5,27 +5,35 @@
 
 use tonnage_engine::{Config, Snapshot};
 use tonnage_events::DeviceId;
-use tonnage_snapshot::{AllocatorSettings, Keys, Pinned, SnapshotFile};
+use tonnage_snapshot::{AllocatorSettings, EntryNote, Keys, Pinned, SnapshotFile};
 
 /// What the file of a snapshot holds: its history is that of `device`, its settings are those in
 /// force, its keys are those of the release followed.
 #[must_use]
 pub fn snapshot_file(snapshot: Snapshot, device: DeviceId) -> SnapshotFile {
-    let Snapshot { segments, entries, stacks, config } = snapshot;
+    let Snapshot { segments, entries, pools, stacks, config } = snapshot;
     let recorded = !entries.is_empty();
     let release = config.release();
     let keys = Keys {
         compile_context: recorded,
         user_metadata: recorded && release.trace_has_user_metadata(),
         forward_frames: false,
-        pool_id: false,
+        pool_id: recorded && release.trace_has_pool_ids(),
     };
     // A list for each device, by ordinal; those before this one have no history here.
     let mut traces = vec![Vec::new(); device.0 as usize];
     traces.push(entries);
     let settings = Some(settings_of(&config));
     let pinned = release.snapshot_has_host_memory().then(Pinned::default);
-    SnapshotFile { segments, traces, pinned, settings, stacks, keys, ..SnapshotFile::default() }
+    let notes = pools.into_iter().filter(|_| keys.pool_id).map(|(entry, pool)| EntryNote {
+        device,
+        entry: u32::try_from(entry).unwrap_or(u32::MAX),
+        pool,
+        user_metadata: "".into(),
+        internal_metadata: None,
+    });
+    let notes = notes.collect();
+    SnapshotFile { segments, traces, pinned, notes, settings, stacks, keys, ..Default::default() }
 }
 
 /// The settings as PyTorch lists them.

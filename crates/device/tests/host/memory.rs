@@ -30,6 +30,7 @@ fn block(address: Address, size: u64, stream: StreamId) -> BlockEvent {
         size,
         requested: size,
         stream,
+        pool: PoolId::DEFAULT,
         kind: PoolKind::Small,
         oversize: false,
         split: SplitChange::default(),

@@ -8,6 +8,7 @@ mod changed;
 mod partial;
 mod pools;
 mod recordings;
+mod releases;
 mod streams;
 mod tune;
 mod what_if;
