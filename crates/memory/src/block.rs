@@ -7,7 +7,6 @@ use tonnage_engine::Allocation;
 use tonnage_events::{Address, StreamId};
 
 use crate::device::Device;
-use crate::sync::lock;
 
 /// Memory of a device, in its owner's hands.
 ///
@@ -65,9 +64,9 @@ impl Block {
     }
 
     /// Notes that `stream` uses the block too: once dropped, its memory waits for what is queued there
-    /// by then.
+    /// by then. Not for work that is queued on the device: see [`Stream::launch`](crate::Stream::launch).
     pub fn record_stream(&self, stream: StreamId) {
-        let recorded = lock(&self.device.shared.engine).record_stream_of(&self.allocation, stream);
+        let recorded = self.device.shared.engine.lock().record_stream_of(&self.allocation, stream);
         debug_assert!(recorded.is_ok(), "an undropped block is live");
     }
 
@@ -79,7 +78,7 @@ impl Block {
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
         let at = self.place("write", offset, bytes.len())?;
         self.device.shared.wait_for_copy(self.stream())?;
-        lock(&self.device.shared.engine).device_mut().write(at, bytes)
+        self.device.shared.engine.lock().device_mut().write(at, bytes)
     }
 
     /// Reads from the block, after waiting for what is queued on its stream.
@@ -90,7 +89,7 @@ impl Block {
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
         let at = self.place("read", offset, into.len())?;
         self.device.shared.wait_for_copy(self.stream())?;
-        lock(&self.device.shared.engine).device_mut().read(at, into)
+        self.device.shared.engine.lock().device_mut().read(at, into)
     }
 
     fn place(
@@ -114,7 +113,7 @@ impl Block {
 impl Drop for Block {
     #[inline]
     fn drop(&mut self) {
-        self.device.give_back(&self.allocation);
+        self.device.shared.engine.give_back(&self.allocation);
     }
 }
 

@@ -2,13 +2,12 @@
 
 use std::fmt;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use thiserror::Error;
 use tonnage_device::cuda::Cuda;
 use tonnage_device::host::{Host, Streams};
 use tonnage_device::{Device as _, DeviceError, Dry};
-use tonnage_engine::{AllocError, Allocation, Config, Engine, FreeError, Policy};
+use tonnage_engine::{AllocError, Config, Engine, Policy};
 use tonnage_events::{Bytes, DeviceId, ParseBytesError, StreamId};
 
 use crate::any_device::AnyDevice;
@@ -17,8 +16,9 @@ use crate::current::current_stream_of;
 use crate::oom::{Allowance, Explainer, snapshot_from_env};
 use crate::pinned::PinnedPool;
 use crate::publish::{forget_gone_devices, publish_from_env};
+use crate::shared_engine::SharedEngine;
 use crate::stream::Stream;
-use crate::sync::{Arc, Mutex, lock, try_lock};
+use crate::sync::{Arc, Mutex};
 use crate::view::Memory;
 use crate::waiting::Events;
 
@@ -86,18 +86,11 @@ pub struct DeviceOptions {
     pub explain: Explainer,
 }
 
-/// How often work tries to give a block back before it lets its stream go on, and how long between:
-/// longer than the engine is held, but for memory that goes back to the device.
-const TRIES_OF_WORK: u32 = 10;
-const BETWEEN_TRIES: Duration = Duration::from_micros(100);
-
 /// What the handles of one device share.
 pub(crate) struct Shared {
-    pub(crate) engine: Mutex<Engine<AnyDevice>>,
+    pub(crate) engine: SharedEngine,
     /// The streams of a `host` device, which the engine's lock does not guard.
     pub(crate) streams: Option<Streams>,
-    /// What went wrong where nobody could be told, until someone can.
-    pub(crate) untold: Mutex<Option<DeviceError>>,
     /// Host memory that the device reaches.
     pub(crate) pinned: PinnedPool,
     /// Where to save a snapshot when a request fails.
@@ -186,9 +179,8 @@ impl Device {
         let (id, kind, streams) = (device.id(), device.kind(), device.streams());
         let engine = Engine::with_policy(device, options.config, options.policy);
         let shared = Shared {
-            engine: Mutex::new(engine),
+            engine: SharedEngine::new(engine),
             streams,
-            untold: Mutex::new(None),
             pinned: PinnedPool::default(),
             snapshot_on_oom: options.snapshot_on_oom.or_else(snapshot_from_env),
             explainer: options.explain,
@@ -205,7 +197,7 @@ impl Device {
         self.id
     }
 
-    /// `dry`, `host` or `cuda`.
+    /// `dry`, `host`, `cuda`, or `other` for one that was made elsewhere.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         self.kind
@@ -231,7 +223,7 @@ impl Device {
     #[track_caller]
     #[inline]
     pub fn allocate_on(&self, bytes: u64, stream: StreamId) -> Result<Block, AllocError> {
-        let served = lock(&self.shared.engine).allocate(bytes, stream);
+        let served = self.shared.engine.lock().allocate(bytes, stream);
         let allocation = served.map_err(|error| self.explained(error))?;
         Ok(Block::new(self.clone(), allocation))
     }
@@ -268,57 +260,8 @@ impl Device {
     ///
     /// If work on the stream failed, or something before did.
     pub fn synchronize(&self, stream: StreamId) -> Result<(), DeviceError> {
-        self.take_untold()?;
+        self.shared.engine.take_untold()?;
         self.shared.synchronize(stream)
-    }
-
-    /// Gives a dropped block back. There is nobody to tell of a failure: it is kept for who asks next.
-    #[inline]
-    pub(crate) fn give_back(&self, allocation: &Allocation) {
-        let freed = match try_lock(&self.shared.engine) {
-            Some(mut engine) => engine.free(allocation),
-            None => self.give_back_contended(allocation),
-        };
-        if let Err(error) = freed {
-            self.keep_untold(error);
-        }
-    }
-
-    /// The same while another thread has the engine. That thread may be giving memory back to the
-    /// device, which waits for all work: for this, too, if a block is dropped by work. So work lets the
-    /// block go a moment later, behind what it has queued, and ends.
-    #[cold]
-    fn give_back_contended(&self, allocation: &Allocation) -> Result<(), FreeError> {
-        if let Some(streams) = &self.shared.streams
-            && let Some(stream) = streams.calling_stream()
-        {
-            for _ in 0..TRIES_OF_WORK {
-                std::thread::sleep(BETWEEN_TRIES);
-                if let Some(mut engine) = try_lock(&self.shared.engine) {
-                    return engine.free(allocation);
-                }
-            }
-            let (device, allocation) = (self.clone(), *allocation);
-            // The stream's thread is the one that asks, so that none has to be started.
-            if streams.launch(stream, move || device.give_back(&allocation)).is_ok() {
-                return Ok(());
-            }
-        }
-        lock(&self.shared.engine).free(allocation)
-    }
-
-    #[cold]
-    fn keep_untold(&self, error: FreeError) {
-        if let FreeError::Device(error) = error {
-            lock(&self.shared.untold).get_or_insert(error);
-        } else {
-            // A block is given back once, by its own drop: anything else is a bug here.
-            debug_assert!(false, "{error}");
-        }
-    }
-
-    pub(crate) fn take_untold(&self) -> Result<(), DeviceError> {
-        lock(&self.shared.untold).take().map_or(Ok(()), Err)
     }
 }
 

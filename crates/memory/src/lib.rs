@@ -35,6 +35,9 @@ mod sync;
 // One type for every device.
 mod any_device;
 
+// The engine behind its lock.
+mod shared_engine;
+
 mod device;
 
 mod block;

@@ -47,9 +47,18 @@ impl Stream {
     /// Queues work. On `host` it runs on the stream's own thread, after what is queued before; on `dry`
     /// it does not run at all.
     ///
-    /// Work may drop blocks, launch more work, and wait for what other threads do with the allocator. It
-    /// must not itself allocate on this device, nor ask for its figures: a thread that gives memory back
-    /// to the device waits for all work with the allocator in its hands.
+    /// Work may drop blocks of any device, launch more work, and use pinned memory; and it may wait for
+    /// threads that do no more than this. A thread that gives memory back to the device (by
+    /// [`empty_cache`](crate::Memory::empty_cache), or by a request that finds no room) waits for all
+    /// work with the allocator in its hands. So work must not do what takes the allocator of this
+    /// device, nor wait for a thread that does, or the two may wait for each other for ever:
+    ///
+    /// - allocate ([`Device::allocate`] and the like);
+    /// - [`Block::record_stream`](crate::Block::record_stream), [`read`](crate::Block::read) and
+    ///   [`write`](crate::Block::write);
+    /// - ask for figures, or change settings or the cache ([`Device::memory`]).
+    ///
+    /// Nor may a thread that work waits for drop the last handle to the device, which waits for work.
     ///
     /// # Errors
     ///

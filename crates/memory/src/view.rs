@@ -5,7 +5,6 @@ use tonnage_engine::{CacheError, ConfigError, FractionError, RecordOptions, Snap
 use tonnage_events::PoolId;
 
 use crate::device::Device;
-use crate::sync::lock;
 
 /// What `torch.cuda.memory_*` tells and does, for one device.
 #[derive(Clone, Copy, Debug)]
@@ -21,37 +20,37 @@ impl<'a> Memory<'a> {
     /// Bytes of the blocks handed out.
     #[must_use]
     pub fn allocated(&self) -> u64 {
-        lock(&self.device.shared.engine).stats().memory_allocated()
+        self.device.shared.engine.lock().stats().memory_allocated()
     }
 
     /// The most of these.
     #[must_use]
     pub fn max_allocated(&self) -> u64 {
-        lock(&self.device.shared.engine).stats().max_memory_allocated()
+        self.device.shared.engine.lock().stats().max_memory_allocated()
     }
 
     /// Bytes obtained from the device.
     #[must_use]
     pub fn reserved(&self) -> u64 {
-        lock(&self.device.shared.engine).stats().memory_reserved()
+        self.device.shared.engine.lock().stats().memory_reserved()
     }
 
     /// The most of these.
     #[must_use]
     pub fn max_reserved(&self) -> u64 {
-        lock(&self.device.shared.engine).stats().max_memory_reserved()
+        self.device.shared.engine.lock().stats().max_memory_reserved()
     }
 
     /// All figures.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        lock(&self.device.shared.engine).stats().clone()
+        self.device.shared.engine.lock().stats().clone()
     }
 
     /// The figures as a table, in PyTorch's layout.
     #[must_use]
     pub fn summary(&self) -> String {
-        lock(&self.device.shared.engine).memory_summary(false)
+        self.device.shared.engine.lock().memory_summary(false)
     }
 
     /// Free and total bytes, by the device's own count.
@@ -60,7 +59,7 @@ impl<'a> Memory<'a> {
     ///
     /// If it cannot tell.
     pub fn mem_get_info(&self) -> Result<MemoryInfo, DeviceError> {
-        lock(&self.device.shared.engine).device_mut().memory_info()
+        self.device.shared.engine.lock().device_mut().memory_info()
     }
 
     /// Gives back to the device all cached memory that is not part of a segment in use.
@@ -70,8 +69,8 @@ impl<'a> Memory<'a> {
     /// If the device fails, or failed before where nobody could be told.
     #[track_caller]
     pub fn empty_cache(&self) -> Result<(), CacheError> {
-        self.device.take_untold()?;
-        lock(&self.device.shared.engine).empty_cache()
+        self.device.shared.engine.take_untold()?;
+        self.device.shared.engine.lock().empty_cache()
     }
 
     /// Gives back the memory of one private pool that is no longer used.
@@ -81,17 +80,17 @@ impl<'a> Memory<'a> {
     /// If requests are being diverted to a pool, or if the device fails.
     #[track_caller]
     pub fn empty_cache_of(&self, pool: PoolId) -> Result<(), CacheError> {
-        lock(&self.device.shared.engine).empty_cache_of(pool)
+        self.device.shared.engine.lock().empty_cache_of(pool)
     }
 
     /// Lets every peak begin again at the current value.
     pub fn reset_peak_stats(&self) {
-        lock(&self.device.shared.engine).reset_peak_stats();
+        self.device.shared.engine.lock().reset_peak_stats();
     }
 
     /// Lets every sum and count begin again at zero.
     pub fn reset_accumulated_stats(&self) {
-        lock(&self.device.shared.engine).reset_accumulated_stats();
+        self.device.shared.engine.lock().reset_accumulated_stats();
     }
 
     /// Allows this process at most this share of the device's memory; 1 removes the limit.
@@ -100,12 +99,12 @@ impl<'a> Memory<'a> {
     ///
     /// If the fraction does not lie between 0 and 1.
     pub fn set_per_process_fraction(&self, fraction: f64) -> Result<(), FractionError> {
-        lock(&self.device.shared.engine).set_memory_fraction(fraction)
+        self.device.shared.engine.lock().set_memory_fraction(fraction)
     }
 
     /// Allows this process at most this many bytes, or any number.
     pub fn set_limit(&self, limit: Option<u64>) {
-        lock(&self.device.shared.engine).set_limit(limit);
+        self.device.shared.engine.lock().set_limit(limit);
     }
 
     /// Reads a settings string at run time.
@@ -114,18 +113,18 @@ impl<'a> Memory<'a> {
     ///
     /// If the string is wrong.
     pub fn configure(&self, settings: &str) -> Result<(), ConfigError> {
-        lock(&self.device.shared.engine).configure(settings)
+        self.device.shared.engine.lock().configure(settings)
     }
 
     /// Begins to record history, or goes on with other options; with `None`, stops and forgets it.
     pub fn record_history(&self, options: Option<RecordOptions>) {
-        lock(&self.device.shared.engine).record_history(options);
+        self.device.shared.engine.lock().record_history(options);
     }
 
     /// The state and the history now.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
-        lock(&self.device.shared.engine).snapshot()
+        self.device.shared.engine.lock().snapshot()
     }
 
     /// Walks all blocks, sets and figures, and says what does not fit: a bug in the allocator.
@@ -134,6 +133,6 @@ impl<'a> Memory<'a> {
     ///
     /// The first broken invariant, in words.
     pub fn check_invariants(&self) -> Result<(), String> {
-        lock(&self.device.shared.engine).check_invariants()
+        self.device.shared.engine.lock().check_invariants()
     }
 }

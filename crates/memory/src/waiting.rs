@@ -7,26 +7,26 @@
 //! | `dry` | names and numbers | takes the same steps, and never waits |
 //! | made elsewhere | in the device, behind the engine's lock | does so with the lock: there is no other way |
 //!
-//! So threads allocate while others wait, and work on a stream may need what only they give back.
-//! What still waits with the lock is memory that goes back to the device: see
+//! So threads allocate while others wait. What still waits with the lock is memory that goes back to the device: for
+//! all work, and for the events of dropped blocks. Blocks that are dropped meanwhile do not wait for it
+//! ([`shared_engine`](crate::shared_engine)); what else takes the lock does, and work must leave it alone: see
 //! [`Stream::launch`](crate::Stream::launch).
 
 use tonnage_device::cuda::EventWait;
 use tonnage_device::host::Streams;
 use tonnage_device::{Device as _, DeviceError, EventId};
-use tonnage_engine::Engine;
 use tonnage_events::StreamId;
 
 use crate::any_device::AnyDevice;
 use crate::device::Shared;
-use crate::sync::{Mutex, MutexGuard, lock};
+use crate::shared_engine::{EngineGuard, SharedEngine};
 
 impl Shared {
     /// A new stream; `number` names it where nothing else does.
     pub(crate) fn create_stream(&self, number: u64) -> Result<StreamId, DeviceError> {
         match &self.streams {
             Some(streams) => Ok(streams.create()),
-            None => lock(&self.engine).device_mut().create_stream(number),
+            None => self.engine.lock().device_mut().create_stream(number),
         }
     }
 
@@ -37,7 +37,7 @@ impl Shared {
         }
         // The device waits once more, for nothing: the stream is its owner's, who is here.
         self.synchronize(stream)?;
-        lock(&self.engine).device_mut().destroy_stream(stream)
+        self.engine.lock().device_mut().destroy_stream(stream)
     }
 
     /// Waits until everything queued on `stream` is done.
@@ -46,12 +46,12 @@ impl Shared {
             return streams.synchronize(stream);
         }
         let (event, wait) = {
-            let mut engine = lock(&self.engine);
+            let mut engine = self.engine.lock();
             let event = engine.device_mut().record_event(stream)?;
             (event, engine.device().event_wait(event))
         };
         let waited = wait.and_then(|wait| wait.map(|event| event.wait()).transpose());
-        let mut engine = lock(&self.engine);
+        let mut engine = self.engine.lock();
         // Where there is nothing to wait with but the device, on `dry` at once.
         let waited = waited.and_then(|done| match done {
             Some(()) => Ok(()),
@@ -98,12 +98,12 @@ impl Shared {
 /// The events of a device, for a few calls in a row.
 pub(crate) enum Events<'a> {
     Host(&'a Streams),
-    Device(MutexGuard<'a, Engine<AnyDevice>>),
+    Device(EngineGuard<'a>),
 }
 
 impl<'a> Events<'a> {
-    pub(crate) fn of(streams: Option<&'a Streams>, engine: &'a Mutex<Engine<AnyDevice>>) -> Self {
-        streams.map_or_else(|| Self::Device(lock(engine)), Self::Host)
+    pub(crate) fn of(streams: Option<&'a Streams>, engine: &'a SharedEngine) -> Self {
+        streams.map_or_else(|| Self::Device(engine.lock()), Self::Host)
     }
 
     /// Marks the end of what is queued on a stream.

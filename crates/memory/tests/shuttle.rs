@@ -45,6 +45,45 @@ fn live_blocks_of_several_threads_never_overlap_and_all_go_back() {
 }
 
 #[test]
+fn a_block_that_is_dropped_while_another_has_the_engine_comes_back_once() {
+    check_random(
+        || {
+            let device = Device::dry("64 MiB").unwrap();
+            let [first, second, third] = [0, 1, 2].map(|_| device.allocate(3 << 20).unwrap());
+            let threads = [
+                thread::spawn({
+                    let device = device.clone();
+                    move || {
+                        drop(first);
+                        drop(second);
+                        // The third and the one below may still be live; what was dropped here is not.
+                        assert!(device.memory().stats().allocation.all.current <= 2);
+                    }
+                }),
+                thread::spawn({
+                    let device = device.clone();
+                    move || drop(device.allocate(20 << 20).unwrap())
+                }),
+                thread::spawn({
+                    let device = device.clone();
+                    move || {
+                        device.memory().empty_cache().unwrap();
+                        drop(third);
+                    }
+                }),
+            ];
+            threads.into_iter().for_each(|it| it.join().unwrap());
+            let stats = device.memory().stats().allocation.all;
+            assert_eq!((stats.allocated, stats.freed, stats.current), (4, 4, 0));
+            device.memory().check_invariants().unwrap();
+            device.memory().empty_cache().unwrap();
+            assert_eq!(device.memory().reserved(), 0);
+        },
+        SCHEDULES,
+    );
+}
+
+#[test]
 fn whoever_waits_for_a_stream_lets_others_at_the_engine() {
     check_random(
         || {

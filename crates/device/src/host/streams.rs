@@ -223,12 +223,6 @@ impl Streams {
         (mark, board.reached(mark))
     }
 
-    /// The stream whose work is what calls; none outside of work on these streams.
-    #[must_use]
-    pub fn calling_stream(&self) -> Option<StreamId> {
-        self.shared().stream_of_this_thread()
-    }
-
     /// Events that were not destroyed.
     pub(super) fn events(&self) -> usize {
         self.shared().lock().events()

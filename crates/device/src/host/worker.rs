@@ -25,8 +25,8 @@ pub(super) struct Shared {
 }
 
 thread_local! {
-    /// Whose worker this thread is: the address of its [`Shared`], or 0; and of which stream.
-    static SERVES: Cell<(usize, StreamId)> = const { Cell::new((0, StreamId::DEFAULT)) };
+    /// Whose worker this thread is: the address of its [`Shared`], or 0.
+    static SERVES: Cell<usize> = const { Cell::new(0) };
 }
 
 impl Shared {
@@ -56,13 +56,7 @@ impl Shared {
 
     /// Whether the calling thread is one of this device's workers.
     pub(super) fn is_served_by_this_thread(self: &Arc<Self>) -> bool {
-        self.stream_of_this_thread().is_some()
-    }
-
-    /// The stream that the calling thread works for, if it is one of this device's.
-    pub(super) fn stream_of_this_thread(self: &Arc<Self>) -> Option<StreamId> {
-        let (shared, stream) = SERVES.get();
-        (shared == Arc::as_ptr(self).addr()).then_some(stream)
+        SERVES.get() == Arc::as_ptr(self).addr()
     }
 
     /// Starts the worker of a stream, unless it has one.
@@ -87,7 +81,7 @@ impl Shared {
 
 /// The life of a worker.
 fn serve(shared: &Arc<Shared>, id: StreamId, wakeup: &Arc<Condvar>) {
-    SERVES.set((Arc::as_ptr(shared).addr(), id));
+    SERVES.set(Arc::as_ptr(shared).addr());
     let mut board = shared.lock();
     loop {
         let (number, step) = match board.next_step(id, wakeup) {

@@ -133,7 +133,7 @@ impl Device {
         let began = Instant::now();
         let may_look = lock(&self.shared.explaining).is_left();
         let snapshot = {
-            let mut engine = lock(&self.shared.engine);
+            let mut engine = self.shared.engine.lock();
             let diagnose = may_look && engine.history().is_some();
             match save_to {
                 Some(_) => Some((engine.snapshot(), diagnose)),

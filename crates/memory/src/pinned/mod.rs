@@ -18,7 +18,7 @@
 //! | lock | guards | held for |
 //! | --- | --- | --- |
 //! | a pool's `books` | cached and pending memory, figures | a few moves, never a device call |
-//! | the engine's, except on `host` | the device | device calls |
+//! | the engine's, on `cuda`, and elsewhere but on `host` for events | the device | device calls |
 //! | a block's `streams` | who uses it | a look |
 //!
 //! No two of them are held at once, so that no order can be wrong. Pending memory is out of the
@@ -123,7 +123,7 @@ impl PinnedAllocator {
     /// If the device fails, or failed before where nobody could be told. What it did not take stays
     /// cached.
     pub fn empty_cache(&self) -> Result<(), DeviceError> {
-        self.device.take_untold()?;
+        self.device.shared.engine.take_untold()?;
         let polled = self.poll();
         polled.and(self.release_cached())
     }
@@ -155,13 +155,15 @@ impl PinnedAllocator {
     }
 
     fn acquire(&self, class: Class) -> Result<Span, DeviceError> {
-        match lock(&self.device.shared.engine).device_mut() {
-            AnyDevice::Dry(_) => return Ok(Span::counted(class)),
-            AnyDevice::Host(_) | AnyDevice::Other(_) => {}
-            AnyDevice::Cuda(cuda) => {
-                let start = cuda.acquire_pinned(class.size())?;
-                return Ok(Span::of_driver(class, start));
+        match self.device.kind() {
+            "dry" => return Ok(Span::counted(class)),
+            "cuda" => {
+                if let AnyDevice::Cuda(cuda) = self.device.shared.engine.lock().device_mut() {
+                    let start = cuda.acquire_pinned(class.size())?;
+                    return Ok(Span::of_driver(class, start));
+                }
             }
+            _ => {}
         }
         Span::obtain(class)
     }
@@ -204,7 +206,10 @@ impl PinnedAllocator {
 
     fn release(&self, spans: Vec<Span>) -> (Vec<Span>, Result<(), DeviceError>) {
         let (mut kept, mut failure) = (Vec::new(), None);
-        if let AnyDevice::Cuda(cuda) = lock(&self.device.shared.engine).device_mut() {
+        // Ordinary memory goes with its spans.
+        if self.device.kind() == "cuda"
+            && let AnyDevice::Cuda(cuda) = self.device.shared.engine.lock().device_mut()
+        {
             for span in spans {
                 let Some(start) = span.driver_start() else { continue };
                 // SAFETY: it was cached, so its block is dropped, and of every stream that was
@@ -247,7 +252,7 @@ impl Device {
 
     fn keep_pinned_untold(&self, result: Result<(), DeviceError>) {
         if let Err(error) = result {
-            lock(&self.shared.untold).get_or_insert(error);
+            self.shared.engine.keep_untold(error);
         }
     }
 }

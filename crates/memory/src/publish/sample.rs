@@ -8,7 +8,6 @@ use tonnage_monitor::{CallSite, DeviceFigures, MOST_CALL_SITES, NowAndPeak};
 
 use crate::device::Shared;
 use crate::publish::past::{Past, SPAN_US};
-use crate::sync::lock;
 
 /// Going over all blocks takes longer the more there are: it may take this share of the time.
 const SHARE_OF_TIME: u64 = 100;
@@ -29,7 +28,7 @@ impl Sampler {
     /// The figures of a device now.
     pub(super) fn sample(&mut self, name: &str, shared: &Shared, now_us: u64) -> DeviceFigures {
         let (stats, total, limit) = {
-            let engine = lock(&shared.engine);
+            let engine = shared.engine.lock();
             (engine.stats().clone(), engine.device().total(), engine.limit())
         };
         if now_us >= self.next_call_sites_us {
@@ -59,7 +58,7 @@ impl Sampler {
 
     fn find_call_sites(&mut self, shared: &Shared, now_us: u64) -> Option<Vec<CallSite>> {
         let begin = Instant::now();
-        let lines = lock(&shared.engine).live_lines(MOST_CALL_SITES);
+        let lines = shared.engine.lock().live_lines(MOST_CALL_SITES);
         let took_us = u64::try_from(begin.elapsed().as_micros()).unwrap_or(u64::MAX);
         let pause = took_us.saturating_mul(SHARE_OF_TIME).max(CALL_SITES_EVERY_US);
         self.next_call_sites_us = now_us.saturating_add(pause);

@@ -4,7 +4,11 @@
 mod raw_lock;
 
 #[cfg(feature = "shuttle")]
+pub(crate) use shuttle::sync::atomic::{AtomicBool, Ordering};
+#[cfg(feature = "shuttle")]
 pub(crate) use shuttle::sync::{Arc, Mutex, MutexGuard, Weak};
+#[cfg(not(feature = "shuttle"))]
+pub(crate) use std::sync::atomic::{AtomicBool, Ordering};
 #[cfg(not(feature = "shuttle"))]
 pub(crate) use std::sync::{Arc, Weak};
 

@@ -137,13 +137,126 @@ fn work_drops_blocks_while_memory_goes_back_to_the_device() {
             begun.recv().unwrap();
             device.memory().empty_cache().unwrap();
             assert_eq!(device.allocate_on(1, StreamId::DEFAULT).unwrap().requested(), 1);
-            // What work could not give back at once comes back behind it.
-            while device.memory().allocated() > 0 {
-                stream.synchronize().unwrap();
-            }
+            stream.synchronize().unwrap();
+            assert_eq!(device.memory().allocated(), 0);
             device.memory().check_invariants().unwrap();
             device.memory().empty_cache().unwrap();
             assert_eq!(device.memory().reserved(), 0);
         }
+    });
+}
+
+#[test]
+fn threads_of_work_drop_blocks_while_memory_goes_back_to_the_device() {
+    watched(|| {
+        for round in 0..20 {
+            let device = Device::host("1 GiB").unwrap();
+            let stream = device.create_stream().unwrap();
+            let block = device.allocate_on(5 * MIB, stream.id()).unwrap();
+            drop(device.allocate(30 * MIB).unwrap());
+            let (begins, begun) = mpsc::channel();
+            stream
+                .launch(move || {
+                    begins.send(()).unwrap();
+                    // The other may have the allocator by now, or not yet: both must do.
+                    thread::sleep(Duration::from_millis(round));
+                    thread::scope(|scope| scope.spawn(move || drop(block)).join().unwrap());
+                })
+                .unwrap();
+            begun.recv().unwrap();
+            device.memory().empty_cache().unwrap();
+            stream.synchronize().unwrap();
+            assert_eq!(device.memory().allocated(), 0);
+            device.memory().check_invariants().unwrap();
+        }
+    });
+}
+
+#[test]
+fn work_of_one_device_drops_blocks_of_another_that_gives_memory_back() {
+    watched(|| {
+        for round in 0..20 {
+            let [one, two] = [0, 1].map(|_| Device::host("1 GiB").unwrap());
+            let streams = [&one, &two].map(|device| device.create_stream().unwrap());
+            let block = one.allocate(5 * MIB).unwrap();
+            drop(one.allocate(30 * MIB).unwrap());
+            // Work of the first waits for work of the second, which drops a block of the first.
+            let (dropped, until_dropped) = mpsc::channel();
+            let (begins, begun) = mpsc::channel();
+            streams[0]
+                .launch(move || {
+                    begins.send(()).unwrap();
+                    until_dropped.recv().unwrap();
+                })
+                .unwrap();
+            begun.recv().unwrap();
+            streams[1]
+                .launch(move || {
+                    thread::sleep(Duration::from_millis(round));
+                    drop(block);
+                    dropped.send(()).unwrap();
+                })
+                .unwrap();
+            one.memory().empty_cache().unwrap();
+            assert_eq!(one.memory().allocated(), 0);
+            one.memory().check_invariants().unwrap();
+        }
+    });
+}
+
+#[test]
+fn work_obtains_pinned_memory_while_memory_goes_back_to_the_device() {
+    watched(|| {
+        for round in 0..20 {
+            let device = Device::host("1 GiB").unwrap();
+            let stream = device.create_stream().unwrap();
+            drop(device.allocate(30 * MIB).unwrap());
+            let (begins, begun) = mpsc::channel();
+            let pinned = device.pinned();
+            stream
+                .launch(move || {
+                    begins.send(()).unwrap();
+                    thread::sleep(Duration::from_millis(round));
+                    drop(pinned.allocate(1_000).unwrap());
+                    pinned.empty_cache().unwrap();
+                })
+                .unwrap();
+            begun.recv().unwrap();
+            device.memory().empty_cache().unwrap();
+            stream.synchronize().unwrap();
+            assert_eq!(device.pinned().stats().allocations, 1);
+        }
+    });
+}
+
+#[test]
+fn a_thousand_blocks_that_work_drops_are_back_when_it_is_done() {
+    watched(|| {
+        let device = Device::host("4 GiB").unwrap();
+        let stream = device.create_stream().unwrap();
+        let blocks: Vec<_> =
+            (0..1_000).map(|_| device.allocate_on(MIB / 2, stream.id()).unwrap()).collect();
+        // Each is a segment of its own, and for each all work is waited for.
+        let segments: Vec<_> = (0..50).map(|_| device.allocate(20 * MIB).unwrap()).collect();
+        drop(segments);
+        let (begins, begun) = mpsc::channel();
+        stream
+            .launch(move || {
+                begins.send(()).unwrap();
+                for block in blocks {
+                    drop(block);
+                    thread::yield_now();
+                }
+            })
+            .unwrap();
+        begun.recv().unwrap();
+        device.memory().empty_cache().unwrap();
+        stream.synchronize().unwrap();
+        assert_eq!(device.memory().allocated(), 0);
+        let stats = device.memory().stats().allocation.all;
+        assert_eq!((stats.allocated, stats.freed), (1_050, 1_050));
+        // Room for a request that takes the whole device, at once.
+        drop(device.allocate(4 << 30).unwrap());
+        device.memory().check_invariants().unwrap();
     });
 }
