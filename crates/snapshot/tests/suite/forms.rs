@@ -210,7 +210,8 @@ fn real_files_of_each_release_are_read_to_the_last_key() {
         if let Some(pinned) = &file.pinned {
             let sizes: Vec<_> = pinned.segments.iter().map(|it| it.total_size).collect();
             assert!(sizes.contains(&(4 * MIB)) && sizes.contains(&512), "{release}: {sizes:?}");
-            assert_eq!(pinned.trace.len(), 7, "{release}");
+            // Two blocks obtained and handed out, one of them given back.
+            assert_eq!(pinned.trace.len(), 6, "{release}");
         }
     }
 }
