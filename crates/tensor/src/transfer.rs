@@ -183,7 +183,7 @@ impl Pinned {
         let (call, shape) = (Call::here("from_slice"), shape.into());
         call.check_filled(numbers.len(), &shape)?;
         let mut pinned = Self::new(call, shape, T::DTYPE, device)?;
-        pinned.fill_from(numbers.iter().map(|it| it.store()));
+        pinned.fill_from(call, numbers.iter().map(|it| it.store()))?;
         Ok(pinned)
     }
 
@@ -219,10 +219,10 @@ impl Pinned {
         device: &Device,
         fill: impl FnOnce(&mut [u8]) -> Result<()>,
     ) -> Result<Self> {
-        let mut pinned = Self::new(Call::here("from_bytes"), shape.into(), dtype, device)?;
+        let call = Call::here("from_bytes");
+        let mut pinned = Self::new(call, shape.into(), dtype, device)?;
         let length = pinned.layout.numel() * dtype.size();
-        let bytes = pinned.block.as_mut().map_or(&mut [][..], |block| block.as_mut_slice());
-        fill(&mut bytes[..length])?;
+        fill(&mut pinned.in_block_mut(call)?[..length])?;
         Ok(pinned)
     }
 
@@ -230,19 +230,20 @@ impl Pinned {
     ///
     /// # Errors
     ///
-    /// If the device failed.
+    /// If the device failed; or on `dry`, which counts pinned memory, if this machine has not so many bytes.
     #[track_caller]
     pub fn bytes(&self) -> Result<&[u8]> {
-        self.settle(Call::here("bytes"))?;
+        let call = Call::here("bytes");
+        self.settle(call)?;
         let length = self.layout.numel() * self.dtype.size();
-        Ok(self.block.as_ref().map_or(&[][..], |block| &block.as_slice()[..length]))
+        Ok(&self.in_block(call)?[..length])
     }
 
     /// Overwrites the numbers, after waiting for queued copies that use them.
     ///
     /// # Errors
     ///
-    /// If they are of another type or number.
+    /// If they are of another type or number, or if the device failed.
     #[track_caller]
     pub fn write<T: Element>(&mut self, numbers: &[T]) -> Result<()> {
         let call = Call::here("write");
@@ -252,21 +253,21 @@ impl Pinned {
             return Err(call.shape_error(what).with("shape", self.layout.shape()));
         }
         self.settle(call)?;
-        self.fill_from(numbers.iter().map(|it| it.store()));
-        Ok(())
+        self.fill_from(call, numbers.iter().map(|it| it.store()))
     }
 
     /// The numbers, after waiting for queued copies that write them.
     ///
     /// # Errors
     ///
-    /// If they are of another type, or if the device failed.
+    /// If they are of another type, or if the device failed; or on `dry`, which counts pinned memory, if this machine
+    /// has not so many bytes.
     #[track_caller]
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         let call = Call::here("to_vec");
         self.check::<T>(call)?;
         self.settle(call)?;
-        let bytes = self.block.as_ref().map_or(&[][..], |block| block.as_slice());
+        let bytes = self.in_block(call)?;
         let size = size_of::<T::Stored>();
         Ok(bytes.chunks_exact(size).map(|bytes| T::load(T::Stored::from_bytes(bytes))).collect())
     }
@@ -303,10 +304,21 @@ impl Pinned {
         }
     }
 
-    fn fill_from<T: Stored>(&mut self, numbers: impl Iterator<Item = T>) {
-        let Some(block) = &mut self.block else { return };
-        let places = block.as_mut_slice().chunks_exact_mut(size_of::<T>());
+    /// What lies in its block.
+    fn in_block(&self, call: Call) -> Result<&[u8]> {
+        let Some(block) = &self.block else { return Ok(&[]) };
+        block.try_as_slice().map_err(|error| call.pinned(error))
+    }
+
+    fn in_block_mut(&mut self, call: Call) -> Result<&mut [u8]> {
+        let Some(block) = &mut self.block else { return Ok(&mut []) };
+        block.try_as_mut_slice().map_err(|error| call.pinned(error))
+    }
+
+    fn fill_from<T: Stored>(&mut self, call: Call, numbers: impl Iterator<Item = T>) -> Result<()> {
+        let places = self.in_block_mut(call)?.chunks_exact_mut(size_of::<T>());
         places.zip(numbers).for_each(|(place, number)| number.to_bytes(place));
+        Ok(())
     }
 
     pub(crate) fn record_stream(&self, stream: StreamId) {
@@ -354,6 +366,17 @@ mod tests {
         check([1u8, 0, 255])?;
         check([true, false, true])?;
         check([(1.0, 2.0), (0.0, -1.0), (3.0, 0.5)].map(|(re, im)| Complex64::new(re, im)))
+    }
+
+    #[test]
+    fn on_dry_pinned_numbers_that_no_machine_has_are_an_error_when_looked_at() -> Result<()> {
+        let device = Device::dry("80 GiB").unwrap();
+        let pinned =
+            Pinned::new(Call::here("from_bytes"), Shape::from([1 << 58]), DType::F32, &device)?;
+        let error = pinned.bytes().unwrap_err().to_string();
+        assert!(error.contains("a dry device counts its pinned memory"), "{error}");
+        assert!(pinned.to_vec::<f32>().is_err());
+        Ok(())
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::{ptr, slice};
 use tonnage_events::StreamId;
 
 use crate::device::Device;
+use crate::pinned::PinnedError;
 use crate::pinned::span::Span;
 use crate::sync::{Mutex, lock};
 
@@ -40,32 +41,64 @@ impl PinnedBlock {
         Self { device, span, len, streams: Mutex::new(Vec::new()) }
     }
 
+    /// How many bytes were asked for.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none: there always are.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
     /// The bytes that were asked for.
     ///
     /// # Panics
     ///
-    /// On `dry`, if this machine has not so many bytes.
+    /// On `dry`, if this machine has not so many bytes: [`try_as_slice`](Self::try_as_slice) says so instead.
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {
+        self.try_as_slice().unwrap_or_else(|error| no_bytes(&error))
+    }
+
+    /// The bytes that were asked for.
+    ///
+    /// # Errors
+    ///
+    /// [`PinnedError::Counted`] on `dry`, if this machine has not so many bytes.
+    pub fn try_as_slice(&self) -> Result<&[u8], PinnedError> {
+        let start = self.span.start()?;
         // SAFETY:
         // - Readable: the span is this block's alone, no shorter than `len`, and stays while the
         //   device does, to which the block has a handle.
         // - Initialised: zeroed when it was obtained, or the driver's, which is foreign memory.
         // - Not written meanwhile: the slice borrows the block; nor by work, by promise 2 of its
         //   author.
-        unsafe { slice::from_raw_parts(self.span.start().as_ptr(), self.len) }
+        Ok(unsafe { slice::from_raw_parts(start.as_ptr(), self.len) })
     }
 
     /// The bytes that were asked for, to be changed.
     ///
     /// # Panics
     ///
-    /// On `dry`, if this machine has not so many bytes.
+    /// On `dry`, if this machine has not so many bytes: [`try_as_mut_slice`](Self::try_as_mut_slice) says so instead.
     #[must_use]
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        self.try_as_mut_slice().unwrap_or_else(|error| no_bytes(&error))
+    }
+
+    /// The bytes that were asked for, to be changed.
+    ///
+    /// # Errors
+    ///
+    /// [`PinnedError::Counted`] on `dry`, if this machine has not so many bytes.
+    pub fn try_as_mut_slice(&mut self) -> Result<&mut [u8], PinnedError> {
+        let start = self.span.start()?;
         // SAFETY: as in `as_slice`; the slice borrows the block exclusively, and by the same
         // promise no work touches it meanwhile.
-        unsafe { slice::from_raw_parts_mut(self.span.start().as_ptr(), self.len) }
+        Ok(unsafe { slice::from_raw_parts_mut(start.as_ptr(), self.len) })
     }
 
     /// Where work finds the bytes. What it must promise to use them is under *Work that uses it*.
@@ -75,7 +108,8 @@ impl PinnedBlock {
     /// On `dry`, if this machine has not so many bytes.
     #[must_use]
     pub fn pointer(&self) -> *mut [u8] {
-        ptr::slice_from_raw_parts_mut(self.span.start().as_ptr(), self.len)
+        let start = self.span.start().unwrap_or_else(|error| no_bytes(&error));
+        ptr::slice_from_raw_parts_mut(start.as_ptr(), self.len)
     }
 
     /// Bytes that it occupies: those asked for, rounded up to a power of two.
@@ -98,6 +132,11 @@ impl PinnedBlock {
             streams.push(stream);
         }
     }
+}
+
+#[cold]
+fn no_bytes(error: &PinnedError) -> ! {
+    panic!("{error}")
 }
 
 impl Deref for PinnedBlock {

@@ -47,10 +47,17 @@ impl Books {
         Some(span)
     }
 
-    /// Counts a span that was obtained, and is handed out at once.
-    pub(super) fn add(&mut self, class: Class) {
-        self.stats.reserved.rise(class.size() as u64);
+    /// Counts a span that was obtained, and is handed out at once. If the sum is more than can be counted, nothing
+    /// changes, and it says so. The other figures are parts of this sum.
+    #[must_use]
+    pub(super) fn add(&mut self, class: Class) -> bool {
+        let size = class.size() as u64;
+        if self.stats.reserved.current.checked_add(size).is_none() {
+            return false;
+        }
+        self.stats.reserved.rise(size);
         self.hand_out(class);
+        true
     }
 
     fn hand_out(&mut self, class: Class) {

@@ -30,6 +30,14 @@ pub enum PinnedError {
         /// Bytes of dropped blocks that a stream may still use.
         pending: u64,
     },
+    /// Its bytes cannot be looked at: a `dry` device counts pinned memory, and this machine has not so many.
+    #[error(
+        "a dry device counts its pinned memory: this machine has no {bytes} bytes to look at instead"
+    )]
+    Counted {
+        /// Bytes that the block occupies.
+        bytes: u64,
+    },
     /// The driver failed for a reason of its own.
     #[error(transparent)]
     Device(#[from] DeviceError),

@@ -6,7 +6,7 @@
 //! Pinning costs a driver call that takes as long as touching every page, so memory is kept by
 //! class: sizes are rounded up to powers of two, and a block serves any request of its class, last
 //! in first out. On `cuda` it comes from the driver; `host` has nothing to pin for, and gets ordinary
-//! memory under the same rules; on `dry` it is counted and never obtained.
+//! memory under the same rules; on `dry` it is counted, and obtained only when its bytes are looked at.
 //!
 //! *In use + pending + cached = reserved.* A dropped block is pending while work of a recorded
 //! stream may use it: each of these becomes an event at the drop. Events are asked when the cache
@@ -143,18 +143,26 @@ impl PinnedAllocator {
 
     /// Obtains new memory, if need be in place of what is cached.
     fn acquire_or_reclaim(&self, class: Class) -> Result<Span, DeviceError> {
-        let span = match self.acquire(class) {
+        match self.acquire(class) {
             Err(DeviceError::OutOfMemory { .. }) => {
                 self.device.keep_pinned_untold(self.release_cached());
-                self.acquire(class)?
+                self.acquire(class)
             }
-            other => other?,
-        };
-        lock(&self.pool().books).add(class);
-        Ok(span)
+            other => other,
+        }
     }
 
+    /// Obtains new memory, and counts it.
     fn acquire(&self, class: Class) -> Result<Span, DeviceError> {
+        let span = self.obtain(class)?;
+        // What cannot be counted was not obtained either, but counted only: no machine has so many bytes.
+        if lock(&self.pool().books).add(class) {
+            return Ok(span);
+        }
+        Err(DeviceError::OutOfMemory { requested: class.size() as u64 })
+    }
+
+    fn obtain(&self, class: Class) -> Result<Span, DeviceError> {
         match self.device.kind() {
             "dry" => return Ok(Span::counted(class)),
             "cuda" => {

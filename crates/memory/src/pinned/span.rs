@@ -93,27 +93,25 @@ impl Span {
 
     /// Where it begins; its bytes are there from now on.
     ///
-    /// # Panics
+    /// # Errors
     ///
     /// If it was only counted so far, and this machine has not so many bytes.
-    pub(super) fn start(&self) -> NonNull<u8> {
+    pub(super) fn start(&self) -> Result<NonNull<u8>, PinnedError> {
         match &self.source {
-            Source::Nowhere => NonNull::dangling(),
-            Source::System(system) => system.start,
-            Source::Driver(start) => *start,
-            Source::Counted(memory) => {
-                let obtain = || System::obtain(self.size).unwrap_or_else(|| no_bytes(self.size));
-                memory.get_or_init(obtain).start
-            }
+            Source::Nowhere => Ok(NonNull::dangling()),
+            Source::System(system) => Ok(system.start),
+            Source::Driver(start) => Ok(*start),
+            Source::Counted(memory) => match memory.get() {
+                Some(system) => Ok(system.start),
+                None => {
+                    let system = System::obtain(self.size);
+                    let system = system.ok_or(PinnedError::Counted { bytes: self.size() })?;
+                    // Another thread may have been first: then this one's goes, and theirs counts.
+                    Ok(memory.get_or_init(|| system).start)
+                }
+            },
         }
     }
-}
-
-#[cold]
-fn no_bytes(size: usize) -> ! {
-    panic!(
-        "a dry device counts its pinned memory: this machine has no {size} bytes to look at instead"
-    )
 }
 
 /// Ordinary memory from the beginning of a page on, given back when dropped.

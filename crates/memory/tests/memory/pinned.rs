@@ -159,6 +159,9 @@ fn on_dry_it_is_counted_and_takes_no_memory() {
     let blocks = [0; 3].map(|_| pinned.allocate((1 << 60) - 1).unwrap());
     blocks[0].record_stream(StreamId::DEFAULT);
     assert_eq!((bytes(&pinned), blocks[1].capacity()), ([3 << 60, 0, 0], 1 << 60));
+    assert_eq!((blocks[1].len(), blocks[1].is_empty()), ((1 << 60) - 1, false));
+    let counted = PinnedError::Counted { bytes: 1 << 60 };
+    assert_eq!(blocks[1].try_as_slice().unwrap_err(), counted);
     drop(blocks);
     let again = pinned.allocate(1 << 60).unwrap();
     assert_eq!((pinned.stats().hits, again.device()), (1, &device));
@@ -170,6 +173,29 @@ fn on_dry_it_is_counted_and_takes_no_memory() {
     assert!(small.iter().all(|byte| *byte == 0));
     small.fill(5);
     assert_eq!(&*small, [5; 100]);
+}
+
+#[test]
+fn on_dry_sums_that_cannot_be_counted_are_refused() {
+    let device = Device::dry("80 GiB").unwrap();
+    let pinned = device.pinned();
+    let blocks = [0; 3].map(|_| pinned.allocate(1 << 62).unwrap());
+    let before = pinned.stats();
+    let refused = PinnedError::OutOfMemory {
+        requested: 1 << 62,
+        rounded: 1 << 62,
+        in_use: 3 << 62,
+        pending: 0,
+    };
+    assert_eq!(pinned.allocate(1 << 62).unwrap_err(), refused);
+    assert_eq!(pinned.stats(), before);
+    drop(blocks);
+    // What is cached makes room for another class.
+    let other = [0; 4].map(|_| pinned.allocate(1 << 61).unwrap());
+    assert_eq!(pinned.stats().in_use.current, 1 << 63);
+    drop(other);
+    pinned.empty_cache().unwrap();
+    assert_eq!(bytes(&pinned), [0, 0, 0]);
 }
 
 #[test]
