@@ -5,7 +5,10 @@ use tonnage_events::StreamId;
 
 use crate::device::Device;
 
-/// Work on a device that runs in order. Destroyed when dropped, after what is queued.
+/// Work on a device that runs in order. Destroyed when dropped, after what is queued: the drop waits for it. On `host`
+/// a failure of its work that nobody was told of is then kept for [`Device::synchronize`] and
+/// [`empty_cache`](crate::Memory::empty_cache) to report. Dropped by work of the device, which cannot wait, it ends by
+/// itself, and what failed behind that work is not told.
 #[derive(Debug)]
 pub struct Stream {
     device: Device,
@@ -95,7 +98,6 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        // Nobody is left to tell; a stream that cannot be destroyed is gone already.
-        let _ = self.device.shared.destroy_stream(self.id);
+        self.device.shared.end_stream(self.id);
     }
 }

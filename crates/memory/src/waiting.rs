@@ -40,6 +40,23 @@ impl Shared {
         self.engine.lock().device_mut().destroy_stream(stream)
     }
 
+    /// Ends a stream that its owner dropped. Nobody is there to be told of a failure: one of its work is kept for who
+    /// asks next.
+    pub(crate) fn end_stream(&self, stream: StreamId) {
+        let ended = self.destroy_stream(stream);
+        // What is no stream of the host's and cannot be destroyed is gone already.
+        let (Err(error), Some(streams)) = (ended, &self.streams) else { return };
+        if !matches!(error, DeviceError::Misuse { .. }) {
+            // Its work failed: that is told now, and the stream is still there.
+            self.engine.keep_untold(error);
+            if streams.destroy(stream).is_ok() {
+                return;
+            }
+        }
+        // Work cannot wait for streams.
+        streams.retire(stream);
+    }
+
     /// Waits until everything queued on `stream` is done.
     pub(crate) fn synchronize(&self, stream: StreamId) -> Result<(), DeviceError> {
         if let Some(streams) = &self.streams {

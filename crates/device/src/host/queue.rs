@@ -66,6 +66,8 @@ pub(super) struct Stream {
     failures: VecDeque<Failure>,
     /// Started by the first step.
     pub(super) worker: Option<Worker>,
+    /// Ends with its queue.
+    retired: bool,
 }
 
 pub(super) struct Worker {
@@ -95,7 +97,7 @@ impl Board {
         }
     }
 
-    /// The stream of this name; it exists from its first use on.
+    /// The stream of this name; it exists from its first work on.
     pub(super) fn stream(&mut self, id: StreamId) -> &mut Stream {
         let start = self.last_number;
         // A name may come back after its stream was destroyed. Starting at the last number, the new
@@ -107,6 +109,11 @@ impl Board {
         })
     }
 
+    /// The streams there are, without the default stream.
+    pub(super) fn count(&self) -> usize {
+        self.streams.keys().filter(|id| **id != StreamId::DEFAULT).count()
+    }
+
     pub(super) fn exists(&self, id: StreamId) -> bool {
         self.streams.contains_key(&id)
     }
@@ -114,6 +121,20 @@ impl Board {
     /// Takes an idle stream out. Its marks count as reached from now on.
     pub(super) fn remove_stream(&mut self, id: StreamId) -> Option<Worker> {
         self.streams.remove(&id)?.worker
+    }
+
+    /// Lets a stream end when its queue is empty: its worker takes it out, and ends. Without one there is nothing
+    /// to end but the entry.
+    pub(super) fn retire(&mut self, id: StreamId) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        stream.retired = true;
+        match &mut stream.worker {
+            Some(worker) => {
+                worker.asleep = false;
+                worker.wakeup.notify_one();
+            }
+            None => drop(self.streams.remove(&id)),
+        }
     }
 
     /// Takes the workers of all streams, to wait for their ends.
@@ -143,11 +164,15 @@ impl Board {
         match self.streams.get_mut(&id) {
             // The last handle took the workers away: each still finishes its queue.
             Some(stream) if closing => stream.queue.pop_front().map_or(Next::End, Next::Step),
-            Some(Stream { queue, worker: Some(worker), .. })
+            Some(Stream { queue, worker: Some(worker), retired, .. })
                 if Arc::ptr_eq(&worker.wakeup, wakeup) =>
             {
                 match queue.pop_front() {
                     Some(step) => Next::Step(step),
+                    None if *retired => {
+                        self.streams.remove(&id);
+                        Next::End
+                    }
                     None => {
                         worker.asleep = true;
                         Next::Sleep
@@ -165,9 +190,10 @@ impl Board {
         stream.failures.extend(panic.map(|message| Failure { number, message }));
     }
 
-    /// The end of what is queued on a stream now.
-    pub(super) fn mark(&mut self, id: StreamId) -> Mark {
-        Mark { stream: id, number: self.stream(id).queued }
+    /// The end of what is queued on a stream now. Of one that is not there nothing is: the mark is reached, and stays
+    /// so when the name comes into use. Naming a stream does not make it.
+    pub(super) fn mark(&self, id: StreamId) -> Mark {
+        Mark { stream: id, number: self.streams.get(&id).map_or(0, |stream| stream.queued) }
     }
 
     /// The ends of all streams.
@@ -247,9 +273,33 @@ mod tests {
 
     #[test]
     fn a_mark_of_an_idle_stream_is_reached() {
-        let mut board = Board::default();
+        let board = Board::default();
         let mark = board.mark(A);
         assert!(board.reached(mark));
+    }
+
+    #[test]
+    fn naming_a_stream_that_is_gone_does_not_bring_it_back() {
+        let mut board = Board::default();
+        board.push(A, Step::Run(Box::new(|| ())));
+        board.complete(A, 1, None);
+        assert!(board.remove_stream(A).is_none());
+        let (mark, event) = (board.mark(A), board.record(A));
+        assert_eq!(board.event("query_event", event), Ok(mark));
+        assert!(board.reached(mark) && !board.exists(A));
+        // Nor does the mark wait for a later stream of that name.
+        board.push(A, Step::Run(Box::new(|| ())));
+        assert!(board.reached(mark) && board.exists(A));
+    }
+
+    #[test]
+    fn a_retired_stream_ends_with_its_queue() {
+        let mut board = Board::default();
+        board.stream(A);
+        board.retire(A);
+        assert!(!board.exists(A), "it had no thread to end it");
+        board.retire(A);
+        assert!(!board.exists(A));
     }
 
     #[test]

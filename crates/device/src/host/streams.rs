@@ -27,7 +27,7 @@ use crate::{DeviceError, EventId};
 /// The streams of a host device: a handle, cheap to clone, usable from any thread.
 ///
 /// [`StreamId::DEFAULT`] always exists; any other exists from [`create`](Self::create) or its first
-/// use on. Threads start with a stream's first work. Dropping the last handle (the device has one)
+/// work on. Threads start with a stream's first work. Dropping the last handle (the device has one)
 /// finishes what is queued and waits for the threads, except when work itself drops it: then the
 /// threads finish on their own.
 #[derive(Clone)]
@@ -88,6 +88,20 @@ impl Streams {
             let _ = worker.thread.join();
         }
         Ok(())
+    }
+
+    /// Lets a stream end when its work is done, and returns at once: what work can do where it cannot
+    /// [`destroy`](Self::destroy). Failures that nobody was told of by then are forgotten. The default stream stays.
+    pub fn retire(&self, stream: StreamId) {
+        if stream != StreamId::DEFAULT {
+            self.shared().lock().retire(stream);
+        }
+    }
+
+    /// The streams there are, without the default stream.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.shared().lock().count()
     }
 
     /// Queues `work` on a stream and returns at once.
@@ -176,7 +190,7 @@ impl Streams {
     /// As for [`wait`](Self::wait).
     pub fn synchronize(&self, stream: StreamId) -> Result<(), DeviceError> {
         self.may_wait("synchronize")?;
-        let mut board = self.shared().lock();
+        let board = self.shared().lock();
         let mark = board.mark(stream);
         self.shared().wait_until_reached(board, mark).report(&[mark])
     }
@@ -218,7 +232,7 @@ impl Streams {
 
     /// The end of what is queued on `stream` now, and whether it is reached.
     pub(super) fn mark(&self, stream: StreamId) -> (Mark, bool) {
-        let mut board = self.shared().lock();
+        let board = self.shared().lock();
         let mark = board.mark(stream);
         (mark, board.reached(mark))
     }
