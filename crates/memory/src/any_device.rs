@@ -63,53 +63,61 @@ impl AnyDevice {
         }
     }
 
-    /// A new stream.
+    /// A new stream. Not for a `host`: its [streams](Self::streams) are used without it, here and below.
     pub(crate) fn create_stream(&mut self, number: u64) -> Result<StreamId, DeviceError> {
         match self {
-            // Streams of these are names.
-            Self::Dry(_) | Self::Other(_) => Ok(StreamId(number)),
-            Self::Host(host) => Ok(host.streams().create()),
             Self::Cuda(cuda) => cuda.create_stream(),
+            // Streams are names.
+            Self::Dry(_) | Self::Host(_) | Self::Other(_) => Ok(StreamId(number)),
         }
     }
 
     pub(crate) fn destroy_stream(&mut self, stream: StreamId) -> Result<(), DeviceError> {
         match self {
-            Self::Dry(_) | Self::Other(_) => Ok(()),
-            Self::Host(host) => host.streams().destroy(stream),
             Self::Cuda(cuda) => cuda.destroy_stream(stream),
+            Self::Dry(_) | Self::Host(_) | Self::Other(_) => Ok(()),
         }
     }
 
     /// Lets `stream` wait for what `event` marks.
     pub(crate) fn wait_on(&mut self, stream: StreamId, event: EventId) -> Result<(), DeviceError> {
         match self {
-            Self::Dry(_) => Ok(()),
-            Self::Host(host) => host.streams().wait_on(stream, event),
             Self::Cuda(cuda) => cuda.wait_on(stream, event),
             // More than is asked for: the caller waits as well.
-            Self::Other(other) => other.wait_event(event),
+            Self::Dry(_) | Self::Host(_) | Self::Other(_) => self.wait_event(event),
         }
     }
 
-    pub(crate) fn write(&mut self, address: Address, bytes: &[u8]) -> Result<(), DeviceError> {
+    /// Writes the bytes, or says where they can be written without the device.
+    pub(crate) fn write(
+        &mut self,
+        address: Address,
+        bytes: &[u8],
+    ) -> Result<Option<*mut u8>, DeviceError> {
         match self {
-            Self::Dry(_) => Ok(()),
-            Self::Host(host) => host.write(address, bytes),
-            Self::Cuda(cuda) => cuda.write(address, bytes),
+            Self::Dry(_) => Ok(None),
+            Self::Host(host) => host.pointer(address, bytes.len() as u64).map(Some),
+            Self::Cuda(cuda) => cuda.write(address, bytes).map(|()| None),
             Self::Other(_) => Err(out_of_reach("write")),
         }
     }
 
-    pub(crate) fn read(&mut self, address: Address, into: &mut [u8]) -> Result<(), DeviceError> {
+    /// Reads the bytes, or says where they can be read without the device.
+    pub(crate) fn read(
+        &mut self,
+        address: Address,
+        into: &mut [u8],
+    ) -> Result<Option<*const u8>, DeviceError> {
         match self {
             // Nothing is there to be read.
             Self::Dry(_) => {
                 into.fill(0);
-                Ok(())
+                Ok(None)
             }
-            Self::Host(host) => host.read(address, into),
-            Self::Cuda(cuda) => cuda.read(address, into),
+            Self::Host(host) => {
+                host.pointer(address, into.len() as u64).map(|it| Some(it.cast_const()))
+            }
+            Self::Cuda(cuda) => cuda.read(address, into).map(|()| None),
             Self::Other(_) => Err(out_of_reach("read")),
         }
     }

@@ -6,6 +6,7 @@ use tonnage_device::DeviceError;
 use tonnage_engine::Allocation;
 use tonnage_events::{Address, StreamId};
 
+use crate::copies;
 use crate::device::Device;
 
 /// Memory of a device, in its owner's hands.
@@ -70,7 +71,8 @@ impl Block {
         debug_assert!(recorded.is_ok(), "an undropped block is live");
     }
 
-    /// Writes into the block, after waiting for what is queued on its stream.
+    /// Writes into the block, after waiting for what is queued on its stream. Copies of one device take turns; on `cuda`
+    /// allocations wait for one too.
     ///
     /// # Errors
     ///
@@ -78,10 +80,11 @@ impl Block {
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
         let at = self.place("write", offset, bytes.len())?;
         self.device.shared.wait_for_copy(self.stream())?;
-        self.device.shared.engine.lock().device_mut().write(at, bytes)
+        copies::copy_into(self, at, bytes)
     }
 
-    /// Reads from the block, after waiting for what is queued on its stream.
+    /// Reads from the block, after waiting for what is queued on its stream. Copies of one device take turns; on `cuda`
+    /// allocations wait for one too.
     ///
     /// # Errors
     ///
@@ -89,7 +92,7 @@ impl Block {
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
         let at = self.place("read", offset, into.len())?;
         self.device.shared.wait_for_copy(self.stream())?;
-        self.device.shared.engine.lock().device_mut().read(at, into)
+        copies::copy_from(self, at, into)
     }
 
     fn place(

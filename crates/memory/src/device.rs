@@ -91,6 +91,8 @@ pub(crate) struct Shared {
     pub(crate) engine: SharedEngine,
     /// The streams of a `host` device, which the engine's lock does not guard.
     pub(crate) streams: Option<Streams>,
+    /// Held by whoever copies to or from a block without the engine.
+    pub(crate) copies: Mutex<()>,
     /// Host memory that the device reaches.
     pub(crate) pinned: PinnedPool,
     /// Where to save a snapshot when a request fails.
@@ -181,6 +183,7 @@ impl Device {
         let shared = Shared {
             engine: SharedEngine::new(engine),
             streams,
+            copies: Mutex::new(()),
             pinned: PinnedPool::default(),
             snapshot_on_oom: options.snapshot_on_oom.or_else(snapshot_from_env),
             explainer: options.explain,

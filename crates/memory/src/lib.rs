@@ -26,7 +26,7 @@
 //! A [`Device`] is a handle: clone it, send it, use it from any thread. Calls on one device take
 //! turns, so concurrent use is the same as some sequential use, and sequential use is exact.
 
-// Host memory that a device reaches is raw memory: `pinned` says so.
+// Host memory that a device reaches is raw memory: `pinned` and `copies` say so.
 #![deny(unsafe_code)]
 
 // Locks, or a model checker's.
@@ -41,6 +41,9 @@ mod shared_engine;
 mod device;
 
 mod block;
+
+#[allow(unsafe_code, reason = "a block's memory is reached by its address")]
+mod copies;
 
 mod stream;
 

@@ -1,0 +1,87 @@
+//! Copies between a program's memory and a block's: on `host` without the engine's lock.
+//!
+//! A copy takes as long as its bytes do, and others allocate meanwhile. A lock of the device's own lets copies take
+//! turns instead. On `cuda` the driver copies with the engine's lock: it needs the device's context, which is there.
+
+use std::ptr;
+
+use tonnage_device::DeviceError;
+use tonnage_events::Address;
+
+use crate::block::Block;
+use crate::sync::lock;
+
+/// Copies to `at`, which with all of the bytes lies in `block`, whose stream was waited for.
+pub(crate) fn copy_into(block: &Block, at: Address, bytes: &[u8]) -> Result<(), DeviceError> {
+    let shared = &block.device().shared;
+    let place = shared.engine.lock().device_mut().write(at, bytes)?;
+    if let Some(place) = place {
+        let _turn = lock(&shared.copies);
+        // SAFETY:
+        // - Mapped: the device checked it; and the block is borrowed, so it is not given back, and the engine keeps
+        //   what a live block lies in.
+        // - Touched by nobody else meanwhile: other copies wait for their turn; poisoning of this block was queued on
+        //   its stream when it was handed out, and is done; work is ordered by its author (`Host`, promise 3).
+        // - Apart: `bytes` are a program's, and no safe code borrows a device's.
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), place, bytes.len()) };
+    }
+    Ok(())
+}
+
+/// Copies from `at`, as [`copy_into`] does the other way.
+pub(crate) fn copy_from(block: &Block, at: Address, into: &mut [u8]) -> Result<(), DeviceError> {
+    let shared = &block.device().shared;
+    let place = shared.engine.lock().device_mut().read(at, into)?;
+    if let Some(place) = place {
+        let _turn = lock(&shared.copies);
+        // SAFETY: as in `copy_into`. Initialised: pages of the system, zero until written.
+        unsafe { ptr::copy_nonoverlapping(place, into.as_mut_ptr(), into.len()) };
+    }
+    Ok(())
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::Device;
+
+    #[test]
+    fn others_allocate_while_a_block_is_copied() {
+        let device = Device::host("256 MiB").unwrap();
+        let block = device.allocate(1_000).unwrap();
+        block.write(0, &[3; 1_000]).unwrap();
+        // Another copy is under way, for as long as this test wants.
+        let turn = lock(&device.shared.copies);
+        thread::scope(|scope| {
+            let copier = scope.spawn(|| {
+                block.write(0, &[5; 500]).unwrap();
+                let mut bytes = [0; 1_000];
+                block.read(0, &mut bytes).unwrap();
+                bytes
+            });
+            let (done, ended) = mpsc::channel();
+            let allocates = scope.spawn({
+                let device = device.clone();
+                move || {
+                    for _ in 0..100 {
+                        drop(device.allocate(1 << 20).unwrap());
+                        thread::sleep(Duration::from_millis(1));
+                    }
+                    done.send(()).unwrap();
+                }
+            });
+            let ended = ended.recv_timeout(Duration::from_secs(300));
+            drop(turn);
+            allocates.join().unwrap();
+            assert!(ended.is_ok(), "allocations waited for the copy");
+            let bytes = copier.join().unwrap();
+            assert!(
+                bytes[..500].iter().all(|it| *it == 5) && bytes[500..].iter().all(|it| *it == 3)
+            );
+        });
+    }
+}
