@@ -18,6 +18,8 @@ pub(crate) fn test() -> anyhow::Result<()> {
 pub(crate) fn ci() -> anyhow::Result<()> {
     run("cargo fmt --all --check")?;
     run("cargo clippy --workspace --all-targets --locked -- -D warnings")?;
+    // With the workspace its feature `explain` is on; by itself it is not.
+    run("cargo clippy --package tonnage-memory --all-targets --locked -- -D warnings")?;
     run_with(
         "cargo doc --workspace --no-deps --document-private-items --locked",
         &[("RUSTDOCFLAGS", "-D warnings")],

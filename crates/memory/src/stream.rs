@@ -65,13 +65,17 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// On `cuda`, whose work is kernels and copies; or if the stream is gone.
+    /// On `cuda`, whose work is kernels and copies, and on a device that was made elsewhere; or if the
+    /// system gives no thread for the stream's first work.
     pub fn launch(&self, work: impl FnOnce() + Send + 'static) -> Result<(), DeviceError> {
         match &self.device.shared.streams {
             Some(streams) => streams.launch(self.id, work),
             None if self.device.kind() == "dry" => Ok(()),
             None => {
-                let reason = "closures run on the host device; a GPU runs kernels".to_owned();
+                let reason = format!(
+                    "closures run on a host device; work of {:?} is queued by its own means",
+                    self.device
+                );
                 Err(DeviceError::Misuse { call: "launch", reason })
             }
         }

@@ -33,8 +33,10 @@ use crate::sync::lock;
 /// Explains failed requests by what came before them.
 ///
 /// A device has at most one such value, in [`DeviceOptions::explain`](crate::DeviceOptions::explain). It is asked when a
-/// request has failed, on the thread of the request, without any lock of the device; what it answers becomes part of
-/// the error's message.
+/// request ran out of memory and there is something to look at or to do: a history is recorded and failures before have
+/// left time for it, or a snapshot is to be saved. Otherwise it is not, and the engine's own words are the message. It is
+/// asked on the thread of the request, without any lock of the device; what it answers becomes part of the error's
+/// message.
 pub trait Explain: Send + Sync {
     /// What there is to say of a failed request.
     fn explain(&self, failure: FailedRequest<'_>) -> OomNotes;
@@ -50,7 +52,8 @@ pub struct FailedRequest<'a> {
     pub snapshot: Snapshot,
     /// Whether the history is to be looked at: there is one, and failures before have left time for it.
     pub diagnose: bool,
-    /// Where the snapshot is to be saved, if anywhere.
+    /// Where the snapshot is to be saved, if anywhere. Who saves it says so with a [`SnapshotOnOom`]; where nobody does,
+    /// the message says that.
     pub save_to: Option<&'a Path>,
 }
 
@@ -88,6 +91,17 @@ impl fmt::Debug for Explainer {
     }
 }
 
+/// Why there is no snapshot where no one explains failures.
+const NO_ONE: &str = if cfg!(feature = "explain") {
+    "this device has no explainer to do it (`DeviceOptions::explain`)"
+} else {
+    "this device has no explainer to do it: turn on `explain` of tonnage-memory, or set `DeviceOptions::explain`"
+};
+
+/// The same where someone does, and says nothing of it.
+const NOT_SAVED: &str =
+    "this device's own explainer (`DeviceOptions::explain`) does not say that it did";
+
 /// Where the environment wants the snapshot.
 pub(crate) fn snapshot_from_env() -> Option<PathBuf> {
     std::env::var_os("TONNAGE_OOM_SNAPSHOT").filter(|path| !path.is_empty()).map(PathBuf::from)
@@ -124,9 +138,7 @@ impl Device {
         let save_to = self.shared.snapshot_on_oom.as_deref();
         let Some(explain) = &self.shared.explainer.0 else {
             if save_to.is_some() {
-                let why =
-                    "no one explains failures here: turn on `explain` of tonnage-memory".to_owned();
-                report.notes.push(SnapshotOnOom { saved: Err(why), total: None });
+                report.notes.push(SnapshotOnOom { saved: Err(NO_ONE.to_owned()), total: None });
             }
             return AllocError::OutOfMemory(report);
         };
@@ -144,6 +156,10 @@ impl Device {
             let error = &*report;
             let notes = explain.explain(FailedRequest { error, snapshot, diagnose, save_to });
             report.notes = notes;
+            if save_to.is_some() && report.notes.get::<SnapshotOnOom>().is_none() {
+                let saved = Err(NOT_SAVED.to_owned());
+                report.notes.push(SnapshotOnOom { saved, total: None });
+            }
             if diagnose {
                 lock(&self.shared.explaining).spent += began.elapsed();
             }
@@ -242,5 +258,17 @@ mod tests {
         let none = failure(Explainer::none());
         assert!(own.starts_with(&none), "{own}\n{none}");
         assert!(failure(Explainer::default()).contains("Verdict: "), "by default the report's");
+
+        // A snapshot is wanted, and neither saves one.
+        let unsaved = |explain| {
+            let snapshot_on_oom = Some(PathBuf::from("wanted.pickle"));
+            let options = DeviceOptions { explain, snapshot_on_oom, ..DeviceOptions::default() };
+            let device = Device::dry_with(64_u64 << 20, options).unwrap();
+            device.allocate(80 << 20).unwrap_err().to_string()
+        };
+        let own = unsaved(Explainer::new(Own));
+        assert!(own.contains("ask the owner") && own.ends_with(NOT_SAVED), "{own}");
+        let none = unsaved(Explainer::none());
+        assert!(none.ends_with(NO_ONE) && !none.contains("turn on"), "{none}");
     }
 }
