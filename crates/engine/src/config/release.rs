@@ -22,7 +22,6 @@ pub enum Release {
     /// 2.10, checked against 2.10.0.
     V2_10,
     /// 2.11, checked against 2.11.0.
-    #[default]
     V2_11,
     /// 2.12, checked against 2.12.1.
     V2_12,
@@ -31,6 +30,7 @@ pub enum Release {
     /// 2.14, checked against 2.14.1.
     V2_14,
     /// 2.15, checked against 2.15.0.
+    #[default]
     V2_15,
 }
 
@@ -510,6 +510,7 @@ mod tests {
         assert!(Release::ALL.windows(2).all(|pair| pair[0] < pair[1]));
         assert_eq!(Release::ALL.first(), Some(&Release::OLDEST));
         assert_eq!(Release::ALL.last(), Some(&Release::NEWEST));
+        assert_eq!(Release::default(), Release::NEWEST);
     }
 
     #[test]

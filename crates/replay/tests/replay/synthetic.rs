@@ -39,8 +39,8 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    pub(crate) fn new(seed: u64, conf: &str) -> Self {
-        let config = Config::parse(conf, Release::default()).unwrap();
+    pub(crate) fn new(release: Release, seed: u64, conf: &str) -> Self {
+        let config = Config::parse(conf, release).unwrap();
         let mut engine = Engine::new(Dry::new(64 << 30), config);
         engine.record_history(Some(RecordOptions::default()));
         Self {
