@@ -12,7 +12,9 @@ const GPT2: [f32; 12] = [
     5.5133, 4.9509, 4.6694, 4.3348, 4.0323, 3.7767, 3.8935, 3.5569, 3.3433, 3.3369, 3.5756, 3.4495,
 ];
 
-const RESNET50: [f32; 8] = [7.2931, 1.7762, 1.5845, 2.0984, 2.1765, 1.6874, 1.2933, 0.7505];
+/// The first loss alone: products are summed in an order that follows the processor's caches, and what that changes in the
+/// last digit has grown to a tenth after five steps of this network.
+const RESNET50: f32 = 7.2931;
 
 /// Fails if a curve goes elsewhere: sums in another order change digits, and these grow on the way.
 #[track_caller]
@@ -77,7 +79,10 @@ fn resnet50_tells_pictures_apart() {
     // At first all of 1000 classes are about as likely; then it knows the four there are, and which.
     assert!(losses[0] > 5.0, "{losses:?}");
     assert!(late(&losses) < 4f32.ln(), "{losses:?}");
-    assert_kept(&losses, &RESNET50, 0.2);
+    assert_kept(&losses[..1], &[RESNET50], 0.001);
+    // On one machine, digit by digit.
+    options.steps = 5;
+    assert_eq!(self::losses(&options), losses[..5]);
 }
 
 #[test]
