@@ -35,7 +35,7 @@ impl Limits {
     const DEPTH: usize = 256;
 
     /// Limits for a file of so many bytes, packed as it is: at most half of what this process can still have
-    /// ([`spare_memory`](crate::spare_memory)), and of that a small file gets less.
+    /// ([`spare_memory`](crate::spare_memory())), and of that a small file gets less.
     #[must_use]
     pub fn of_file(bytes: Option<u64>) -> Self {
         Self::of(spare_memory(), bytes)
