@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
+use tonnage_events::grouped;
 
 use crate::campaign::{Found, Summary};
 use crate::command::Stream;
@@ -104,19 +105,6 @@ fn found(found: &Found) -> Value {
         "pytorch": found.difference.expected,
         "engine": found.difference.got,
     })
-}
-
-/// A number with its thousands set apart.
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 #[cfg(test)]
