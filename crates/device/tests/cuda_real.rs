@@ -89,11 +89,38 @@ fn an_event_is_late_while_work_before_it_runs() {
 }
 
 #[test]
+fn memory_is_copied_and_events_are_waited_for_without_the_device() {
+    let Alone { mut device, _turn } = real_or_return!();
+    let segment = device.acquire(512 * MIB).unwrap();
+    for value in 0..100 {
+        device.fill(segment, value, 512 * MIB, StreamId(0)).unwrap();
+    }
+    let event = device.record_event(StreamId(0)).unwrap();
+    let wait = device.event_wait(event).unwrap();
+    let memory = device.held_memory("read", segment.offset(512 * MIB - 4), 4).unwrap();
+    std::thread::scope(|scope| {
+        let copier = scope.spawn(|| {
+            let mut bytes = [0; 4];
+            // SAFETY: the segment is released below, after the copy.
+            unsafe { memory.read(&mut bytes) }.map(|()| bytes)
+        });
+        // The copy comes behind the fills, and the device is used meanwhile.
+        let other = device.acquire(2 * MIB).unwrap();
+        assert_eq!(copier.join().unwrap(), Ok([99; 4]));
+        device.release(other).unwrap();
+    });
+    assert_eq!(device.query_event(event), Ok(true));
+    device.release(segment).unwrap();
+    drop(device);
+    wait.wait().unwrap();
+}
+
+#[test]
 fn queued_copies_and_the_drivers_pool_work() {
     let Alone { mut device, _turn } = real_or_return!();
     let stream = device.create_stream().unwrap();
     let segment = device.acquire_from_pool(2 * MIB, stream).unwrap();
-    let pinned = device.acquire_pinned(4096).unwrap();
+    let pinned = device.pinned().acquire(4096).unwrap();
     let bytes = std::ptr::slice_from_raw_parts_mut(pinned.as_ptr(), 4096);
     device.fill(segment, 7, 4096, stream).unwrap();
     // SAFETY: the pinned memory lives until it is released below, after the stream is done.
@@ -106,7 +133,7 @@ fn queued_copies_and_the_drivers_pool_work() {
     device.release_to_pool(segment, stream).unwrap();
     device.synchronize(stream).unwrap();
     // SAFETY: what was queued is done.
-    unsafe { device.release_pinned(pinned) }.unwrap();
+    unsafe { device.pinned().release(pinned) }.unwrap();
 }
 
 #[test]

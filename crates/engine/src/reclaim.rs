@@ -31,6 +31,26 @@ impl<D: Device> Engine<D> {
         Ok(())
     }
 
+    /// Whether [`empty_cache`](Self::empty_cache) would have the device wait for work now: freed blocks wait for
+    /// streams, or there is memory to give back. Who shares an engine behind a lock asks, and waits without it first.
+    pub fn empty_cache_waits(&mut self) -> bool {
+        self.settle();
+        let default = (!self.capturing()).then_some(PoolSet::Default);
+        let sets =
+            default.into_iter().chain(self.pools.freeable().into_iter().map(PoolSet::Private));
+        let mut halves = sets
+            .flat_map(|set| [PoolKind::Small, PoolKind::Large].map(|kind| PoolRef { set, kind }));
+        default.is_some() && !self.pending.is_empty()
+            || halves.any(|half| self.pools.half(half).free().iter().any(|id| self.can_go_back(id)))
+    }
+
+    /// Whether a free block is a whole segment, or has whole pages.
+    fn can_go_back(&self, id: BlockId) -> bool {
+        let block = &self.blocks[id];
+        let pages = |range| self.ranges[range].places_within(block.address, block.size).count;
+        block.range.map_or_else(|| !block.is_split(), |range| pages(range) > 0)
+    }
+
     /// Gives back what one freeable private pool caches; does nothing if it is still used.
     pub(crate) fn flush_pool(
         &mut self,
@@ -283,5 +303,53 @@ impl<D: Device> Engine<D> {
         streams.sort_unstable();
         streams.dedup();
         streams
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tonnage_device::Dry;
+    use tonnage_events::StreamId;
+
+    use crate::{Config, Engine, Release};
+
+    #[test]
+    fn who_asks_whether_emptying_the_cache_waits_is_told_and_changes_nothing() {
+        for conf in ["", "expandable_segments:True", "max_split_size_mb:30"] {
+            let config = Config::parse(conf, Release::NEWEST).unwrap();
+            let [mut asked, mut other] =
+                [0; 2].map(|_| Engine::new(Dry::new(1 << 30), config.clone()));
+            let (mut live, mut told) = (Vec::new(), [0; 2]);
+            for round in 0..400_u64 {
+                // Sizes that share segments, that fill one, and that take several pages.
+                let size = [700, 3 << 20, 12 << 20, 45 << 20][(round * 7 % 11 % 4) as usize];
+                let stream = StreamId(round % 3 / 2);
+                let blocks = [&mut asked, &mut other].map(|it| it.allocate(size, stream).unwrap());
+                assert_eq!(blocks[0].address, blocks[1].address, "{conf}, round {round}");
+                live.push(blocks);
+                while live.len() > (round * 5 % 7) as usize {
+                    let blocks = live.swap_remove((round * 3) as usize % live.len());
+                    for (engine, block) in [&mut asked, &mut other].into_iter().zip(blocks) {
+                        if round % 5 == 0 {
+                            engine.record_stream_of(&block, StreamId(9)).unwrap();
+                        }
+                        engine.free(&block).unwrap();
+                    }
+                }
+                let waits = asked.empty_cache_waits();
+                assert_eq!(asked.stats(), other.stats(), "{conf}, round {round}");
+                if round % 3 == 0 {
+                    let before = other.stats().clone();
+                    asked.empty_cache().unwrap();
+                    other.empty_cache().unwrap();
+                    let pending =
+                        before.active_bytes.all.current.cast_unsigned() - before.memory_allocated();
+                    let fell = other.stats().memory_reserved() < before.memory_reserved();
+                    assert_eq!(waits, pending > 0 || fell, "{conf}, round {round}");
+                    told[usize::from(waits)] += 1;
+                }
+            }
+            assert!(told.iter().all(|count| *count > 5), "{conf}: {told:?}");
+        }
     }
 }

@@ -35,10 +35,12 @@ pub const COMPLETE: u32 = 10;
 /// How many things of kind `a` were not given back.
 pub const LIVE: u32 = 11;
 
-/// [`HOLD`] for all, and who waits for an event or a stream waits until [`COMPLETE`] for all.
+/// [`HOLD`] for all, and who waits for work, in whichever call, waits until [`COMPLETE`] for all.
 pub const HOLD_WAITS: u32 = 12;
 /// The number of driver calls that wait at this moment.
 pub const WAITING: u32 = 13;
+/// Copies that their caller waits for take until [`COMPLETE`] for all.
+pub const HOLD_COPIES: u32 = 14;
 
 /// All streams.
 pub const ALL: u64 = u64::MAX;
@@ -108,6 +110,7 @@ fn control(state: &mut State, operation: u32, a: u64, b: u64) -> Result<u64, Cod
             state.queues.complete(queue);
         }
         HOLD_WAITS => state.queues.hold_waits(),
+        HOLD_COPIES => state.queues.hold_copies(),
         WAITING => return Ok(state::WAITING.load(Ordering::Relaxed)),
         LIVE => return live(state, a),
         _ => return Err(Code::INVALID_VALUE),

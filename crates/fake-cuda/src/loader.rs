@@ -127,13 +127,18 @@ impl Fake {
         self.control(control::HOLD_WAITS, 0, 0);
     }
 
+    /// Copies that their caller waits for take until told.
+    pub fn hold_copies(&self) {
+        self.control(control::HOLD_COPIES, 0, 0);
+    }
+
     /// The number of driver calls that wait at this moment.
     #[must_use]
     pub fn waiting(&self) -> u64 {
         self.control(control::WAITING, 0, 0)
     }
 
-    /// Work of every stream is done again.
+    /// Work of every stream is done again, and so are copies.
     pub fn complete_events(&self) {
         self.control(control::COMPLETE, control::ALL, 0);
     }

@@ -55,6 +55,8 @@ pub(crate) struct Queues {
     hold: bool,
     /// Waiting does not get there either.
     hold_waits: bool,
+    /// Copies that their caller waits for do not end.
+    hold_copies: bool,
     last: u64,
 }
 
@@ -127,17 +129,21 @@ impl Queues {
         self.is_done(key)
     }
 
-    /// Waits for everything queued on a device.
-    pub(crate) fn finish_device(&mut self, device: usize) {
+    /// Waits for everything queued on a device, unless waits are held; says whether it is done.
+    pub(crate) fn try_finish_device(&mut self, device: usize) -> bool {
         let keys: Vec<Key> = self
             .queues
             .iter()
             .filter(|(_, queue)| queue.device == device)
             .map(|(key, _)| *key)
             .collect();
-        for key in keys {
-            self.finish(key);
-        }
+        // Each of them, whatever became of those before.
+        keys.into_iter().filter(|key| !self.try_finish(*key)).count() == 0
+    }
+
+    /// Waits for what a copy that its caller waits for comes after; says whether it can be done now.
+    pub(crate) fn try_copy(&mut self, key: Key) -> bool {
+        self.try_finish(key) && !self.hold_copies
     }
 
     // Events.
@@ -208,6 +214,11 @@ impl Queues {
         self.hold_waits = true;
     }
 
+    /// Copies that their caller waits for take until told.
+    pub(crate) fn hold_copies(&mut self) {
+        self.hold_copies = true;
+    }
+
     pub(crate) fn hold(&mut self, key: Key) {
         self.queues.entry(key).or_default().held = true;
     }
@@ -216,6 +227,7 @@ impl Queues {
     pub(crate) fn complete_all(&mut self) {
         self.hold = false;
         self.hold_waits = false;
+        self.hold_copies = false;
         self.queues.values_mut().for_each(|queue| queue.held = false);
         self.advance();
     }
@@ -323,5 +335,29 @@ mod tests {
         assert_eq!((queues.try_wait(event), queues.try_finish(stream)), (Ok(false), false));
         queues.complete_all();
         assert_eq!((queues.try_wait(event), queues.try_finish(stream)), (Ok(true), true));
+    }
+
+    #[test]
+    fn a_device_is_done_when_all_its_streams_are() {
+        let mut queues = Queues::default();
+        let [one, two, other] = [0, 0, 1].map(|device| queues.create_stream(device));
+        queues.hold_waits();
+        queues.push(one);
+        queues.push(other);
+        assert!(queues.try_finish(two) && !queues.try_finish_device(0));
+        queues.complete(one);
+        assert!(queues.try_finish_device(0) && !queues.try_finish_device(1));
+    }
+
+    #[test]
+    fn a_copy_comes_after_its_stream_and_takes_until_told() {
+        let mut queues = Queues::default();
+        let stream = queues.create_stream(0);
+        queues.hold_all();
+        queues.push(stream);
+        queues.hold_copies();
+        assert!(!queues.try_copy(stream) && queues.is_done(stream));
+        queues.complete_all();
+        assert!(queues.try_copy(stream));
     }
 }

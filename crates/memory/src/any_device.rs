@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use tonnage_device::cuda::Cuda;
+use tonnage_device::cuda::{Cuda, HeldMemory, Pinned};
 use tonnage_device::host::{Host, Streams};
 use tonnage_device::{Device, DeviceError, Dry, EventId, MemoryInfo, PageId};
 use tonnage_events::{Address, DeviceId, Event, StreamId};
@@ -63,6 +63,14 @@ impl AnyDevice {
         }
     }
 
+    /// The pinned memory of a driver, which can be used without the device.
+    pub(crate) fn driver_pinned(&self) -> Option<Pinned> {
+        match self {
+            Self::Cuda(cuda) => Some(cuda.pinned()),
+            Self::Dry(_) | Self::Host(_) | Self::Other(_) => None,
+        }
+    }
+
     /// A new stream. Not for a `host`: its [streams](Self::streams) are used without it, here and below.
     pub(crate) fn create_stream(&mut self, number: u64) -> Result<StreamId, DeviceError> {
         match self {
@@ -88,39 +96,38 @@ impl AnyDevice {
         }
     }
 
-    /// Writes the bytes, or says where they can be written without the device.
-    pub(crate) fn write(
-        &mut self,
+    /// Where the `size` bytes at `address` can be copied without the device; `call` is what errors name.
+    pub(crate) fn reach(
+        &self,
+        call: &'static str,
         address: Address,
-        bytes: &[u8],
-    ) -> Result<Option<*mut u8>, DeviceError> {
+        size: u64,
+    ) -> Result<Reach, DeviceError> {
         match self {
-            Self::Dry(_) => Ok(None),
-            Self::Host(host) => host.pointer(address, bytes.len() as u64).map(Some),
-            Self::Cuda(cuda) => cuda.write(address, bytes).map(|()| None),
-            Self::Other(_) => Err(out_of_reach("write")),
+            Self::Dry(_) => Ok(Reach::Nothing),
+            Self::Host(host) => host.pointer(address, size).map(Reach::Host),
+            Self::Cuda(cuda) => cuda.held_memory(call, address, size).map(Reach::Cuda),
+            Self::Other(_) => Err(out_of_reach(call)),
         }
     }
 
-    /// Reads the bytes, or says where they can be read without the device.
-    pub(crate) fn read(
-        &mut self,
-        address: Address,
-        into: &mut [u8],
-    ) -> Result<Option<*const u8>, DeviceError> {
+    /// The streams whose work memory that goes back may wait for, where the device alone knows them.
+    pub(crate) fn known_streams(&self) -> Vec<StreamId> {
         match self {
-            // Nothing is there to be read.
-            Self::Dry(_) => {
-                into.fill(0);
-                Ok(None)
-            }
-            Self::Host(host) => {
-                host.pointer(address, into.len() as u64).map(|it| Some(it.cast_const()))
-            }
-            Self::Cuda(cuda) => cuda.read(address, into).map(|()| None),
-            Self::Other(_) => Err(out_of_reach("read")),
+            Self::Cuda(cuda) => cuda.known_streams(),
+            Self::Dry(_) | Self::Host(_) | Self::Other(_) => Vec::new(),
         }
     }
+}
+
+/// Memory of a device, for copies without it.
+pub(crate) enum Reach {
+    /// There is none: nothing is copied, and zeros are read.
+    Nothing,
+    /// This machine's.
+    Host(*mut u8),
+    /// A GPU's.
+    Cuda(HeldMemory),
 }
 
 fn out_of_reach(call: &'static str) -> DeviceError {

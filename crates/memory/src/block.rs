@@ -71,27 +71,26 @@ impl Block {
         debug_assert!(recorded.is_ok(), "an undropped block is live");
     }
 
-    /// Writes into the block, after waiting for what is queued on its stream. Copies of one device take turns; on `cuda`
-    /// allocations wait for one too.
+    /// Writes into the block, after waiting for what is queued on its stream; on `cuda` for the default stream too, which
+    /// orders copies. Copies of one device take turns; allocations do not wait for them.
     ///
     /// # Errors
     ///
     /// If the bytes do not fit from `offset` on, or if the device fails.
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
         let at = self.place("write", offset, bytes.len())?;
-        self.device.shared.wait_for_copy(self.stream())?;
+        self.device.shared.synchronize(self.stream())?;
         copies::copy_into(self, at, bytes)
     }
 
-    /// Reads from the block, after waiting for what is queued on its stream. Copies of one device take turns; on `cuda`
-    /// allocations wait for one too.
+    /// Reads from the block, after waiting as for [`write`](Self::write).
     ///
     /// # Errors
     ///
     /// If it has not so many bytes from `offset` on, or if the device fails.
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
         let at = self.place("read", offset, into.len())?;
-        self.device.shared.wait_for_copy(self.stream())?;
+        self.device.shared.synchronize(self.stream())?;
         copies::copy_from(self, at, into)
     }
 

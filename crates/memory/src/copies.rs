@@ -1,41 +1,53 @@
-//! Copies between a program's memory and a block's: on `host` without the engine's lock.
+//! Copies between a program's memory and a block's, without the engine's lock.
 //!
-//! A copy takes as long as its bytes do, and others allocate meanwhile. A lock of the device's own lets copies take
-//! turns instead. On `cuda` the driver copies with the engine's lock: it needs the device's context, which is there.
+//! A copy takes as long as its bytes do, and on `cuda` waits for the default stream; others allocate meanwhile. With
+//! the lock it is only looked up where the bytes are. A lock of the device's own lets copies take turns.
 
 use std::ptr;
 
 use tonnage_device::DeviceError;
 use tonnage_events::Address;
 
+use crate::any_device::Reach;
 use crate::block::Block;
 use crate::sync::lock;
 
 /// Copies to `at`, which with all of the bytes lies in `block`, whose stream was waited for.
 pub(crate) fn copy_into(block: &Block, at: Address, bytes: &[u8]) -> Result<(), DeviceError> {
     let shared = &block.device().shared;
-    let place = shared.engine.lock().device_mut().write(at, bytes)?;
-    if let Some(place) = place {
-        let _turn = lock(&shared.copies);
-        // SAFETY:
-        // - Mapped: the device checked it; and the block is borrowed, so it is not given back, and the engine keeps
-        //   what a live block lies in.
-        // - Touched by nobody else meanwhile: other copies wait for their turn; poisoning of this block was queued on
-        //   its stream when it was handed out, and is done; work is ordered by its author (`Host`, promise 3).
-        // - Apart: `bytes` are a program's, and no safe code borrows a device's.
-        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), place, bytes.len()) };
+    let reach = shared.engine.lock().device().reach("write", at, bytes.len() as u64)?;
+    let _turn = lock(&shared.copies);
+    match reach {
+        Reach::Nothing => Ok(()),
+        Reach::Host(place) => {
+            // SAFETY:
+            // - Mapped: the device checked it; and the block is borrowed, so it is not given back, and the engine
+            //   keeps what a live block lies in.
+            // - Touched by nobody else meanwhile: other copies wait for their turn; poisoning of this block was queued
+            //   on its stream when it was handed out, and is done; work is ordered by its author (`Host`, promise 3).
+            // - Apart: `bytes` are a program's, and no safe code borrows a device's.
+            unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), place, bytes.len()) };
+            Ok(())
+        }
+        // SAFETY: held until this returns: the block is borrowed, so it is not given back, and the engine keeps what
+        // a live block lies in; the engine lives with the device, to which the block has a handle.
+        Reach::Cuda(memory) => unsafe { memory.write(bytes) },
     }
-    Ok(())
 }
 
 /// Copies from `at`, as [`copy_into`] does the other way.
 pub(crate) fn copy_from(block: &Block, at: Address, into: &mut [u8]) -> Result<(), DeviceError> {
     let shared = &block.device().shared;
-    let place = shared.engine.lock().device_mut().read(at, into)?;
-    if let Some(place) = place {
-        let _turn = lock(&shared.copies);
-        // SAFETY: as in `copy_into`. Initialised: pages of the system, zero until written.
-        unsafe { ptr::copy_nonoverlapping(place, into.as_mut_ptr(), into.len()) };
+    let reach = shared.engine.lock().device().reach("read", at, into.len() as u64)?;
+    let _turn = lock(&shared.copies);
+    match reach {
+        Reach::Nothing => into.fill(0),
+        Reach::Host(place) => {
+            // SAFETY: as in `copy_into`. Initialised: pages of the system, zero until written.
+            unsafe { ptr::copy_nonoverlapping(place, into.as_mut_ptr(), into.len()) };
+        }
+        // SAFETY: as in `copy_into`.
+        Reach::Cuda(memory) => return unsafe { memory.read(into) },
     }
     Ok(())
 }

@@ -22,7 +22,9 @@ thread_local! {
 
 /// Makes a device this thread's current one.
 pub fn set_current_device(device: &Device) {
-    CURRENT.with_borrow_mut(|current| current.device = Some(device.clone()));
+    let before = CURRENT.with_borrow_mut(|current| current.device.replace(device.clone()));
+    // Not while it is borrowed: what goes with the last handle to a device may ask for the current one.
+    drop(before);
 }
 
 /// This thread's current device, if one was set.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use thiserror::Error;
-use tonnage_device::cuda::Cuda;
+use tonnage_device::cuda::{Cuda, Pinned};
 use tonnage_device::host::{Host, Streams};
 use tonnage_device::{Device as _, DeviceError, Dry};
 use tonnage_engine::{AllocError, Config, Engine, Policy};
@@ -95,6 +95,8 @@ pub(crate) struct Shared {
     pub(crate) copies: Mutex<()>,
     /// Host memory that the device reaches.
     pub(crate) pinned: PinnedPool,
+    /// Where it comes from, if a driver has it.
+    pub(crate) driver_pinned: Option<Pinned>,
     /// Where to save a snapshot when a request fails.
     pub(crate) snapshot_on_oom: Option<PathBuf>,
     /// Who explains failures.
@@ -179,12 +181,14 @@ impl Device {
     #[must_use]
     pub fn of(device: AnyDevice, options: DeviceOptions) -> Self {
         let (id, kind, streams) = (device.id(), device.kind(), device.streams());
+        let driver_pinned = device.driver_pinned();
         let engine = Engine::with_policy(device, options.config, options.policy);
         let shared = Shared {
             engine: SharedEngine::new(engine),
             streams,
             copies: Mutex::new(()),
             pinned: PinnedPool::default(),
+            driver_pinned,
             snapshot_on_oom: options.snapshot_on_oom.or_else(snapshot_from_env),
             explainer: options.explain,
             explaining: Mutex::new(Allowance::new()),

@@ -5,8 +5,8 @@ use tonnage_events::StreamId;
 
 use crate::device::Device;
 
-/// Work on a device that runs in order. Destroyed when dropped, after what is queued: the drop waits for it. On `host`
-/// a failure of its work that nobody was told of is then kept for [`Device::synchronize`] and
+/// Work on a device that runs in order. Destroyed when dropped, after what is queued: the drop waits for it. A failure
+/// of its work that nobody was told of, or of the driver, is then kept for [`Device::synchronize`] and
 /// [`empty_cache`](crate::Memory::empty_cache) to report. Dropped by work of the device, which cannot wait, it ends by
 /// itself, and what failed behind that work is not told.
 #[derive(Debug)]
@@ -51,10 +51,11 @@ impl Stream {
     /// it does not run at all.
     ///
     /// Work may drop blocks of any device, launch more work, and use pinned memory; and it may wait for
-    /// threads that do no more than this. A thread that gives memory back to the device (by
-    /// [`empty_cache`](crate::Memory::empty_cache), or by a request that finds no room) waits for all
-    /// work with the allocator in its hands. So work must not do what takes the allocator of this
-    /// device, nor wait for a thread that does, or the two may wait for each other for ever:
+    /// threads that do no more than this. A thread that gives memory back to the device waits for all
+    /// work: a request that finds no room does so with the allocator in its hands, and
+    /// [`empty_cache`](crate::Memory::empty_cache) for what was queued after it began. So work must not
+    /// do what takes the allocator of this device, nor wait for a thread that does, or the two may wait
+    /// for each other for ever:
     ///
     /// - allocate ([`Device::allocate`] and the like);
     /// - [`Block::record_stream`](crate::Block::record_stream), [`read`](crate::Block::read) and

@@ -62,7 +62,8 @@ impl<'a> Memory<'a> {
         self.device.shared.engine.lock().device_mut().memory_info()
     }
 
-    /// Gives back to the device all cached memory that is not part of a segment in use.
+    /// Gives back to the device all cached memory that is not part of a segment in use. If there is any, or if freed
+    /// blocks wait for other streams, this waits for the work that is queued by now; others allocate meanwhile.
     ///
     /// # Errors
     ///
@@ -70,16 +71,20 @@ impl<'a> Memory<'a> {
     #[track_caller]
     pub fn empty_cache(&self) -> Result<(), CacheError> {
         self.device.shared.engine.take_untold()?;
-        self.device.shared.engine.lock().empty_cache()
+        self.empty_cache_of(PoolId::DEFAULT)
     }
 
-    /// Gives back the memory of one private pool that is no longer used.
+    /// Gives back the memory of one private pool that is no longer used; of the default pool, as
+    /// [`empty_cache`](Self::empty_cache).
     ///
     /// # Errors
     ///
     /// If requests are being diverted to a pool, or if the device fails.
     #[track_caller]
     pub fn empty_cache_of(&self, pool: PoolId) -> Result<(), CacheError> {
+        if pool.is_default() {
+            self.device.shared.wait_before_emptying()?;
+        }
         self.device.shared.engine.lock().empty_cache_of(pool)
     }
 

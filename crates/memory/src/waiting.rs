@@ -7,10 +7,18 @@
 //! | `dry` | names and numbers | takes the same steps, and never waits |
 //! | made elsewhere | in the device, behind the engine's lock | does so with the lock: there is no other way |
 //!
-//! So threads allocate while others wait. What still waits with the lock is memory that goes back to the device: for
-//! all work, and for the events of dropped blocks. Blocks that are dropped meanwhile do not wait for it
-//! ([`shared_engine`](crate::shared_engine)); what else takes the lock does, and work must leave it alone: see
-//! [`Stream::launch`](crate::Stream::launch).
+//! So threads allocate while others wait. Whoever empties the cache waits in the same way first, for the work that
+//! uses what goes back; the engine then finds it done.
+//!
+//! What still waits with the lock is memory that goes back to the device because a request found no room, and what
+//! others queued in the moment between the wait and the lock. A request is then between two rungs of its ladder: what
+//! it gives back, and whether that is enough, follows from the books as they are. Were the lock let go there, another
+//! thread could take what was just given back, and the request would fail or not by chance; PyTorch holds its mutex
+//! there too. Nor can the device give back without waiting and let someone else wait: pages are unmapped where
+//! others may be mapped next, and addresses of the host's segments are used again.
+//!
+//! Blocks that are dropped meanwhile do not wait for the lock ([`shared_engine`](crate::shared_engine)); what else
+//! takes it does, and work must leave it alone: see [`Stream::launch`](crate::Stream::launch).
 
 use tonnage_device::cuda::EventWait;
 use tonnage_device::host::Streams;
@@ -40,21 +48,20 @@ impl Shared {
         self.engine.lock().device_mut().destroy_stream(stream)
     }
 
-    /// Ends a stream that its owner dropped. Nobody is there to be told of a failure: one of its work is kept for who
-    /// asks next.
+    /// Ends a stream that its owner dropped. Nobody is there to be told of a failure: it is kept for who asks next.
     pub(crate) fn end_stream(&self, stream: StreamId) {
-        let ended = self.destroy_stream(stream);
-        // What is no stream of the host's and cannot be destroyed is gone already.
-        let (Err(error), Some(streams)) = (ended, &self.streams) else { return };
+        let Err(error) = self.destroy_stream(stream) else { return };
         if !matches!(error, DeviceError::Misuse { .. }) {
-            // Its work failed: that is told now, and the stream is still there.
+            // Its work failed, or a driver's call: that will be told, and the stream is still there.
             self.engine.keep_untold(error);
-            if streams.destroy(stream).is_ok() {
+            if self.destroy_stream(stream).is_ok() {
                 return;
             }
         }
-        // Work cannot wait for streams.
-        streams.retire(stream);
+        // Work of the host cannot wait for streams. A driver's stream that does not end now ends with the device.
+        if let Some(streams) = &self.streams {
+            streams.retire(stream);
+        }
     }
 
     /// Waits until everything queued on `stream` is done.
@@ -78,19 +85,22 @@ impl Shared {
         waited.and(forgotten)
     }
 
-    /// Waits until a block of `stream` can be copied by the device at once.
-    pub(crate) fn wait_for_copy(&self, stream: StreamId) -> Result<(), DeviceError> {
-        self.synchronize(stream)?;
-        match self.orders_copies() {
-            Some(other) if other != stream => self.synchronize(other),
-            _ => Ok(()),
+    /// Waits for the work that emptying the cache would wait for with the engine's lock: without it. What goes back is
+    /// decided afterwards, with the lock; by then there is nothing to wait for but what others queued meanwhile. If
+    /// nothing can go back, nothing is waited for.
+    pub(crate) fn wait_before_emptying(&self) -> Result<(), DeviceError> {
+        let known = {
+            let mut engine = self.engine.lock();
+            if !engine.empty_cache_waits() {
+                return Ok(());
+            }
+            engine.device().known_streams()
+        };
+        match &self.streams {
+            // Which work uses a segment is not known: the device waits for all of it. Failures are not this call's.
+            Some(streams) => streams.settle_all(),
+            None => known.into_iter().try_for_each(|stream| self.synchronize(stream)),
         }
-    }
-
-    /// The stream that orders the device's own copies besides the block's.
-    fn orders_copies(&self) -> Option<StreamId> {
-        // The host's are done by whoever asks for them.
-        self.streams.is_none().then_some(StreamId::DEFAULT)
     }
 
     /// Lets what is queued on `stream` from now on wait for what is queued on `other` by now.

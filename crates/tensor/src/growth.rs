@@ -34,7 +34,7 @@ use crate::autograd::Node;
 use crate::device::Device;
 use crate::error::Call;
 use crate::live::{Holder, Live};
-use crate::storage::Storage;
+use crate::storage::Facts;
 
 /// Iterations that are remembered: growth shows in the last ones as well as in all.
 const KEPT: usize = 256;
@@ -100,14 +100,16 @@ impl GrowthWatch {
     }
 
     /// What grows: most bytes first. Nothing, before four iterations have ended.
+    ///
+    /// Meanwhile it holds the graphs that it walks: a thread that frees one then leaves the memory to this call.
     #[must_use]
     pub fn report(&self) -> Vec<Growth> {
         let storages = self.device.registry().storages();
         let ended = self.starts.len() - 1;
         let least = LEAST.max(ended / 2);
         let mut sites: BTreeMap<Site, Found> = BTreeMap::new();
-        for storage in &storages {
-            let live = storage.live();
+        for (facts, tensors) in &storages {
+            let live = facts.live(*tensors);
             let Some(iteration) = self.iteration_of(live.id) else { continue };
             let found = sites.entry(Site::of(&live)).or_default();
             found.iterations.insert(iteration);
@@ -185,11 +187,11 @@ fn place_of(site: &Location<'static>) -> Place {
 
 impl Roots {
     /// Youngest first: what a younger result leads to is no root of its own.
-    fn of(storages: &[Arc<Storage>]) -> Self {
+    fn of(storages: &[(Arc<Facts>, usize)]) -> Self {
         let mut seen: HashSet<*const Node> = HashSet::new();
         let mut roots = Vec::new();
-        for storage in storages.iter().rev() {
-            let Some(node) = storage.producer() else { continue };
+        for (facts, _) in storages.iter().rev() {
+            let Some(node) = facts.producer() else { continue };
             if !seen.insert(Arc::as_ptr(&node)) {
                 continue;
             }
@@ -203,8 +205,8 @@ impl Roots {
                 let next = node.edges.iter().flatten().map(|edge| &edge.node);
                 open.extend(next.filter(|next| seen.insert(Arc::as_ptr(next))).cloned());
             }
-            let live = storage.live();
-            let root = Root { operation: live.operation, site: live.site, operations };
+            let Call { name: operation, site, .. } = facts.call();
+            let root = Root { operation, site, operations };
             roots.push((root, calls));
         }
         Self(roots)

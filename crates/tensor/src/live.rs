@@ -11,10 +11,9 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use crate::dtype::DType;
-use crate::error::Call;
 use crate::levels::{LevelRecorder, Levels};
 use crate::peak::{Peak, PeakWatch};
-use crate::storage::Storage;
+use crate::storage::{Facts, Storage};
 
 /// What bytes are for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -165,9 +164,15 @@ pub(crate) struct Registry {
 #[derive(Default)]
 struct Books {
     next: u64,
-    storages: BTreeMap<u64, Weak<Storage>>,
+    storages: BTreeMap<u64, Registered>,
     peak: PeakWatch,
     levels: Option<LevelRecorder>,
+}
+
+struct Registered {
+    facts: Arc<Facts>,
+    /// To count its tensors; nobody but they may keep it.
+    storage: Weak<Storage>,
 }
 
 impl Books {
@@ -195,11 +200,12 @@ impl Registry {
         self.lock().next
     }
 
-    /// All that are alive, oldest first.
-    pub(crate) fn storages(&self) -> Vec<Arc<Storage>> {
-        // Outside the lock: the last reference may be dropped here, and comes back to `remove`.
-        let storages: Vec<_> = self.lock().storages.values().cloned().collect();
-        storages.iter().filter_map(Weak::upgrade).collect()
+    /// All that are alive, oldest first, and how many tensors share each.
+    pub(crate) fn storages(&self) -> Vec<(Arc<Facts>, usize)> {
+        let books = self.lock();
+        let all = books.storages.values().map(|it| (&it.facts, it.storage.strong_count()));
+        // One that nobody has is about to leave.
+        all.filter(|it| it.1 > 0).map(|(facts, tensors)| (Arc::clone(facts), tensors)).collect()
     }
 
     /// Whether levels are recorded.
@@ -230,15 +236,15 @@ impl Registry {
     /// recorded.
     pub(crate) fn add(
         &self,
-        id: u64,
+        facts: Arc<Facts>,
         storage: Weak<Storage>,
         size: u64,
-        call: Call,
         reserved: Option<u64>,
     ) {
+        let (id, call) = (facts.id(), facts.call());
         let mut books = self.lock();
         books.next_event(size, reserved);
-        books.storages.insert(id, storage);
+        books.storages.insert(id, Registered { facts, storage });
         books.peak.add(Role::Temporary, size, call);
     }
 
@@ -262,6 +268,6 @@ impl Registry {
     }
 
     pub(crate) fn live(&self) -> Vec<Live> {
-        self.storages().iter().map(Storage::live).collect()
+        self.storages().into_iter().map(|(facts, tensors)| facts.live(tensors)).collect()
     }
 }

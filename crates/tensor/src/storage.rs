@@ -1,7 +1,10 @@
 //! A tensor's memory: a block of the engine, shared by views, given back at the last reference.
 //!
 //! In:  bytes, a device, the call that wants them.
-//! Out: a [`Storage`]: its block, how often it was written, which streams use it, what it is for.
+//! Out: a [`Storage`]: its block, how often it was written, which streams use it; and its [`Facts`], for onlookers.
+//!
+//! Only tensors have references to a storage. Who looks on has its facts: were it to have the storage, memory would be
+//! given back later, and gradients be copied that a leaf could have taken over, whenever someone happens to look.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -22,18 +25,29 @@ use crate::live::{Live, Role, RoleCell};
 /// | `version`, `last_write` | operations in place | saved tensors, before they are used |
 /// | `graph_version` | operations in place that the graph records | views, before they are differentiated |
 /// | `uses` | the queue, under its own lock | the same |
-/// | `role`, `saved` | autograd, modules, optimizers | `live` |
 pub(crate) struct Storage {
-    id: u64,
+    facts: Arc<Facts>,
     device: Device,
     /// None for no bytes.
     block: Option<Block>,
-    dtype: DType,
-    call: Call,
     version: AtomicU64,
     graph_version: AtomicU64,
     last_write: Mutex<Option<Call>>,
     pub(crate) uses: Mutex<Uses>,
+}
+
+/// What is known of a storage, for those who do not keep it.
+///
+/// | field | changed by | read by |
+/// | --- | --- | --- |
+/// | `role`, `saved`, `saved_by` | autograd, modules, optimizers | `live` |
+/// | `producer` | the graph | the growth watch |
+pub(crate) struct Facts {
+    id: u64,
+    /// Bytes that were asked for.
+    bytes: u64,
+    dtype: DType,
+    call: Call,
     role: RoleCell,
     saved: AtomicUsize,
     saved_by: Mutex<Option<Call>>,
@@ -78,36 +92,39 @@ impl Storage {
             }
         };
         let uses = block.as_ref().map(Uses::of_fresh).unwrap_or_default();
-        let id = device.registry().next_id();
-        let storage = Arc::new(Self {
-            id,
-            device: device.clone(),
-            block,
+        let registry = device.registry();
+        let facts = Arc::new(Facts {
+            id: registry.next_id(),
+            bytes: block.as_ref().map_or(0, Block::requested),
             dtype,
             call,
-            version: AtomicU64::new(0),
-            graph_version: AtomicU64::new(0),
-            last_write: Mutex::new(None),
-            uses: Mutex::new(uses),
             role: RoleCell::new(Role::Temporary),
             saved: AtomicUsize::new(0),
             saved_by: Mutex::new(None),
             producer: Mutex::default(),
         });
-        let registry = device.registry();
+        let storage = Arc::new(Self {
+            facts: Arc::clone(&facts),
+            device: device.clone(),
+            block,
+            version: AtomicU64::new(0),
+            graph_version: AtomicU64::new(0),
+            last_write: Mutex::new(None),
+            uses: Mutex::new(uses),
+        });
         let reserved = registry.records().then(|| device.memory().reserved());
-        registry.add(id, Arc::downgrade(&storage), storage.size(), call, reserved);
+        registry.add(facts, Arc::downgrade(&storage), storage.size(), reserved);
         Ok(storage)
     }
 
     /// What it is for.
     pub(crate) fn role(&self) -> Role {
-        self.role.get()
+        self.facts.role.get()
     }
 
     /// It is for this from now on.
     pub(crate) fn set_role(&self, role: Role) {
-        let before = self.role.set(role);
+        let before = self.facts.role.set(role);
         if before != role {
             self.device.registry().change_role(before, role, self.size());
         }
@@ -120,7 +137,7 @@ impl Storage {
 
     /// Its number among the storages of its device.
     pub(crate) fn id(&self) -> u64 {
-        self.id
+        self.facts.id
     }
 
     pub(crate) fn device(&self) -> &Device {
@@ -159,8 +176,8 @@ impl Storage {
 
     /// An operation keeps it for its backward.
     pub(crate) fn save(&self, call: Call) {
-        *self.saved_by.lock().unwrap_or_else(PoisonError::into_inner) = Some(call);
-        self.saved.fetch_add(1, Ordering::Relaxed);
+        *self.facts.saved_by.lock().unwrap_or_else(PoisonError::into_inner) = Some(call);
+        self.facts.saved.fetch_add(1, Ordering::Relaxed);
         if self.role() == Role::Temporary {
             self.set_role(Role::Activations);
         }
@@ -168,30 +185,43 @@ impl Storage {
 
     /// An operation keeps it no longer.
     pub(crate) fn unsave(&self) {
-        self.saved.fetch_sub(1, Ordering::Relaxed);
+        self.facts.saved.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Notes which operation in the graph made its contents.
     pub(crate) fn produced_by(&self, node: &Arc<Node>) {
-        *self.producer.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(node);
+        let mut producer = self.facts.producer.lock().unwrap_or_else(PoisonError::into_inner);
+        *producer = Arc::downgrade(node);
+    }
+}
+
+impl Facts {
+    /// The number of its storage among those of the device.
+    pub(crate) fn id(&self) -> u64 {
+        self.id
     }
 
-    /// That operation, as long as something leads to it.
+    /// The call that made its storage.
+    pub(crate) fn call(&self) -> Call {
+        self.call
+    }
+
+    /// The operation in the graph that made the contents, as long as something leads to it.
     pub(crate) fn producer(&self) -> Option<Arc<Node>> {
         self.producer.lock().unwrap_or_else(PoisonError::into_inner).upgrade()
     }
 
-    pub(crate) fn live(self: &Arc<Self>) -> Live {
+    /// The storage as it is now, which so many tensors share.
+    pub(crate) fn live(&self, tensors: usize) -> Live {
         let saved_by = *self.saved_by.lock().unwrap_or_else(PoisonError::into_inner);
         Live {
             id: self.id,
-            bytes: self.block.as_ref().map_or(0, Block::requested),
+            bytes: self.bytes,
             dtype: self.dtype,
             operation: self.call.name,
             site: self.call.site,
-            role: self.role(),
-            // The one that asks is no tensor.
-            tensors: Arc::strong_count(self) - 1,
+            role: self.role.get(),
+            tensors,
             saved: self.saved.load(Ordering::Relaxed),
             saved_by: saved_by.map(|call| (call.name, call.site)),
         }
@@ -200,6 +230,6 @@ impl Storage {
 
 impl Drop for Storage {
     fn drop(&mut self) {
-        self.device.registry().remove(self.id, self.role(), self.size());
+        self.device.registry().remove(self.id(), self.role(), self.size());
     }
 }

@@ -13,7 +13,6 @@ impl Drop for Cuda {
         let remains = self.books.drain();
         let events = self.events.drain();
         let streams = self.streams.drain();
-        let pinned = std::mem::take(&mut self.pinned);
         // The first try may return an error that an earlier call has parked.
         let Ok(current) = self.context.enter().or_else(|_| self.context.enter()) else {
             // The driver is going, as it does while the process ends, and takes everything along.
@@ -28,12 +27,7 @@ impl Drop for Cuda {
             // SAFETY: ours by the books, which no longer name it; the context is current by type.
             ignore(unsafe { current.stream_destroy(stream) });
         }
-        for memory in pinned {
-            let memory = std::ptr::with_exposed_provenance_mut(memory);
-            // SAFETY: ours by the books, which no longer name it. Work of the context has been
-            // waited for, and the memory was its holder's only until the device is gone.
-            ignore(unsafe { current.host_free(memory) });
-        }
+        self.pinned.close(&current);
     }
 }
 

@@ -20,7 +20,7 @@ use super::sys::{CUcontext, CUdevice, CUevent};
 use crate::DeviceError;
 
 /// A reference to a device's primary context, which the device shares with whoever waits for its events
-/// ([`EventWait`](super::EventWait)).
+/// ([`EventWait`](super::EventWait)) or copies its memory ([`HeldMemory`](super::HeldMemory)) without it.
 #[derive(Debug)]
 pub(super) struct Context {
     driver: Driver,

@@ -7,6 +7,7 @@ use tonnage_events::{Address, DeviceId, StreamId};
 use super::books::{Books, Source};
 use super::context::Context;
 use super::events::Events;
+use super::pinned::Pinned;
 use super::streams::Streams;
 use super::sys::CUresult;
 use super::{Driver, Properties};
@@ -26,8 +27,7 @@ pub struct Cuda {
     pub(super) books: Books,
     pub(super) events: Events,
     pub(super) streams: Streams,
-    /// Addresses of pinned host memory.
-    pub(super) pinned: Vec<usize>,
+    pub(super) pinned: Pinned,
     /// The last field: the context goes after everything that was made in it.
     pub(super) context: Arc<Context>,
 }
@@ -98,7 +98,7 @@ impl Cuda {
             books: Books::new(granularity),
             events: Events::default(),
             streams: Streams::default(),
-            pinned: Vec::new(),
+            pinned: Pinned::new(&context),
             context,
         })
     }
@@ -120,7 +120,7 @@ impl Cuda {
             mappings,
             events: self.events.live(),
             streams: self.streams.live(),
-            pinned: self.pinned.len(),
+            pinned: self.pinned.live(),
         }
     }
 

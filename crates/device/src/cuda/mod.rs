@@ -32,6 +32,10 @@ mod events;
 
 mod event_wait;
 
+mod held_memory;
+
+mod pinned;
+
 mod properties;
 
 mod streams;
@@ -41,6 +45,8 @@ mod transfers;
 pub use device::{Cuda, Live};
 pub use driver::Driver;
 pub use event_wait::EventWait;
+pub use held_memory::HeldMemory;
+pub use pinned::Pinned;
 pub use properties::Properties;
 
 use crate::DeviceError;

@@ -144,6 +144,12 @@ impl Cuda {
         self.streams.remove("forget_stream", stream, Owner::Another)
     }
 
+    /// The default stream and every other that may be named.
+    #[must_use]
+    pub fn known_streams(&self) -> Vec<StreamId> {
+        [StreamId::DEFAULT].into_iter().chain(self.streams.known.keys().copied()).collect()
+    }
+
     /// Lets what is queued on `stream` from now on wait for `event`. Does not wait itself.
     ///
     /// # Errors

@@ -1,8 +1,6 @@
-//! Contents: copies and fills, at once or queued on a stream, and host memory for them.
+//! Contents: copies and fills, at once or queued on a stream.
 //!
 //! Every function checks its addresses against the books first.
-
-use std::ptr::NonNull;
 
 use tonnage_events::{Address, StreamId};
 
@@ -18,13 +16,9 @@ impl Cuda {
     ///
     /// If not all of it is memory of this device, or if earlier work failed.
     pub fn read(&mut self, address: Address, into: &mut [u8]) -> Result<(), DeviceError> {
-        self.check_held("read", address, into.len() as u64)?;
-        if into.is_empty() {
-            return Ok(());
-        }
-        let current = self.context.enter()?;
-        // SAFETY: the bytes are memory of this device by the books; the context is current by type.
-        unsafe { current.copy_to_host(into, address.0) }
+        let memory = self.held_memory("read", address, into.len() as u64)?;
+        // SAFETY: to take memory away takes the device, which is borrowed meanwhile.
+        unsafe { memory.read(into) }
     }
 
     /// Copies `bytes` into memory of the device, and waits until they have been read.
@@ -35,13 +29,9 @@ impl Cuda {
     ///
     /// If not all of it is memory of this device, or if earlier work failed.
     pub fn write(&mut self, address: Address, bytes: &[u8]) -> Result<(), DeviceError> {
-        self.check_held("write", address, bytes.len() as u64)?;
-        if bytes.is_empty() {
-            return Ok(());
-        }
-        let current = self.context.enter()?;
-        // SAFETY: the bytes are memory of this device by the books; the context is current by type.
-        unsafe { current.copy_to_device(address.0, bytes) }
+        let memory = self.held_memory("write", address, bytes.len() as u64)?;
+        // SAFETY: to take memory away takes the device, which is borrowed meanwhile.
+        unsafe { memory.write(bytes) }
     }
 
     /// Queues the filling of `size` bytes with `value` on `stream`.
@@ -121,47 +111,7 @@ impl Cuda {
         unsafe { current.copy_to_device_async(address.0, bytes.cast(), bytes.len(), stream) }
     }
 
-    /// Obtains `size` bytes of host memory that the device reaches directly, which queued copies
-    /// need to run beside other work. It is the caller's until
-    /// [`release_pinned`](Self::release_pinned), or until the device is gone.
-    ///
-    /// # Errors
-    ///
-    /// [`DeviceError::OutOfMemory`] if they are not to be had.
-    pub fn acquire_pinned(&mut self, size: usize) -> Result<NonNull<u8>, DeviceError> {
-        let none = || DeviceError::misuse("acquire_pinned", "pinned memory has at least one byte");
-        if size == 0 {
-            return Err(none());
-        }
-        let current = self.context.enter()?;
-        let memory = NonNull::new(current.host_alloc(size)?).ok_or_else(none)?;
-        self.pinned.push(memory.as_ptr().expose_provenance());
-        Ok(memory)
-    }
-
-    /// Gives pinned memory back.
-    ///
-    /// # Errors
-    ///
-    /// If no pinned memory begins there.
-    ///
-    /// # Safety
-    ///
-    /// Neither the host nor queued work uses the memory any more.
-    pub unsafe fn release_pinned(&mut self, memory: NonNull<u8>) -> Result<(), DeviceError> {
-        let place = self.pinned.iter().position(|pinned| *pinned == memory.as_ptr().addr());
-        let place = place.ok_or_else(|| {
-            DeviceError::misuse("release_pinned", format!("no pinned memory begins at {memory:p}"))
-        })?;
-        let current = self.context.enter()?;
-        // SAFETY: ours by the books, used by nobody by the caller's promise; the books forget it
-        // next. The context is current by type.
-        unsafe { current.host_free(memory.as_ptr()) }?;
-        self.pinned.swap_remove(place);
-        Ok(())
-    }
-
-    fn check_held(
+    pub(super) fn check_held(
         &self,
         call: &'static str,
         address: Address,

@@ -205,6 +205,16 @@ impl Streams {
         self.shared().lock().report(&marks)
     }
 
+    /// Blocks the caller until everything queued on any stream by now is done. Failures are left to who
+    /// asks for them.
+    ///
+    /// # Errors
+    ///
+    /// From work of these streams: see [`wait`](Self::wait).
+    pub fn settle_all(&self) -> Result<(), DeviceError> {
+        self.drain("synchronize").map(drop)
+    }
+
     /// Waits for everything queued on any stream, without reporting failures.
     pub(super) fn drain(&self, call: &'static str) -> Result<Vec<Mark>, DeviceError> {
         self.may_wait(call)?;

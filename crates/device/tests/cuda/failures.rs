@@ -48,7 +48,7 @@ fn script(device: &mut Persistent<'_>) {
     device.run(Device::memory_info);
     let segment = device.run(|device| device.acquire(2 * MIB));
     let pooled = device.run(|device| device.acquire_from_pool(2 * MIB, stream));
-    let pinned = device.run(|device| device.acquire_pinned(64));
+    let pinned = device.run(|device| device.pinned().acquire(64));
     let bytes = std::ptr::slice_from_raw_parts_mut(pinned.as_ptr(), 64);
     device.run(|device| device.fill(pooled, 1, 64, stream));
     // SAFETY: the pinned memory lives until it is released below, after the stream is done.
@@ -79,7 +79,7 @@ fn script(device: &mut Persistent<'_>) {
     device.run(|device| device.destroy_page(page));
     device.run(|device| device.unreserve(range));
     // SAFETY: the stream is done.
-    device.run(|device| unsafe { device.release_pinned(pinned) });
+    device.run(|device| unsafe { device.pinned().release(pinned) });
     device.run(|device| device.release_to_pool(pooled, stream));
     device.run(|device| device.release(segment));
     device.run(|device| device.destroy_stream(stream));
@@ -153,7 +153,7 @@ fn a_device_that_is_dropped_while_the_driver_fails_does_not_panic() {
         let mut device = open(&fake, 0).unwrap();
         let stream = device.create_stream().unwrap();
         device.acquire(2 * MIB).unwrap();
-        device.acquire_pinned(1).unwrap();
+        device.pinned().acquire(1).unwrap();
         let range = device.reserve(4 * MIB).unwrap();
         let page = device.create_page(2 * MIB).unwrap();
         device.map(page, range).unwrap();

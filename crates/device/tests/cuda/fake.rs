@@ -3,7 +3,7 @@
 use crate::support::*;
 use tonnage_device::{Device, DeviceError, EventId, MemoryInfo, PageId};
 use tonnage_events::{Address, StreamId};
-use tonnage_fake_cuda::control;
+use tonnage_fake_cuda::{Live, control};
 
 tonnage_device::device_conformance!(cuda_on_fake, device());
 
@@ -52,7 +52,7 @@ fn queued_fills_and_copies_arrive() {
     let mut device = device();
     let stream = device.create_stream().unwrap();
     let segment = device.acquire(2 * MIB).unwrap();
-    let pinned = device.acquire_pinned(16).unwrap();
+    let pinned = device.pinned().acquire(16).unwrap();
     device.fill(segment, 7, 16, stream).unwrap();
     let bytes = std::ptr::slice_from_raw_parts_mut(pinned.as_ptr(), 16);
     // SAFETY: the pinned memory lives until it is released below, after the stream is done.
@@ -67,9 +67,9 @@ fn queued_fills_and_copies_arrive() {
     device.read(segment.offset(MIB), &mut back).unwrap();
     assert_eq!(back, [7; 16]);
     // SAFETY: what was queued is done.
-    unsafe { device.release_pinned(pinned) }.unwrap();
+    unsafe { device.pinned().release(pinned) }.unwrap();
     // SAFETY: nothing is queued.
-    assert_refused(unsafe { device.release_pinned(pinned) }, "no pinned memory");
+    assert_refused(unsafe { device.pinned().release(pinned) }, "no pinned memory");
     assert_refused(device.fill(segment, 0, 2 * MIB + 1, stream), "not all memory");
 }
 
@@ -233,7 +233,7 @@ fn what_was_not_given_back_goes_back_with_the_device() {
     let stream = device.create_stream().unwrap();
     device.acquire(20 * MIB).unwrap();
     device.acquire_from_pool(2 * MIB, stream).unwrap();
-    device.acquire_pinned(100).unwrap();
+    device.pinned().acquire(100).unwrap();
     let range = device.reserve(64 * MIB).unwrap();
     let page = device.create_page(20 * MIB).unwrap();
     device.map(page, range).unwrap();
@@ -260,4 +260,71 @@ fn a_device_can_go_to_another_thread() {
     assert_eq!(&bytes, b"there");
     std::thread::spawn(move || drop(device)).join().unwrap();
     assert_nothing_left(&fake, "dropped elsewhere");
+}
+
+#[test]
+fn who_waits_for_an_event_outlives_the_device() {
+    let fake = fake();
+    let mut device = open(&fake, 0).unwrap();
+    let event = device.record_event(StreamId(0)).unwrap();
+    let [wait, another] = [0, 1].map(|_| device.event_wait(event).unwrap());
+    drop(device);
+    let left = Live { events: 1, contexts: 1, ..Live::default() };
+    assert_eq!(fake.live(), left, "the event and its context stay");
+    wait.wait().unwrap();
+    // The last of them ends the event in its context, which is current nowhere else.
+    drop(wait);
+    std::thread::spawn(move || another.wait().unwrap()).join().unwrap();
+    assert_nothing_left(&fake, "nobody waits");
+}
+
+#[test]
+fn a_device_is_dropped_while_another_thread_waits_for_its_event() {
+    let fake = fake();
+    let mut device = open(&fake, 0).unwrap();
+    let stream = device.create_stream().unwrap();
+    fake.hold_waits();
+    let event = device.record_event(stream).unwrap();
+    let wait = device.event_wait(event).unwrap();
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(move || wait.wait());
+        let closer = scope.spawn(move || drop(device));
+        // Both are in the driver: one waits for the event, the other for all work.
+        while fake.waiting() < 2 {
+            assert!(!waiter.is_finished() && !closer.is_finished());
+            std::thread::yield_now();
+        }
+        fake.complete_events();
+        waiter.join().unwrap().unwrap();
+    });
+    assert_nothing_left(&fake, "both are done");
+}
+
+#[test]
+fn memory_is_copied_without_the_device_while_others_use_it() {
+    let fake = fake();
+    let mut device = open(&fake, 0).unwrap();
+    let segment = device.acquire(2 * MIB).unwrap();
+    assert_refused(device.held_memory("write", segment, 2 * MIB + 1), "not all memory");
+    let memory = device.held_memory("write", segment.offset(10), 7).unwrap();
+    fake.hold_copies();
+    std::thread::scope(|scope| {
+        // SAFETY: the segment is released below, after the copy.
+        let copier = scope.spawn(|| unsafe { memory.write(b"tonnage") });
+        while fake.waiting() == 0 {
+            assert!(!copier.is_finished());
+            std::thread::yield_now();
+        }
+        device.acquire(2 * MIB).unwrap();
+        fake.complete_events();
+        copier.join().unwrap().unwrap();
+    });
+    let mut bytes = [0; 7];
+    // SAFETY: as above.
+    unsafe { memory.read(&mut bytes) }.unwrap();
+    assert_eq!(&bytes, b"tonnage");
+    // SAFETY: as above.
+    let results = unsafe { [memory.read(&mut bytes[..6]), memory.write(&[0; 8])] };
+    results.into_iter().for_each(|it| assert_refused(it, "do not fit the 7 bytes"));
+    device.release(segment).unwrap();
 }

@@ -168,9 +168,8 @@ entry! {
 
 entry! {
     /// Waits for all work of the current context.
-    fn cuCtxSynchronize() |state| {
+    fn cuCtxSynchronize() by wait |state| {
         let device = state.current()?;
-        state.queues.finish_device(device);
-        Ok(())
+        Ok(state.queues.try_finish_device(device))
     }
 }

@@ -33,11 +33,13 @@ entry! {
 
 entry! {
     /// Waits for all work, then takes a segment back.
-    fn cuMemFree_v2(address: u64) |state| {
+    fn cuMemFree_v2(address: u64) by wait |state| {
         let device = state.current()?;
-        state.memory.free(address, Origin::Plain)?;
-        state.queues.finish_device(device);
-        Ok(())
+        let is_done = state.queues.try_finish_device(device);
+        if is_done {
+            state.memory.free(address, Origin::Plain)?;
+        }
+        Ok(is_done)
     }
 }
 
@@ -69,29 +71,33 @@ entry! {
 
 entry! {
     /// Copies to the device.
-    fn cuMemcpyHtoD_v2(to: u64, from: *const c_void, size: usize) |state| {
+    fn cuMemcpyHtoD_v2(to: u64, from: *const c_void, size: usize) by wait |state| {
         let device = state.current()?;
         state.memory.check_access(to, size as u64, true)?;
         let queue = state.queues.key(0, device)?;
-        state.queues.finish(queue);
-        // SAFETY: `to` is writable memory of the fake, checked above; `from` by the caller's
-        // promise.
-        unsafe { copy(pointer(to), from.cast(), size as u64) };
-        Ok(())
+        let is_done = state.queues.try_copy(queue);
+        if is_done {
+            // SAFETY: `to` is writable memory of the fake, checked above; `from` by the caller's
+            // promise.
+            unsafe { copy(pointer(to), from.cast(), size as u64) };
+        }
+        Ok(is_done)
     }
 }
 
 entry! {
     /// Copies from the device.
-    fn cuMemcpyDtoH_v2(to: *mut c_void, from: u64, size: usize) |state| {
+    fn cuMemcpyDtoH_v2(to: *mut c_void, from: u64, size: usize) by wait |state| {
         let device = state.current()?;
         state.memory.check_access(from, size as u64, false)?;
         let queue = state.queues.key(0, device)?;
-        state.queues.finish(queue);
-        // SAFETY: `from` is readable memory of the fake, checked above; `to` by the caller's
-        // promise.
-        unsafe { copy(to.cast(), pointer(from), size as u64) };
-        Ok(())
+        let is_done = state.queues.try_copy(queue);
+        if is_done {
+            // SAFETY: `from` is readable memory of the fake, checked above; `to` by the caller's
+            // promise.
+            unsafe { copy(to.cast(), pointer(from), size as u64) };
+        }
+        Ok(is_done)
     }
 }
 

@@ -18,10 +18,11 @@
 //! | lock | guards | held for |
 //! | --- | --- | --- |
 //! | a pool's `books` | cached and pending memory, figures | a few moves, never a device call |
-//! | the engine's, on `cuda`, and elsewhere but on `host` for events | the device | device calls |
+//! | the engine's, but on `host` | events | calls about events |
 //! | a block's `streams` | who uses it | a look |
 //!
-//! No two of them are held at once, so that no order can be wrong. Pending memory is out of the
+//! No two of them are held at once, so that no order can be wrong. None is held while memory is obtained from the
+//! driver or given back, which takes long. Pending memory is out of the
 //! books while its events are asked; another thread may then obtain more than it had to.
 
 // What can go wrong.
@@ -51,7 +52,6 @@ pub use stats::{PinnedBytes, PinnedStats};
 use tonnage_device::DeviceError;
 use tonnage_events::StreamId;
 
-use crate::any_device::AnyDevice;
 use crate::device::Device;
 use crate::sync::lock;
 
@@ -163,17 +163,11 @@ impl PinnedAllocator {
     }
 
     fn obtain(&self, class: Class) -> Result<Span, DeviceError> {
-        match self.device.kind() {
-            "dry" => return Ok(Span::counted(class)),
-            "cuda" => {
-                if let AnyDevice::Cuda(cuda) = self.device.shared.engine.lock().device_mut() {
-                    let start = cuda.acquire_pinned(class.size())?;
-                    return Ok(Span::of_driver(class, start));
-                }
-            }
-            _ => {}
+        match &self.device.shared.driver_pinned {
+            Some(driver) => Ok(Span::of_driver(class, driver.acquire(class.size())?)),
+            None if self.device.kind() == "dry" => Ok(Span::counted(class)),
+            None => Span::obtain(class),
         }
-        Span::obtain(class)
     }
 
     fn refusal(&self, requested: u64, class: Class, error: DeviceError) -> PinnedError {
@@ -215,18 +209,14 @@ impl PinnedAllocator {
     fn release(&self, spans: Vec<Span>) -> (Vec<Span>, Result<(), DeviceError>) {
         let (mut kept, mut failure) = (Vec::new(), None);
         // Ordinary memory goes with its spans.
-        if self.device.kind() == "cuda"
-            && let AnyDevice::Cuda(cuda) = self.device.shared.engine.lock().device_mut()
-        {
-            for span in spans {
-                let Some(start) = span.driver_start() else { continue };
-                // SAFETY: it was cached, so its block is dropped, and of every stream that was
-                // recorded for it the work up to then is done; being taken out, it is found no
-                // more.
-                if let Err(error) = unsafe { cuda.release_pinned(start) } {
-                    failure.get_or_insert(error);
-                    kept.push(span);
-                }
+        let Some(driver) = &self.device.shared.driver_pinned else { return (kept, Ok(())) };
+        for span in spans {
+            let Some(start) = span.driver_start() else { continue };
+            // SAFETY: it was cached, so its block is dropped, and of every stream that was recorded for
+            // it the work up to then is done; being taken out, it is found no more.
+            if let Err(error) = unsafe { driver.release(start) } {
+                failure.get_or_insert(error);
+                kept.push(span);
             }
         }
         (kept, failure.map_or(Ok(()), Err))
@@ -269,3 +259,37 @@ const _: () = {
     const fn anywhere<T: Send + Sync>() {}
     anywhere::<PinnedAllocator>();
 };
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Duration;
+
+    use tonnage_device::cuda::{Cuda, Driver};
+    use tonnage_fake_cuda::Fake;
+
+    use super::*;
+    use crate::{AnyDevice, DeviceOptions};
+
+    #[test]
+    fn the_driver_is_asked_for_memory_while_another_has_the_allocator() {
+        let fake = Fake::start().expect("cargo builds the fake driver with this test");
+        // SAFETY: the fake keeps to the driver's interface: that is what it is for.
+        let driver = unsafe { Driver::load_from(fake.path()) }.unwrap();
+        let cuda = AnyDevice::Cuda(Box::new(Cuda::open_with(driver, 0).unwrap()));
+        let device = Device::of(cuda, DeviceOptions::default());
+        let (pinned, (done, ended)) = (device.pinned(), mpsc::channel());
+        let engine = device.shared.engine.lock();
+        let asks = thread::spawn(move || {
+            drop(pinned.allocate(100).unwrap());
+            pinned.empty_cache().unwrap();
+            done.send(()).unwrap();
+        });
+        let ended = ended.recv_timeout(Duration::from_secs(300));
+        drop(engine);
+        asks.join().unwrap();
+        assert!(ended.is_ok(), "pinned memory waited for the allocator");
+        assert_eq!((device.pinned().stats().allocations, fake.live().pinned), (1, 0));
+    }
+}

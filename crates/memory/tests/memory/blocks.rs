@@ -3,8 +3,8 @@
 use std::sync::mpsc;
 
 use tonnage_memory::{
-    AllocError, Config, Device, DeviceOptions, Release, StreamId, current_device, current_stream,
-    set_current_device, with_stream,
+    AllocError, Config, Device, DeviceOptions, Explain, Explainer, FailedRequest, OomNotes,
+    Release, StreamId, current_device, current_stream, set_current_device, with_stream,
 };
 
 use crate::MIB;
@@ -124,6 +124,28 @@ fn current_device_and_stream_belong_to_the_thread() {
         assert_eq!(host.allocate(1).unwrap().stream(), side.id());
     });
     assert_eq!(current_stream(&host), StreamId::DEFAULT);
+}
+
+/// Asks for the current device when it goes, which is with its own.
+struct AsksAtTheEnd;
+
+impl Explain for AsksAtTheEnd {
+    fn explain(&self, _: FailedRequest<'_>) -> OomNotes {
+        OomNotes::default()
+    }
+}
+
+impl Drop for AsksAtTheEnd {
+    fn drop(&mut self) {
+        assert!(current_device().is_some_and(|device| device.kind() == "host"));
+    }
+}
+
+#[test]
+fn a_device_that_goes_when_another_becomes_current_finds_the_other() {
+    let options = DeviceOptions { explain: Explainer::new(AsksAtTheEnd), ..Default::default() };
+    set_current_device(&Device::dry_with("1 GiB", options).unwrap());
+    set_current_device(&Device::host("1 GiB").unwrap());
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use std::thread;
 
 use tonnage_device::host::{Host, Streams};
-use tonnage_memory::{AnyDevice, Device, DeviceOptions};
+use tonnage_memory::{AnyDevice, Device, DeviceOptions, StreamId};
 
 /// The system's allocator, counting what each thread has of it: other tests run meanwhile.
 struct Counting;
@@ -91,6 +91,27 @@ fn a_stream_whose_work_failed_ends_and_the_failure_is_told() {
     let error = device.synchronize(id).unwrap_err().to_string();
     assert!(error.contains("on purpose"), "{error}");
     device.synchronize(id).unwrap();
+}
+
+#[test]
+fn on_a_gpu_a_stream_ends_though_a_driver_call_fails_and_the_failure_is_told() {
+    let mut told = 0;
+    for calls in 0.. {
+        let (fake, device) = crate::cuda(DeviceOptions::default());
+        let stream = device.create_stream().unwrap();
+        fake.fail_after(calls, 999);
+        drop(stream);
+        let failed = fake.failed();
+        fake.clear_failures();
+        assert_eq!(fake.live().streams, 0, "call {calls} failed");
+        // A failure to leave the context is mended at once.
+        told += u64::from(device.synchronize(StreamId::DEFAULT).is_err());
+        device.synchronize(StreamId::DEFAULT).unwrap();
+        if failed == 0 {
+            assert!(told > 4, "{told} of {calls}");
+            return;
+        }
+    }
 }
 
 #[test]

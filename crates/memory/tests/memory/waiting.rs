@@ -7,6 +7,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use tonnage_fake_cuda::Fake;
 use tonnage_memory::{Block, Device, DeviceOptions, Stream, StreamId};
 
 use crate::MIB;
@@ -25,9 +26,39 @@ fn watched(test: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Calls that wait for a stream.
-const WAITS: [&str; 5] =
-    ["Stream::synchronize", "Device::synchronize", "drop(stream)", "Block::read", "Block::write"];
+/// Queues work that does its part after so many milliseconds, and returns when the work runs: what the caller does next
+/// comes before that part or behind it, and both must do.
+fn launch_late(stream: &Stream, milliseconds: u64, part: impl FnOnce() + Send + 'static) {
+    let (begins, begun) = mpsc::channel();
+    let work = move || {
+        begins.send(()).unwrap();
+        thread::sleep(Duration::from_millis(milliseconds));
+        part();
+    };
+    stream.launch(work).unwrap();
+    begun.recv().unwrap();
+}
+
+fn host() -> (Device, Stream) {
+    let device = Device::host("1 GiB").unwrap();
+    let stream = device.create_stream().unwrap();
+    (device, stream)
+}
+
+/// Caches a segment: to give it back, the device waits for all work.
+fn cache_a_segment(device: &Device) {
+    drop(device.allocate(30 * MIB).unwrap());
+}
+
+/// Calls that wait for work.
+const WAITS: [&str; 6] = [
+    "Stream::synchronize",
+    "Device::synchronize",
+    "drop(stream)",
+    "Block::read",
+    "Block::write",
+    "Memory::empty_cache",
+];
 
 fn wait(how: &str, stream: Stream, block: &Block) {
     match how {
@@ -36,18 +67,20 @@ fn wait(how: &str, stream: Stream, block: &Block) {
         "drop(stream)" => drop(stream),
         "Block::read" => block.read(0, &mut [0; 8]).unwrap(),
         "Block::write" => block.write(0, &[0; 8]).unwrap(),
+        "Memory::empty_cache" => stream.device().memory().empty_cache().unwrap(),
         other => panic!("{other}"),
     }
 }
 
 #[test]
-fn on_the_host_threads_allocate_while_another_waits_for_a_stream() {
+fn on_the_host_threads_allocate_while_another_waits_for_work() {
     watched(|| {
         for (how, poison) in WAITS.into_iter().flat_map(|how| [(how, false), (how, true)]) {
             let options = DeviceOptions { poison, ..DeviceOptions::default() };
             let device = Device::host_with("1 GiB", options).unwrap();
             let stream = device.create_stream().unwrap();
             let block = device.allocate_on(4096, stream.id()).unwrap();
+            cache_a_segment(&device);
             // Ends when a block was handed out and given back.
             let (go, until_allocated) = mpsc::channel();
             stream.launch(move || until_allocated.recv().unwrap()).unwrap();
@@ -67,28 +100,83 @@ fn on_the_host_threads_allocate_while_another_waits_for_a_stream() {
     });
 }
 
+/// Another thread calls the driver, which does not answer: meanwhile this one allocates.
+fn allocates_while_waiting(fake: &Fake, device: &Device, how: &str, call: impl FnOnce() + Send) {
+    thread::scope(|scope| {
+        let waiter = scope.spawn(call);
+        while fake.waiting() == 0 {
+            assert!(!waiter.is_finished(), "{how} did not wait");
+            thread::yield_now();
+        }
+        drop(device.allocate(1000).unwrap());
+        assert_eq!(fake.waiting(), 1, "{how}");
+        fake.complete_events();
+        waiter.join().unwrap();
+    });
+}
+
 #[test]
-fn on_a_gpu_threads_allocate_while_another_waits_for_a_stream() {
+fn on_a_gpu_threads_allocate_while_another_waits_for_work() {
     watched(|| {
         for how in WAITS {
             let (fake, device) = crate::cuda(DeviceOptions::default());
             let stream = device.create_stream().unwrap();
             let block = device.allocate_on(4096, stream.id()).unwrap();
+            cache_a_segment(&device);
             fake.hold_waits();
             // Something is queued there.
             let used = device.allocate(4096).unwrap();
             used.record_stream(stream.id());
             drop(used);
-            let waiter = thread::spawn(move || wait(how, stream, &block));
-            while fake.waiting() == 0 {
-                thread::yield_now();
-            }
-            drop(device.allocate(1000).unwrap());
-            assert_eq!(fake.waiting(), 1, "{how}");
-            fake.complete_events();
-            waiter.join().unwrap();
+            allocates_while_waiting(&fake, &device, how, || wait(how, stream, &block));
+            drop(block);
             assert_eq!(device.memory().allocated(), 0, "{how}");
         }
+    });
+}
+
+#[test]
+fn on_a_gpu_threads_allocate_while_another_copies() {
+    watched(|| {
+        let (fake, device) = crate::cuda(DeviceOptions::default());
+        let block = device.allocate(1000).unwrap();
+        fake.hold_copies();
+        allocates_while_waiting(&fake, &device, "write", || block.write(10, &[7; 20]).unwrap());
+        fake.hold_copies();
+        let mut bytes = [0; 22];
+        allocates_while_waiting(&fake, &device, "read", || block.read(9, &mut bytes).unwrap());
+        assert_eq!((bytes[0], &bytes[1..21], bytes[21]), (0, &[7; 20][..], 0));
+    });
+}
+
+#[test]
+fn on_a_gpu_threads_allocate_while_a_copy_waits_for_the_default_stream() {
+    watched(|| {
+        let (fake, device) = crate::cuda(DeviceOptions::default());
+        let side = device.create_stream().unwrap();
+        let [block, used] = [0, 1].map(|_| device.allocate_on(1000, side.id()).unwrap());
+        fake.hold_waits();
+        used.record_stream(StreamId::DEFAULT);
+        drop(used);
+        // The block's own stream is not late.
+        fake.complete_events_of(side.id().0, 0);
+        let read = || block.read(0, &mut [0; 8]).unwrap();
+        allocates_while_waiting(&fake, &device, "read", read);
+    });
+}
+
+#[test]
+fn emptying_a_cache_from_which_nothing_can_go_back_waits_for_nobody() {
+    watched(|| {
+        let (device, stream) = host();
+        let kept = device.allocate(1000).unwrap();
+        // Part of a segment in use.
+        drop(device.allocate(1000).unwrap());
+        let (go, until_emptied) = mpsc::channel();
+        stream.launch(move || until_emptied.recv().unwrap()).unwrap();
+        device.memory().empty_cache().unwrap();
+        go.send(()).unwrap();
+        assert_eq!((kept.requested(), device.memory().reserved()), (1000, 2 * MIB));
     });
 }
 
@@ -96,18 +184,9 @@ fn on_a_gpu_threads_allocate_while_another_waits_for_a_stream() {
 fn work_that_drops_a_block_and_who_reads_another_both_end() {
     watched(|| {
         for round in 0..20 {
-            let device = Device::host("1 GiB").unwrap();
-            let stream = device.create_stream().unwrap();
+            let (device, stream) = host();
             let [mine, other] = [0, 1].map(|_| device.allocate_on(MIB, stream.id()).unwrap());
-            let (begins, begun) = mpsc::channel();
-            stream
-                .launch(move || {
-                    begun.recv().unwrap();
-                    thread::sleep(Duration::from_millis(round));
-                    drop(other);
-                })
-                .unwrap();
-            begins.send(()).unwrap();
+            launch_late(&stream, round, || drop(other));
             mine.read(0, &mut [0; 4]).unwrap();
             drop(mine);
             stream.synchronize().unwrap();
@@ -120,21 +199,11 @@ fn work_that_drops_a_block_and_who_reads_another_both_end() {
 fn work_drops_blocks_while_memory_goes_back_to_the_device() {
     watched(|| {
         for round in 0..20 {
-            let device = Device::host("1 GiB").unwrap();
-            let stream = device.create_stream().unwrap();
+            let (device, stream) = host();
             let blocks: Vec<_> =
                 (0..8).map(|_| device.allocate_on(5 * MIB, stream.id()).unwrap()).collect();
-            // Cached, so that there is a segment to give back, for which all work is waited for.
-            drop(device.allocate(30 * MIB).unwrap());
-            let (begins, begun) = mpsc::channel();
-            stream
-                .launch(move || {
-                    begins.send(()).unwrap();
-                    thread::sleep(Duration::from_millis(round));
-                    drop(blocks);
-                })
-                .unwrap();
-            begun.recv().unwrap();
+            cache_a_segment(&device);
+            launch_late(&stream, round, || drop(blocks));
             device.memory().empty_cache().unwrap();
             assert_eq!(device.allocate_on(1, StreamId::DEFAULT).unwrap().requested(), 1);
             stream.synchronize().unwrap();
@@ -147,23 +216,32 @@ fn work_drops_blocks_while_memory_goes_back_to_the_device() {
 }
 
 #[test]
+fn work_drops_blocks_while_a_request_gives_memory_back_to_the_device() {
+    watched(|| {
+        for round in 0..20 {
+            let (device, stream) = host();
+            let block = device.allocate_on(5 * MIB, stream.id()).unwrap();
+            cache_a_segment(&device);
+            launch_late(&stream, round, || drop(block));
+            // There is room once the segment went back, for which all work is waited for, with the lock.
+            let most = device.allocate(990 * MIB).unwrap();
+            stream.synchronize().unwrap();
+            assert_eq!(device.memory().allocated(), most.size());
+            device.memory().check_invariants().unwrap();
+        }
+    });
+}
+
+#[test]
 fn threads_of_work_drop_blocks_while_memory_goes_back_to_the_device() {
     watched(|| {
         for round in 0..20 {
-            let device = Device::host("1 GiB").unwrap();
-            let stream = device.create_stream().unwrap();
+            let (device, stream) = host();
             let block = device.allocate_on(5 * MIB, stream.id()).unwrap();
-            drop(device.allocate(30 * MIB).unwrap());
-            let (begins, begun) = mpsc::channel();
-            stream
-                .launch(move || {
-                    begins.send(()).unwrap();
-                    // The other may have the allocator by now, or not yet: both must do.
-                    thread::sleep(Duration::from_millis(round));
-                    thread::scope(|scope| scope.spawn(move || drop(block)).join().unwrap());
-                })
-                .unwrap();
-            begun.recv().unwrap();
+            cache_a_segment(&device);
+            launch_late(&stream, round, || {
+                thread::scope(|scope| scope.spawn(move || drop(block)).join().unwrap());
+            });
             device.memory().empty_cache().unwrap();
             stream.synchronize().unwrap();
             assert_eq!(device.memory().allocated(), 0);
@@ -176,27 +254,16 @@ fn threads_of_work_drop_blocks_while_memory_goes_back_to_the_device() {
 fn work_of_one_device_drops_blocks_of_another_that_gives_memory_back() {
     watched(|| {
         for round in 0..20 {
-            let [one, two] = [0, 1].map(|_| Device::host("1 GiB").unwrap());
-            let streams = [&one, &two].map(|device| device.create_stream().unwrap());
+            let [(one, first), (_, second)] = [host(), host()];
             let block = one.allocate(5 * MIB).unwrap();
-            drop(one.allocate(30 * MIB).unwrap());
+            cache_a_segment(&one);
             // Work of the first waits for work of the second, which drops a block of the first.
             let (dropped, until_dropped) = mpsc::channel();
-            let (begins, begun) = mpsc::channel();
-            streams[0]
-                .launch(move || {
-                    begins.send(()).unwrap();
-                    until_dropped.recv().unwrap();
-                })
-                .unwrap();
-            begun.recv().unwrap();
-            streams[1]
-                .launch(move || {
-                    thread::sleep(Duration::from_millis(round));
-                    drop(block);
-                    dropped.send(()).unwrap();
-                })
-                .unwrap();
+            launch_late(&first, 0, move || until_dropped.recv().unwrap());
+            launch_late(&second, round, move || {
+                drop(block);
+                dropped.send(()).unwrap();
+            });
             one.memory().empty_cache().unwrap();
             assert_eq!(one.memory().allocated(), 0);
             one.memory().check_invariants().unwrap();
@@ -208,20 +275,13 @@ fn work_of_one_device_drops_blocks_of_another_that_gives_memory_back() {
 fn work_obtains_pinned_memory_while_memory_goes_back_to_the_device() {
     watched(|| {
         for round in 0..20 {
-            let device = Device::host("1 GiB").unwrap();
-            let stream = device.create_stream().unwrap();
-            drop(device.allocate(30 * MIB).unwrap());
-            let (begins, begun) = mpsc::channel();
+            let (device, stream) = host();
+            cache_a_segment(&device);
             let pinned = device.pinned();
-            stream
-                .launch(move || {
-                    begins.send(()).unwrap();
-                    thread::sleep(Duration::from_millis(round));
-                    drop(pinned.allocate(1_000).unwrap());
-                    pinned.empty_cache().unwrap();
-                })
-                .unwrap();
-            begun.recv().unwrap();
+            launch_late(&stream, round, move || {
+                drop(pinned.allocate(1_000).unwrap());
+                pinned.empty_cache().unwrap();
+            });
             device.memory().empty_cache().unwrap();
             stream.synchronize().unwrap();
             assert_eq!(device.pinned().stats().allocations, 1);
@@ -239,17 +299,12 @@ fn a_thousand_blocks_that_work_drops_are_back_when_it_is_done() {
         // Each is a segment of its own, and for each all work is waited for.
         let segments: Vec<_> = (0..50).map(|_| device.allocate(20 * MIB).unwrap()).collect();
         drop(segments);
-        let (begins, begun) = mpsc::channel();
-        stream
-            .launch(move || {
-                begins.send(()).unwrap();
-                for block in blocks {
-                    drop(block);
-                    thread::yield_now();
-                }
-            })
-            .unwrap();
-        begun.recv().unwrap();
+        launch_late(&stream, 0, || {
+            for block in blocks {
+                drop(block);
+                thread::yield_now();
+            }
+        });
         device.memory().empty_cache().unwrap();
         stream.synchronize().unwrap();
         assert_eq!(device.memory().allocated(), 0);

@@ -45,3 +45,25 @@ fn lies_as(gradient: &Tensor, leaf: &Tensor) -> bool {
         gradient.is_contiguous()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Device;
+
+    #[test]
+    fn who_looks_on_neither_keeps_memory_nor_changes_what_is_copied() -> Result<()> {
+        let device = Device::dry("1 GiB").unwrap();
+        let leaf = Tensor::ones([1000], &device)?.requires_grad_(true)?;
+        let gradient = Tensor::ones([1000], &device)?;
+        let seen = device.registry().storages();
+        let allocations = || device.memory().stats().allocation.all.allocated;
+        let before = allocations();
+        accumulate(Call::here("test"), &leaf, gradient)?;
+        assert_eq!(allocations(), before, "the leaf took it over");
+        drop(leaf);
+        assert_eq!(device.memory().allocated(), 0);
+        assert_eq!(seen.len(), 2);
+        Ok(())
+    }
+}

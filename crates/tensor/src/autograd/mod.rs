@@ -20,6 +20,7 @@
 //! | recording on, off, and inference | `mode.rs` |
 //! | the way back | `engine.rs` |
 //! | collecting gradients in leaves | `accumulate.rs` |
+//! | what threads use in turns while hooks run | `turns.rs` |
 
 mod accumulate;
 
@@ -35,6 +36,8 @@ mod node;
 
 mod saved;
 
+mod turns;
+
 pub use engine::{BackwardOptions, backward};
 pub(crate) use meta::Meta;
 pub(crate) use mode::is_backward;
@@ -45,3 +48,4 @@ pub use mode::{
 pub(crate) use node::{Backward, Grads, Needs, Node, record, record_in_place, records};
 pub(crate) use saved::Saved;
 pub use saved::{Packed, SavedTensorHooks, saved_tensors_hooks};
+pub(crate) use turns::{InUse, Turns};

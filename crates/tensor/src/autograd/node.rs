@@ -4,12 +4,13 @@
 //! Out: a [`Node`] that the outputs lead to, with an [`Edge`] for each input.
 
 use std::cell::Cell;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use super::copy_slices;
 use super::mode::is_grad_enabled;
+use super::turns::{InUse, Turns};
 use crate::dtype::DType;
 use crate::error::{Call, ErrorKind, Result};
 use crate::shape::Shape;
@@ -73,7 +74,7 @@ pub(crate) struct Node {
 /// What a node does with the gradients that come to it.
 pub(super) enum NodeKind {
     /// Passes them on through an operation; none after it has run.
-    Operation(Mutex<Option<Box<dyn Backward>>>),
+    Operation(Turns<Option<Box<dyn Backward>>>),
     /// Adds them to what this leaf has.
     Accumulate(Tensor),
 }
@@ -91,7 +92,7 @@ impl Node {
         backward: Box<dyn Backward>,
     ) -> Arc<Self> {
         let sequence = SEQUENCE.replace(SEQUENCE.get() + 1);
-        let kind = NodeKind::Operation(Mutex::new(Some(backward)));
+        let kind = NodeKind::Operation(Turns::new(Some(backward)));
         Arc::new(Self { name, call, sequence, edges, outputs, kind })
     }
 
@@ -107,21 +108,31 @@ impl Node {
     ///
     /// # Errors
     ///
-    /// Those of `back`, and if the backward is gone.
+    /// Those of `back`, if the backward is gone, and if this thread runs it already: a hook may walk any graph but
+    /// the one that needs its value.
     pub(super) fn run(
         &self,
         retain: bool,
         back: impl FnOnce(&dyn Backward) -> Result<Grads>,
     ) -> Result<Grads> {
         let NodeKind::Operation(slot) = &self.kind else { return Ok(Grads::new()) };
-        let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
         if retain {
-            let operation = slot.as_deref().ok_or_else(|| self.is_gone())?;
-            return back(operation);
+            let run = |slot: &mut Option<Box<dyn Backward>>| slot.as_deref().map(back);
+            let ran = slot.with(run).map_err(|InUse| self.is_running())?;
+            return ran.ok_or_else(|| self.is_gone())?;
         }
-        let operation = slot.take().ok_or_else(|| self.is_gone())?;
-        drop(slot);
-        back(&*operation)
+        let operation = slot.with(Option::take).map_err(|InUse| self.is_running())?;
+        back(&*operation.ok_or_else(|| self.is_gone())?)
+    }
+
+    fn is_running(&self) -> crate::error::Error {
+        self.call
+            .error(
+                ErrorKind::Autograd,
+                "a hook on a saved value walks the graph that needs the value",
+            )
+            .with("node", self.name)
+            .help("compute what the hook needs in a graph of its own")
     }
 
     fn is_gone(&self) -> crate::error::Error {
@@ -142,7 +153,7 @@ impl Drop for Node {
         let mut rest = std::mem::take(&mut self.edges);
         // While the list holds what saved values lead to: checkpoints keep their inputs' nodes.
         if let NodeKind::Operation(slot) = &mut self.kind {
-            *slot.get_mut().unwrap_or_else(PoisonError::into_inner) = None;
+            *slot.get_mut() = None;
         }
         while let Some(edge) = rest.pop() {
             // The last reference to a node: its edges join the list, so its own drop finds none. What

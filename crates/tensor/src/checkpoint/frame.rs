@@ -19,7 +19,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::CheckpointOptions;
 use crate::amp::Mode;
-use crate::autograd::{Packed, Saved, SavedTensorHooks, saved_tensors_hooks, set_grad_enabled};
+use crate::autograd::{
+    InUse, Packed, Saved, SavedTensorHooks, Turns, saved_tensors_hooks, set_grad_enabled,
+};
 use crate::dtype::DType;
 use crate::entry::{enter, entry};
 use crate::error::{Call, Error, ErrorKind, Result};
@@ -35,7 +37,7 @@ struct Frame {
     options: CheckpointOptions,
     segment: Arc<Segment>,
     /// Saved as any other values, so that hooks around this checkpoint see them.
-    inputs: Mutex<Vec<Input>>,
+    inputs: Turns<Vec<Input>>,
     holders: Mutex<Vec<Weak<Holder>>>,
     /// What the first run draws; none if the second draws anew.
     random: Option<Arc<Tape>>,
@@ -91,7 +93,7 @@ pub(super) fn run<T>(
         call,
         options,
         segment: Arc::new(move |inputs: &[Tensor]| again(inputs).map(drop)),
-        inputs: Mutex::new(inputs.iter().map(|it| Input::new(call, it)).collect::<Result<_>>()?),
+        inputs: Turns::new(inputs.iter().map(|it| Input::new(call, it)).collect::<Result<_>>()?),
         holders: Mutex::default(),
         random: random.clone(),
         autocast: Mode::current(),
@@ -129,8 +131,10 @@ impl Frame {
     }
 
     fn recompute(self: &Arc<Self>) -> Result<()> {
-        let inputs: Vec<Tensor> =
-            lock(&self.inputs).iter().map(Input::unpack).collect::<Result<_>>()?;
+        let unpack = |inputs: &mut Vec<Input>| inputs.iter().map(Input::unpack).collect();
+        let inputs: Result<Vec<Tensor>> =
+            self.inputs.with(unpack).map_err(|InUse| self.needs_itself())?;
+        let inputs = inputs?;
         let saved = Arc::new(AtomicUsize::new(0));
         let (frame, count) = (Arc::clone(self), Arc::clone(&saved));
         let hooks = SavedTensorHooks::new(
@@ -181,6 +185,13 @@ impl Frame {
             return Err(Error::interrupt());
         }
         Ok(Box::new(tensor.detach()))
+    }
+
+    fn needs_itself(&self) -> Error {
+        let what = "a hook on an input of a checkpoint needs a value that is computed from it";
+        self.call
+            .error(ErrorKind::Autograd, what)
+            .help("compute what the hook needs in a graph of its own")
     }
 
     fn differs(&self, what: &str) -> Error {

@@ -1,6 +1,6 @@
 //! The graph as programs use it: what it keeps, what it frees, what it refuses.
 
-use std::sync::Barrier;
+use std::sync::{Arc, Barrier, Mutex};
 
 use tonnage_tensor::autograd::{BackwardOptions, SavedTensorHooks, no_grad, saved_tensors_hooks};
 use tonnage_tensor::{Device, ErrorKind, Pinned, Result, Role, Tensor};
@@ -270,4 +270,54 @@ fn a_retained_graph_that_fails_half_way_can_be_walked_again() -> Result<()> {
     drop(rest);
     loss.backward_with(None, retained)?;
     loss.backward()
+}
+
+/// What a hook is to walk back from when it is asked for a value the first time.
+pub(crate) type Walked = Arc<Mutex<Option<Tensor>>>;
+
+/// Hooks that keep values as they are, and walk a graph before they give the first back.
+pub(crate) fn walking_hooks(walked: &Walked) -> SavedTensorHooks {
+    let walked = Arc::clone(walked);
+    SavedTensorHooks::new(
+        |tensor| Ok(Box::new(tensor)),
+        move |packed| {
+            let result = walked.lock().unwrap().take();
+            if let Some(result) = result {
+                result.backward_with(None, BackwardOptions::default().retain_graph(true))?;
+            }
+            Ok(packed.downcast_ref::<Tensor>().unwrap().clone())
+        },
+    )
+}
+
+#[test]
+fn a_hook_that_walks_the_graph_that_needs_its_value_is_refused() -> Result<()> {
+    let device = device();
+    for (retain, words) in [(true, "in a graph of its own"), (false, "freed before")] {
+        let (x, walked) = (leaf(&device)?, Walked::default());
+        let loss = saved_tensors_hooks(&walking_hooks(&walked), || x.sin())?.sum()?;
+        *walked.lock().unwrap() = Some(loss.clone());
+        let options = BackwardOptions::default().retain_graph(retain);
+        let error = loss.backward_with(None, options).unwrap_err();
+        assert_eq!(error.kind(), &ErrorKind::Autograd);
+        assert!(error.to_string().contains(words), "{error}");
+        if retain {
+            // The graph is as it was.
+            loss.backward()?;
+            let cosines = x.cos()?.to_vec::<f32>()?;
+            assert_eq!(x.grad().unwrap().to_vec::<f32>()?, cosines);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_hook_may_walk_another_graph_with_the_same_leaf() -> Result<()> {
+    let device = device();
+    let (x, walked) = (leaf(&device)?, Walked::default());
+    let loss = saved_tensors_hooks(&walking_hooks(&walked), || x.mul(&x))?.sum()?;
+    *walked.lock().unwrap() = Some(x.mul(3.0)?.sum()?);
+    loss.backward_with(None, BackwardOptions::default().retain_graph(true))?;
+    assert_eq!(x.grad().unwrap().to_vec::<f32>()?, [5.0, 7.0, 9.0]);
+    Ok(())
 }

@@ -4,13 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tonnage_tensor::amp::autocast;
-use tonnage_tensor::autograd::{BackwardOptions, no_grad};
+use tonnage_tensor::autograd::{BackwardOptions, no_grad, saved_tensors_hooks};
 use tonnage_tensor::checkpoint::{
     CheckpointOptions, Placement, checkpoint, checkpoint_sequential, checkpoint_with,
 };
 use tonnage_tensor::models::DeepNet;
 use tonnage_tensor::nn::{Linear, Module, Relu, Sequential};
 use tonnage_tensor::{DType, Device, ErrorKind, Result, Tensor, conformance};
+
+use crate::autograd::{Walked, walking_hooks};
 
 const MIB: u64 = 1 << 20;
 
@@ -345,3 +347,21 @@ conformance!(checkpoints, |device| {
     y.sum()?.backward()?;
     Ok(vec![y, x.grad().unwrap()])
 });
+
+#[test]
+fn a_hook_on_an_input_that_needs_what_is_computed_from_it_is_refused() -> Result<()> {
+    let device = host();
+    let x = Tensor::ones([3], &device)?.requires_grad_(true)?;
+    let walked = Walked::default();
+    let (sine, power) = saved_tensors_hooks(&walking_hooks(&walked), || {
+        checkpoint(&[&x], |x| Ok((x[0].sin()?, x[0].exp()?)))
+    })?;
+    // Neither was computed again yet; both are, from the one input.
+    *walked.lock().unwrap() = Some(power.sum()?);
+    let error = sine.sum()?.backward().unwrap_err();
+    assert_eq!(error.kind(), &ErrorKind::Autograd);
+    assert!(error.to_string().contains("in a graph of its own"), "{error}");
+    power.sum()?.backward()?;
+    assert_eq!(x.grad().unwrap().to_vec::<f32>()?, [1.0_f32.exp(); 3]);
+    Ok(())
+}

@@ -240,3 +240,35 @@ fn what_is_alive_says_who_holds_it() -> Result<()> {
     assert_eq!(y.role(), Role::Temporary);
     Ok(())
 }
+
+#[test]
+fn a_thread_that_looks_on_changes_no_figure() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    let train = |device: &Device| -> Result<_> {
+        let model = Sequential::new()
+            .then(Linear::new(256, 512, device)?)
+            .then(Relu)
+            .then(Linear::new(512, 10, device)?);
+        for _ in 0..50 {
+            let x = Tensor::ones([64, 256], device)?;
+            model.forward(&x)?.square()?.sum()?.backward()?;
+            model.parameters().iter().for_each(|it| drop(it.take_grad()));
+        }
+        drop(model);
+        Ok(device.memory().stats())
+    };
+    let alone = train(&Device::dry("8 GiB").unwrap()).unwrap();
+    let (device, over) = (Device::dry("8 GiB").unwrap(), AtomicBool::new(false));
+    let watched = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                drop(device.memory().live());
+            }
+        });
+        let stats = train(&device);
+        over.store(true, Ordering::Relaxed);
+        stats
+    });
+    assert_eq!(watched.unwrap(), alone);
+}
