@@ -136,10 +136,11 @@ impl<D: Device> Engine<D> {
         if request.pool.set != PoolSet::Default {
             return None;
         }
-        let loses_no_split = self.config.release().released_pool_loses_no_split();
-        self.pools.spare(loses_no_split).into_iter().find_map(|key| {
+        let release = self.config.release();
+        let expandable = request.expandable && !release.use_on_oom_ignores_expandable();
+        self.pools.spare(release.released_pool_loses_no_split()).into_iter().find_map(|key| {
             let pool = PoolRef { set: PoolSet::Private(key), kind: request.pool.kind };
-            let request = Request { pool, expandable: false, ..*request };
+            let request = Request { pool, expandable, ..*request };
             self.find_cached(&request).map(|id| (Found::Cached(id), request))
         })
     }

@@ -172,7 +172,8 @@ impl Block {
 ///
 /// In the first and the last row the rank of a block is that of its segment, plus what lies before it. The last
 /// row's ranks end with 64 bits; then those of the segments that are left move together
-/// ([`Engine::close_ranks`](crate::Engine)).
+/// ([`Engine::close_ranks`](crate::Engine)). There is room for these: segments and ranges have 2⁶² bytes each at
+/// most.
 #[derive(Clone, Copy, Debug)]
 struct Ranks {
     tie: Tie,

@@ -91,15 +91,17 @@ impl<D: Device> Engine<D> {
 
     /// An empty allocator with other placement rules.
     pub fn with_policy(device: D, config: Config, policy: Policy) -> Self {
-        let fraction = config.per_process_memory_fraction();
+        // A share of 1 is no limit at the start, whatever it is at run time.
+        let limit = Some(config.per_process_memory_fraction()).filter(|&fraction| fraction < 1.0);
+        let limit = limit.map(|fraction| share_of(device.total(), fraction));
         let stats = Stats::new(config.max_split_size_limit());
         let blocks = Blocks::ordered_by(config.release().tie());
         let captures = Captures::new(config.release());
-        let mut engine = Self {
+        Self {
             device,
             config,
             policy,
-            limit: None,
+            limit,
             blocks,
             pools: Pools::default(),
             ranges: Ranges::default(),
@@ -114,9 +116,7 @@ impl<D: Device> Engine<D> {
             explains: true,
             callbacks: BTreeMap::new(),
             observers: Vec::new(),
-        };
-        engine.limit = engine.limit_of(fraction);
-        engine
+        }
     }
 
     /// Serves `bytes` on `stream` from the cheapest source that can.
@@ -280,7 +280,8 @@ impl<D: Device> Engine<D> {
         self.config.apply(settings)
     }
 
-    /// Allows at most this share of the device's memory to be reserved; 1 removes the limit.
+    /// Allows at most this share of the device's memory to be reserved. 1 removes the limit; before PyTorch 2.10 it is a
+    /// limit of the whole device.
     ///
     /// # Errors
     ///
@@ -289,7 +290,9 @@ impl<D: Device> Engine<D> {
         if !(0.0..=1.0).contains(&fraction) {
             return Err(FractionError(fraction));
         }
-        self.set_limit(self.limit_of(fraction));
+        let unlimited = fraction == 1.0 && self.config.release().fraction_of_one_removes_limit();
+        let limit = (!unlimited).then(|| share_of(self.device.total(), fraction));
+        self.set_limit(limit);
         Ok(())
     }
 
@@ -310,11 +313,6 @@ impl<D: Device> Engine<D> {
     #[must_use]
     pub fn limit(&self) -> Option<u64> {
         self.limit
-    }
-
-    fn limit_of(&self, fraction: f64) -> Option<u64> {
-        // A product of doubles, cut off: as PyTorch computes it.
-        (fraction < 1.0).then(|| (fraction * self.device.total() as f64) as u64)
     }
 
     /// The figures.
@@ -384,6 +382,11 @@ impl<D: Device> Engine<D> {
     pub(crate) fn observers(&self) -> Vec<OomObserver> {
         self.observers.clone()
     }
+}
+
+/// A share of a device: a product of doubles, cut off, as PyTorch computes it.
+pub(crate) fn share_of(total: u64, fraction: f64) -> u64 {
+    (fraction * total as f64) as u64
 }
 
 impl<D: fmt::Debug> fmt::Debug for Engine<D> {

@@ -4,7 +4,7 @@ use tonnage_device::{Device, DeviceError};
 use tonnage_events::{Event, PoolKind, SegmentEvent, StackId};
 
 use crate::block::{Block, BlockId};
-use crate::engine::Engine;
+use crate::engine::{Engine, share_of};
 use crate::error::{AllocError, Rejected};
 use crate::request::Request;
 use crate::segment::Places;
@@ -31,7 +31,11 @@ impl<D: Device> Engine<D> {
             self.check_fraction(request, after)?;
         }
         if request.expandable {
-            return Ok(self.grow_range(request, stack)?);
+            let grown = self.grow_range(request, stack)?;
+            if grown.is_some() {
+                self.pools.add_growth(request.pool.set);
+            }
+            return Ok(grown);
         }
         let address = match self.device.acquire(request.segment_size) {
             Ok(address) => address,
@@ -42,6 +46,7 @@ impl<D: Device> Engine<D> {
         block.segment_stack = stack;
         let id = self.insert_segment(block, request.segment_size);
         self.pools.add_reserved(request.pool.set, request.segment_size);
+        self.pools.add_growth(request.pool.set);
         let event = Event::SegmentAlloc(self.segment_event(id));
         self.emit(&event, stack);
         Ok(Some(id))
@@ -50,9 +55,7 @@ impl<D: Device> Engine<D> {
     /// Turns a request down whose segment would take the reserved bytes to `after`, if that is more than the share
     /// of the device in the settings. That share need not be in force as a limit.
     fn check_fraction(&mut self, request: &Request, after: u64) -> Result<(), AllocError> {
-        // A product of doubles, cut off: as PyTorch computes it.
-        let fraction = self.config.per_process_memory_fraction();
-        let allowed = (fraction * self.device.total() as f64) as u64;
+        let allowed = share_of(self.device.total(), self.config.per_process_memory_fraction());
         if after <= allowed {
             return Ok(());
         }
@@ -103,6 +106,7 @@ impl<D: Device> Engine<D> {
         let event = Event::SegmentFree(self.segment_event(id));
         let block = &self.blocks[id];
         self.pools.sub_reserved(block.pool.set, block.size);
+        self.pools.sub_growth(block.pool.set);
         let stack = stack.or(block.segment_stack);
         self.take(id);
         self.blocks.remove(id);
@@ -274,8 +278,16 @@ impl<D: Device> Engine<D> {
         Ok(())
     }
 
+    /// Forgets a range of which `id` is the only block and unmapped. The device keeps its addresses.
+    pub(crate) fn abandon_range(&mut self, id: BlockId) {
+        let range = self.blocks[id].range.expect("only ranges have unmapped blocks");
+        self.ranges.abandon(range);
+        self.take(id);
+        self.blocks.remove(id);
+    }
+
     /// Gives back a range of which `id` is the only block and unmapped.
-    pub(crate) fn release_range(&mut self, id: BlockId) -> Result<(), DeviceError> {
+    fn release_range(&mut self, id: BlockId) -> Result<(), DeviceError> {
         let range = self.blocks[id].range.expect("only ranges have unmapped blocks");
         self.ranges.unreserve(&mut self.device, range)?;
         self.take(id);
@@ -310,6 +322,7 @@ impl<D: Device> Engine<D> {
         let set = block.pool.set;
         let event = self.join_neighbours(id);
         self.pools.sub_reserved(set, unmapped);
+        self.pools.sub_growth(set);
         self.emit(&Event::SegmentUnmap(event), stack);
     }
 
@@ -400,5 +413,23 @@ mod tests {
             engine.empty_cache().unwrap();
         }
         assert_eq!(engine.stats().memory_reserved(), 0);
+    }
+
+    #[test]
+    fn ranges_that_no_address_space_holds_are_refused() {
+        let config = Config::parse("expandable_segments:True", Release::NEWEST).unwrap();
+        let mut engine = Engine::new(Dry::new(1 << 60), config);
+        let mut refused = 0;
+        for stream in 0..20 {
+            if let Err(error) = engine.allocate(1 << 20, StreamId(stream)) {
+                assert!(error.to_string().contains("no address space has"), "{error}");
+                refused += 1;
+            }
+        }
+        assert_eq!(refused, 17, "three ranges of 9/8 · 2⁶⁰ bytes are less than 2⁶²");
+        // What is left for segments still has an order.
+        engine.configure("expandable_segments:False").unwrap();
+        engine.allocate((1 << 60) - (1 << 30), StreamId(0)).unwrap();
+        engine.check_invariants().unwrap();
     }
 }

@@ -59,6 +59,14 @@ impl<D: Device> Engine<D> {
         self.pools.uses(pool)
     }
 
+    /// Whether a pool without uses still holds memory though PyTorch, once cached memory was given back, takes it for
+    /// empty: it counts growths, and one growth may be given back in two parts. It then destroys the pool with blocks in
+    /// use, and what it does from there on is undefined. Here the pool stays until its memory is gone.
+    #[must_use]
+    pub fn outlives_pytorchs_pool(&self) -> bool {
+        self.pools.holds_uncounted_memory()
+    }
+
     /// Lets a pool hand out whole free blocks only, never parts of them.
     ///
     /// # Errors

@@ -4,7 +4,7 @@ use tonnage_device::{Device, DeviceError};
 use tonnage_events::{Event, PoolId, PoolKind, StackId, StreamId};
 
 use crate::block::BlockId;
-use crate::engine::Engine;
+use crate::engine::{Engine, share_of};
 use crate::error::{AllocError, CacheError, CachedBlock, OomNotes, OutOfMemory, PendingBlock};
 use crate::history::History;
 use crate::oom_verdict::OomVerdict;
@@ -75,20 +75,25 @@ impl<D: Device> Engine<D> {
         stack: Option<StackId>,
     ) -> Result<(), DeviceError> {
         for kind in [PoolKind::Small, PoolKind::Large] {
-            let half = PoolRef { set: PoolSet::Private(key), kind };
-            self.release_half(half, stack)?;
-            // Ranges whose first page could not be had: nobody will use them any more.
-            let unmapped: Vec<_> = self.pools.half(half).unmapped().collect();
-            for id in unmapped {
-                if !self.blocks[id].is_split() {
-                    self.release_range(id)?;
-                }
-            }
+            self.release_half(PoolRef { set: PoolSet::Private(key), kind }, stack)?;
         }
         if self.pools.is_over(key) {
-            self.pools.forget(key);
+            self.forget_pool(key);
         }
         Ok(())
+    }
+
+    /// Forgets a pool that is over. What it has left are ranges whose first page could not be had: PyTorch loses them
+    /// with the pool and never gives their addresses back, so that later ranges lie elsewhere.
+    fn forget_pool(&mut self, key: PrivateKey) {
+        for kind in [PoolKind::Small, PoolKind::Large] {
+            let half = PoolRef { set: PoolSet::Private(key), kind };
+            let unmapped: Vec<_> = self.pools.half(half).unmapped().collect();
+            for id in unmapped {
+                self.abandon_range(id);
+            }
+        }
+        self.pools.forget(key);
     }
 
     /// Gives back every whole segment of a half, then every whole page.
@@ -162,8 +167,7 @@ impl<D: Device> Engine<D> {
     /// until reserved memory is below it again.
     pub(crate) fn collect_garbage(&mut self, stack: Option<StackId>) -> Result<(), DeviceError> {
         let Some(limit) = self.limit else { return Ok(()) };
-        // A product of doubles, cut off: as PyTorch computes it.
-        let threshold = (self.config.garbage_collection_threshold() * limit as f64) as u64;
+        let threshold = share_of(limit, self.config.garbage_collection_threshold());
         let Some(target) = self.reserved().checked_sub(threshold).filter(|&over| over > 0) else {
             return Ok(());
         };

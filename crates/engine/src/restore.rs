@@ -3,7 +3,8 @@
 //! In: the segments and blocks of a moment, as a snapshot shows them. Out: an allocator that goes on
 //! from there. The device is asked for every segment and range and decides where each lies; blocks
 //! keep their places inside. What a snapshot does not tell begins afresh: free blocks are as old as
-//! each other, peaks are what is there now, and sums and counts are zero.
+//! each other, peaks are what is there now, sums and counts are zero, and each mapped run of a private pool was
+//! one growth.
 
 use thiserror::Error;
 use tonnage_device::{Device, DeviceError};
@@ -123,6 +124,7 @@ impl<D: Device> Engine<D> {
         let pool = self.restore_pool(segment)?;
         let base = self.device.acquire(segment.total_size)?;
         self.pools.add_reserved(pool.set, segment.total_size);
+        self.pools.add_growth(pool.set);
         self.ledger.stats.apply(&Event::SegmentAlloc(SegmentEvent {
             address: base,
             size: segment.total_size,
@@ -187,6 +189,7 @@ impl<D: Device> Engine<D> {
             let places = self.ranges[range].places_within(address, run.total_size);
             self.ranges.map(&mut self.device, range, places)?;
             self.pools.add_reserved(pool.set, run.total_size);
+            self.pools.add_growth(pool.set);
             self.ledger.stats.apply(&Event::SegmentMap(SegmentEvent {
                 address,
                 size: run.total_size,

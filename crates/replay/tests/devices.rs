@@ -178,6 +178,8 @@ impl<D: Ruled> Player<D> {
             Command::PoolEnd { pool } => engine.end_allocate_to_pool(pool_id(pool)).unwrap(),
             Command::PoolRelease { pool } => engine.release_pool(pool_id(pool)).unwrap(),
             Command::PoolNoSplit { pool } => engine.set_pool_no_split(pool_id(pool)).unwrap(),
+            Command::PoolUseOnOom { pool, on } => engine.set_pool_use_on_oom(pool_id(pool), on),
+            Command::MemoryFraction { fraction } => engine.set_memory_fraction(fraction).unwrap(),
             Command::CaptureBegin => engine.begin_capture(Capture::Everywhere),
             Command::CaptureEnd => engine.end_capture().unwrap(),
             Command::Configure { ref conf } => engine.configure(conf).unwrap(),

@@ -182,6 +182,20 @@ impl Release {
         self >= Self::V2_11
     }
 
+    /// A pool marked `use_on_oom` is searched, and its blocks are cut, as if expandable segments were off; before 2.10
+    /// as any other pool.
+    #[must_use]
+    pub fn use_on_oom_ignores_expandable(self) -> bool {
+        self >= Self::V2_10
+    }
+
+    /// A memory fraction of 1 that is set at run time removes the limit; before 2.10 it is a limit of the whole device,
+    /// under which garbage may be collected.
+    #[must_use]
+    pub fn fraction_of_one_removes_limit(self) -> bool {
+        self >= Self::V2_10
+    }
+
     /// Destroying a pool takes its `use_on_oom` mark away; before 2.11 the mark outlives it.
     #[must_use]
     pub fn destroyed_pool_loses_use_on_oom(self) -> bool {
@@ -204,12 +218,6 @@ impl Release {
     #[must_use]
     pub fn gives_back_small_ranges(self) -> bool {
         self >= Self::V2_15
-    }
-
-    /// Restoring a checkpoint accepts an expandable segment that has grown since.
-    #[must_use]
-    pub fn checkpoint_accepts_grown_segments(self) -> bool {
-        self >= Self::V2_11
     }
 
     // What the settings can say.
@@ -261,12 +269,6 @@ impl Release {
     #[must_use]
     pub fn reserve_configurable(self) -> bool {
         self >= Self::V2_15
-    }
-
-    /// `PYTORCH_ALLOC_CONF`, the variable without a vendor's name, is read.
-    #[must_use]
-    pub fn generic_variable_honoured(self) -> bool {
-        self >= Self::V2_10
     }
 
     /// `max_split_size_mb` and `max_non_split_rounding_mb` may equal the large segment size;
@@ -338,18 +340,6 @@ impl Release {
     }
 
     // What recordings contain.
-
-    /// `_record_memory_history` takes `skip_actions`.
-    #[must_use]
-    pub fn skip_actions(self) -> bool {
-        self >= Self::V2_11
-    }
-
-    /// `memory_snapshot` takes `include_traces`.
-    #[must_use]
-    pub fn include_traces(self) -> bool {
-        self >= Self::V2_11
-    }
 
     /// Trace entries carry `user_metadata`.
     #[must_use]
@@ -517,12 +507,13 @@ mod tests {
     fn each_difference_appears_in_the_release_of_the_table() {
         type Question = fn(Release) -> bool;
         // Questions that become true with a release, and those that cease to be.
-        let since: [(Question, Release); 30] = [
+        let since: [(Question, Release); 29] = [
             (Release::capture_reuse_configurable, Release::V2_9),
             (Release::recorded_settings_have_capture_reuse, Release::V2_9),
             (Release::newest_diversion_wins, Release::V2_10),
             (Release::no_split_pools, Release::V2_10),
-            (Release::generic_variable_honoured, Release::V2_10),
+            (Release::use_on_oom_ignores_expandable, Release::V2_10),
+            (Release::fraction_of_one_removes_limit, Release::V2_10),
             (Release::memory_fraction_configurable, Release::V2_10),
             (Release::split_size_may_equal_large_segment, Release::V2_10),
             (Release::division_tail_starts_after_last_key, Release::V2_10),
@@ -534,8 +525,6 @@ mod tests {
             (Release::use_on_oom_before_reclaim, Release::V2_11),
             (Release::large_segment_configurable, Release::V2_11),
             (Release::reparse_resets_non_split_rounding, Release::V2_11),
-            (Release::skip_actions, Release::V2_11),
-            (Release::include_traces, Release::V2_11),
             (Release::rejection_configurable, Release::V2_12),
             (Release::pinned_catch_all_configurable, Release::V2_12),
             (Release::stats_have_rejections, Release::V2_12),

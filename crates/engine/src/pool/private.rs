@@ -49,9 +49,12 @@ impl Halves {
 pub(crate) struct PrivatePool {
     pub(crate) id: PoolId,
     pub(crate) uses: u64,
-    /// Bytes it holds of the device. PyTorch counts device calls instead, which goes wrong for
-    /// expandable segments: one growth may be given back in two parts.
+    /// Bytes it holds of the device.
     pub(crate) reserved: u64,
+    /// Requests that made it grow, less what was given back, each segment and each run of pages once. PyTorch
+    /// tells from this alone whether a pool is empty. A run of pages may be all of two growths, so that the
+    /// pool never seems empty; or half of one, where PyTorch asserts and this stays 0.
+    growths: u64,
     pub(crate) halves: Halves,
 }
 
@@ -174,11 +177,17 @@ impl Pools {
         if let Some(&key) = self.by_id.get(&id) {
             let pool = &mut self.private[key];
             if pool.uses == 0 {
-                return Err(PoolError::Released(id));
+                // One that only seems to hold memory begins anew; PyTorch asserts.
+                let seems_full = pool.reserved == 0 && pool.growths > 0;
+                if !seems_full {
+                    return Err(PoolError::Released(id));
+                }
+                pool.growths = 0;
             }
             pool.uses += 1;
         } else {
-            let pool = PrivatePool { id, uses: 1, reserved: 0, halves: Halves::default() };
+            let pool =
+                PrivatePool { id, uses: 1, reserved: 0, growths: 0, halves: Halves::default() };
             self.by_id.insert(id, self.private.insert(pool));
         }
         Ok(())
@@ -245,12 +254,32 @@ impl Pools {
         }
     }
 
-    /// Whether a pool has neither uses nor memory. While requests still go there it is not over:
-    /// PyTorch lets a pool be released before its diversion ends.
+    /// Notes that a request made a pool grow.
+    pub(crate) fn add_growth(&mut self, set: PoolSet) {
+        if let PoolSet::Private(key) = set {
+            self.private[key].growths += 1;
+        }
+    }
+
+    /// Notes that a segment or a run of pages of a pool was given back.
+    pub(crate) fn sub_growth(&mut self, set: PoolSet) {
+        if let PoolSet::Private(key) = set {
+            let growths = &mut self.private[key].growths;
+            *growths = growths.saturating_sub(1);
+        }
+    }
+
+    /// Whether a pool has no uses, no memory, and by PyTorch's count none either. While requests still go there
+    /// it is not over: PyTorch lets a pool be released before its diversion ends.
     pub(crate) fn is_over(&self, key: PrivateKey) -> bool {
         let pool = &self.private[key];
         let diverted_to = self.diversions.iter().any(|&(to, _)| to == pool.id);
-        pool.uses == 0 && pool.reserved == 0 && !diverted_to
+        pool.uses == 0 && pool.reserved == 0 && pool.growths == 0 && !diverted_to
+    }
+
+    /// Whether a pool without uses holds memory, and by PyTorch's count none.
+    pub(crate) fn holds_uncounted_memory(&self) -> bool {
+        self.private.values().any(|it| it.uses == 0 && it.growths == 0 && it.reserved > 0)
     }
 
     /// Forgets a pool that is over and has no blocks left.

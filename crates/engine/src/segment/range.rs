@@ -40,10 +40,16 @@ pub(crate) struct Places {
     pub(crate) count: usize,
 }
 
+/// Addresses of all ranges together, at most: more than any address space has. With as many bytes of segments
+/// ([`MOST_RESERVED`](crate::stats::MOST_RESERVED)) their sum is a number of 64 bits.
+const MOST_ADDRESSES: u64 = 1 << 62;
+
 /// All expandable segments of a device.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ranges {
     all: SlotMap<RangeId, Range>,
+    /// Addresses that are reserved, abandoned ones too.
+    addresses: u64,
     /// Pages that were unmapped but that the device would not take back. They serve again before
     /// new ones are made, and go back with the next cached memory that does: nothing is lost.
     stranded: Vec<(u64, PageId)>,
@@ -103,8 +109,19 @@ impl Ranges {
         size: u64,
         page_size: u64,
     ) -> Result<RangeId, DeviceError> {
+        let addresses = self.addresses.saturating_add(size);
+        if addresses > MOST_ADDRESSES {
+            let reason = format!("no address space has {addresses} bytes for expandable segments");
+            return Err(DeviceError::Misuse { call: "reserve", reason });
+        }
         let base = device.reserve(size)?;
+        self.addresses = addresses;
         Ok(self.all.insert(Range { base, size, page_size, pages: Vec::new() }))
+    }
+
+    /// Forgets a range that holds no pages; its addresses stay reserved.
+    pub(crate) fn abandon(&mut self, id: RangeId) {
+        self.all.remove(id);
     }
 
     /// Gives a range back that holds no pages.
@@ -114,7 +131,9 @@ impl Ranges {
         id: RangeId,
     ) -> Result<(), DeviceError> {
         device.unreserve(self.all[id].base)?;
-        self.all.remove(id);
+        if let Some(gone) = self.all.remove(id) {
+            self.addresses -= gone.size;
+        }
         Ok(())
     }
 

@@ -908,3 +908,41 @@ fn e10_private_pools_have_their_own_reserved_bytes() {
         assert_eq!((of_pool.all, of_pool.small_pool), (now, Stat::default()));
     });
 }
+
+#[test]
+fn e11_a_fraction_of_one_at_run_time_limits_nothing_from_2_10_on() {
+    each_release("garbage_collection_threshold:0.25", |it| {
+        assert_eq!(it.engine.limit(), None);
+        it.fraction(1.0);
+        let limited = it.release() < Release::V2_10;
+        assert_eq!(it.engine.limit(), limited.then_some(TOTAL));
+        assert_eq!(it.engine.memory_fraction(), 1.0);
+        it.alloc("x", 3_221_225_472);
+        it.free("x");
+        // Beyond a quarter of the device, garbage is collected where there is a limit.
+        it.alloc("y", 4_294_967_296);
+        let (reserved, frees) = if limited { (4_294_967_296, 1) } else { (7_516_192_768, 0) };
+        it.expect([(R, reserved), (RETRIES, 0), (DEVICE_FREES, frees)]);
+    });
+}
+
+#[test]
+fn e12_a_spare_pool_is_searched_without_expandable_segments_from_2_10_on() {
+    each_release("expandable_segments:True", |it| {
+        it.divert_to(P7);
+        it.alloc("x", 41_943_040);
+        it.free("x");
+        it.end(P7);
+        it.engine.set_pool_use_on_oom(P7, true);
+        it.fraction(0.0025);
+        if it.release() < Release::V2_10 {
+            // Served out of the pool's pages, and cut.
+            it.alloc("y", 3_000_000);
+            assert_eq!(it.segment_of("y").pool, P7);
+            it.expect([(R, 41_943_040), (A, 3_000_320), (OOMS, 0)]);
+        } else {
+            it.alloc_fails(3_000_000);
+            it.expect([(R, 41_943_040), (A, 0), (OOMS, 1)]);
+        }
+    });
+}

@@ -182,15 +182,24 @@ pub(crate) struct Pool {
     pub(crate) uses: u64,
     pub(crate) no_split: bool,
     pub(crate) use_on_oom: bool,
-    /// Whether it was freeable and held no memory when memory was given back last.
-    gone: bool,
+    /// Whether it was freeable and seemed to hold no memory when memory was given back last.
+    pub(crate) gone: bool,
+    /// Growths, less what was given back: PyTorch's `cudaMalloc_count` (Q2).
+    pub(crate) growths: u64,
     /// Searches of the small and of the large half (5.2).
     searches: [u64; 2],
 }
 
 impl Pool {
     fn new() -> Self {
-        Self { uses: 1, no_split: false, use_on_oom: false, gone: false, searches: [0; 2] }
+        Self {
+            uses: 1,
+            no_split: false,
+            use_on_oom: false,
+            gone: false,
+            growths: 0,
+            searches: [0; 2],
+        }
     }
 }
 
@@ -255,11 +264,12 @@ pub(crate) struct Model {
 
 impl Model {
     pub(crate) fn new(settings: Settings, total: u64, capacity: u64) -> Self {
+        let fraction = settings.fraction;
         Self {
             settings,
             total,
             capacity,
-            limit: None,
+            limit: (fraction < 1.0).then_some((fraction * total as f64) as u64),
             blocks: Vec::new(),
             pools: vec![Pool::new()],
             diversions: Vec::new(),
@@ -422,14 +432,14 @@ impl Model {
     fn release_pool_memory(&mut self, pool: usize) {
         self.release_free(pool, true);
         self.release_free(pool, false);
-        // A range that never got a page goes with its pool.
-        let of_pool = |&&it: &&u64| self.block(it).pool == pool && self.is_whole(it);
-        let unmapped = self.with_state(State::Unmapped);
-        let bare: Vec<_> = unmapped.iter().filter(of_pool).copied().collect();
-        self.blocks.retain(|it| !bare.contains(&it.address));
-        let holds = self.blocks.iter().any(|it| it.pool == pool);
+        // A range that never got a page is left behind: nothing else will ever lie there.
+        let holds = self.holds_memory(pool) || self.pools[pool].growths > 0;
         let diverted_to = self.diversions.iter().any(|&(to, _)| to == pool);
         self.pools[pool].gone = !holds && !diverted_to;
+    }
+
+    pub(crate) fn holds_memory(&self, pool: usize) -> bool {
+        self.blocks.iter().any(|it| it.pool == pool && it.state != State::Unmapped)
     }
 
     /// 14.2; `pool` is an existing pool or the next new one
@@ -457,7 +467,8 @@ impl Model {
 
     /// 16
     pub(crate) fn set_fraction(&mut self, fraction: f64) {
-        self.limit = (fraction < 1.0).then_some((fraction * self.total as f64) as u64);
+        let limits = fraction < 1.0 || self.settings.release < Release::V2_10;
+        self.limit = limits.then_some((fraction * self.total as f64) as u64);
     }
 
     // What the caller sees.
@@ -701,7 +712,8 @@ impl Model {
             if !self.pools[pool].use_on_oom {
                 return None;
             }
-            let request = Request { pool, expandable: false, ..*request };
+            let expandable = request.expandable && self.settings.release < Release::V2_10;
+            let request = Request { pool, expandable, ..*request };
             self.search(&request).map(|found| (found, request))
         })
     }
@@ -744,7 +756,9 @@ impl Model {
             return Err(Rejected);
         }
         if request.expandable {
-            return Ok(self.grow_range(request));
+            let grown = self.grow_range(request);
+            self.pools[request.pool].growths += u64::from(grown.is_some());
+            return Ok(grown);
         }
         let size = request.segment_size;
         if self.reserved() + size > self.capacity {
@@ -752,6 +766,7 @@ impl Model {
         }
         let address = self.first_gap(SEGMENTS_FROM, size, false);
         self.new_segment(request, address, size, None);
+        self.pools[request.pool].growths += 1;
         self.counts.device_allocs += 1;
         if size >= self.settings.max_split {
             self.counts.oversize_segments += 1;
@@ -880,10 +895,17 @@ impl Model {
     fn release_segment(&mut self, address: u64) {
         let index = self.index(address);
         let block = self.blocks.remove(index);
-        self.counts.device_frees += 1;
+        self.note_given_back(block.pool);
         if block.size >= self.settings.max_split {
             self.counts.oversize_segments -= 1;
         }
+    }
+
+    fn note_given_back(&mut self, pool: usize) {
+        self.counts.device_frees += 1;
+        let growths = &mut self.pools[pool].growths;
+        // Where this would go below 0, PyTorch asserts.
+        *growths = growths.saturating_sub(1);
     }
 
     /// 9.3, `release_blocks`
@@ -920,7 +942,7 @@ impl Model {
             self.cut(start, last - first, Part::Back);
         }
         self.block_mut(start).state = State::Unmapped;
-        self.counts.device_frees += 1;
+        self.note_given_back(block.pool);
         let merged = self.merge(start);
         if self.is_whole(merged) {
             let index = self.index(merged);

@@ -67,7 +67,7 @@ pub(crate) struct Plan {
     pub(crate) total: u64,
     pub(crate) capacity: u64,
     pub(crate) settings: Vec<Setting>,
-    pub(crate) fraction: f64,
+    pub(crate) fraction: Option<f64>,
     uses_pools: bool,
     changes_settings: bool,
     /// In how many of a hundred commands the last allocation is freed, or made again.
@@ -90,7 +90,7 @@ impl Plan {
             total,
             capacity,
             settings,
-            fraction: if limited { random_fraction(random) } else { 1.0 },
+            fraction: limited.then(|| random_fraction(random)),
             uses_pools: random.chance(50),
             changes_settings: random.chance(30),
             repeats: random.one_of(&[0, 10, 70]),

@@ -61,7 +61,7 @@ impl Run {
     fn new(seed: u64, plan: &Plan) -> Self {
         let conf = conf(&plan.settings);
         let title = format!(
-            "release {}, total {}, capacity {}, fraction {}, conf `{conf}`",
+            "release {}, total {}, capacity {}, fraction {:?}, conf `{conf}`",
             plan.release, plan.total, plan.capacity, plan.fraction
         );
         let config = Config::parse(&conf, plan.release)
@@ -79,7 +79,9 @@ impl Run {
             history: Vec::new(),
             title,
         };
-        run.play(Command::Fraction(plan.fraction));
+        if let Some(fraction) = plan.fraction {
+            run.play(Command::Fraction(fraction));
+        }
         run
     }
 
@@ -376,7 +378,7 @@ fn the_engine_does_what_the_model_does_in_the_second_half_of_the_seeds() {
 #[test]
 fn the_random_commands_reach_every_part_of_the_allocator() {
     let mut reached = BTreeMap::new();
-    for seed in 0..160 {
+    for seed in 0..240 {
         let mut random = Random::new(seed);
         let plan = Plan::of(&mut random);
         let mut run = Run::new(seed, &plan);
@@ -418,6 +420,21 @@ fn the_random_commands_reach_every_part_of_the_allocator() {
                             Some(&Command::Allocate { bytes, .. }) if bytes > run.model.total
                         ),
                 ),
+                (
+                    "a range that its pool left behind",
+                    run.model
+                        .blocks
+                        .iter()
+                        .any(|it| it.state == State::Unmapped && run.model.pools[it.pool].gone),
+                ),
+                (
+                    "a pool that is not gone though it holds nothing",
+                    (1..run.model.pools.len()).any(|pool| {
+                        let it = &run.model.pools[pool];
+                        it.uses == 0 && it.growths > 0 && !run.model.holds_memory(pool)
+                    }),
+                ),
+                ("a limit of the whole device", run.model.limit == Some(run.model.total)),
                 ("an expandable block", run.model.blocks.iter().any(Block::is_expandable)),
                 (
                     "an expandable block of a private pool",

@@ -134,6 +134,18 @@ pub enum Command {
         /// The pool.
         pool: (u64, u64),
     },
+    /// Let this pool serve others rather than fail, or no longer.
+    PoolUseOnOom {
+        /// The pool.
+        pool: (u64, u64),
+        /// Whether it does.
+        on: bool,
+    },
+    /// Allow this share of the device.
+    MemoryFraction {
+        /// The share.
+        fraction: f64,
+    },
     /// Read new settings.
     Configure {
         /// The settings.

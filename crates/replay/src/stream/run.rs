@@ -134,6 +134,13 @@ impl<'a, D: Device> Player<'a, D> {
             &Command::PoolNoSplit { pool: (first, second) } => {
                 refused(self.engine.set_pool_no_split(PoolId(first, second)))
             }
+            &Command::PoolUseOnOom { pool: (first, second), on } => {
+                self.engine.set_pool_use_on_oom(PoolId(first, second), on);
+                Ok(())
+            }
+            &Command::MemoryFraction { fraction } => {
+                refused(self.engine.set_memory_fraction(fraction))
+            }
             Command::CaptureBegin => {
                 self.engine.begin_capture(Capture::Everywhere);
                 Ok(())
