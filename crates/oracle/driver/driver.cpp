@@ -51,6 +51,11 @@ namespace c10::cuda::_internal {
 void setHasPrimaryContext(bool (*has)(c10::DeviceIndex));
 }
 
+namespace c10::cuda::CUDACachingAllocator {
+// Null where the release has none.
+__attribute__((weak)) void setExpandableSegmentReserveClassForStream(cudaStream_t stream, const std::string& name);
+}
+
 extern "C" uint64_t fake_cudart_control(uint32_t operation, uint64_t a, uint64_t b);
 
 namespace {
@@ -210,9 +215,29 @@ void print_full(const Stats& stats) {
   }
 }
 
+// One line for each entry of the history but those of snapshots, which are not the allocator's doing.
+template <class Snapshot>
+void print_history(const Snapshot& snapshot) {
+  for (const auto& entries : snapshot.device_traces) {
+    for (const auto& entry : entries) {
+      if (entry.action_ == entry.SNAPSHOT) {
+        continue;
+      }
+      answers.print(
+          "entry %d %zu %zu %zu %llu %llu\n",
+          static_cast<int>(entry.action_),
+          static_cast<size_t>(entry.addr_),
+          static_cast<size_t>(entry.size_),
+          reinterpret_cast<size_t>(entry.stream_),
+          static_cast<unsigned long long>(entry.mempool_.first),
+          static_cast<unsigned long long>(entry.mempool_.second));
+    }
+  }
+}
+
 // One line for each segment, then the blocks in it.
-void print_segments() {
-  const auto snapshot = allocator::snapshot();
+template <class Snapshot>
+void print_segments(const Snapshot& snapshot) {
   for (const auto& segment : snapshot.segments) {
     answers.print(
         "seg %zu %zu %d %zu %llu %llu %d %zu %zu %zu",
@@ -322,6 +347,17 @@ void set_use_on_oom(Allocator* at, Pool pool, bool on) {
 }
 
 template <class Allocator>
+void record_history(Allocator* at) {
+  constexpr size_t entries = size_t{1} << 24;
+  constexpr auto never = allocator::RecordContext::NEVER;
+  if constexpr (requires { at->recordHistory(true, nullptr, entries, never, false, {}); }) {
+    at->recordHistory(true, nullptr, entries, never, false, {});
+  } else {
+    at->recordHistory(true, nullptr, entries, never, false);
+  }
+}
+
+template <class Allocator>
 void mark_capture(Allocator* at, bool begins) {
   if constexpr (requires { at->markCaptureBegin(0); }) {
     if (begins) {
@@ -423,13 +459,34 @@ class Player {
           set_use_on_oom(allocator::get(), which, number() != 0);
           break;
         }
+        case 'u':
+          allocator::createOrIncrefPool(0, pool());
+          break;
         case 'C':
           mark_capture(allocator::get(), true);
-          fake_cudart_control(CAPTURING, ++captures_ > 0, 0);
+          captures_.push_back(number() != 0);
+          show_captures();
           break;
         case 'E':
           mark_capture(allocator::get(), false);
-          fake_cudart_control(CAPTURING, --captures_ > 0, 0);
+          if (!captures_.empty()) {
+            captures_.pop_back();
+          }
+          show_captures();
+          break;
+        case 't': {
+          const auto stream = number();
+          tag(stream, *at == '\0' ? "" : at + 1);
+          break;
+        }
+        case 'k':
+          allocator::resetPeakStats(0);
+          break;
+        case 'z':
+          allocator::resetAccumulatedStats(0);
+          break;
+        case 'H':
+          record_history(allocator::get());
           break;
         case 'p':
           allocator::setMemoryFraction(strtod(at, nullptr), 0);
@@ -452,13 +509,15 @@ class Player {
       print_conf();
     }
     if (shows_segments) {
-      print_segments();
+      print_segments(allocator::snapshot());
     }
   }
 
   void finish() {
     print_full(allocator::getDeviceStats(0));
-    print_segments();
+    const auto snapshot = allocator::snapshot();
+    print_segments(snapshot);
+    print_history(snapshot);
   }
 
  private:
@@ -498,6 +557,20 @@ class Player {
     pointer.release_context();
   }
 
+  // Whether the current stream is part of any capture.
+  void show_captures() const {
+    const bool here = std::find(captures_.begin(), captures_.end(), true) != captures_.end();
+    fake_cudart_control(CAPTURING, here, 0);
+  }
+
+  static void tag(uint64_t stream, const char* name) {
+    if (allocator::setExpandableSegmentReserveClassForStream != nullptr) {
+      allocator::setExpandableSegmentReserveClassForStream(reinterpret_cast<cudaStream_t>(stream), name);
+    } else {
+      answers.print("absent");
+    }
+  }
+
   // All streams, or the one that is named.
   static std::function<bool(cudaStream_t)> filter(const char* at) {
     char* end = nullptr;
@@ -520,7 +593,7 @@ class Player {
   }
 
   static inline bool started_ = false;
-  int captures_ = 0;
+  std::vector<bool> captures_;
   std::unordered_map<uint64_t, void*> blocks_;
   std::array<int64_t, FIGURES> before_{};
 };

@@ -11,6 +11,7 @@ use tonnage_engine::Release;
 use tonnage_engine::config::Tie;
 
 use crate::command::{Command, Stream};
+use crate::histories;
 use crate::transcript::{ACTIVE_COUNT, Answer, End, FIGURES, Reply, Segment, Settings, Transcript};
 
 /// Statistics whose peak and sums depend on the order in which one poll frees several blocks. PyTorch walks
@@ -38,10 +39,19 @@ impl Rules {
 pub struct Comparison {
     /// Commands whose answers were compared.
     pub compared: usize,
-    /// Whether peaks and sums that depend on an order were left out.
-    pub masked: bool,
+    /// What was let pass.
+    pub leeway: Leeway,
     /// Equal, or not.
     pub verdict: Verdict,
+}
+
+/// What is up to the order of a hash table, and was not compared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Leeway {
+    /// One command freed several blocks: peaks and sums that depend on the order were left out.
+    pub masked: bool,
+    /// The histories are equal but for the order of entries that may come in any.
+    pub reordered: bool,
 }
 
 /// Equal, or not.
@@ -91,8 +101,8 @@ pub fn compare(
     ours: &Transcript,
     rules: Rules,
 ) -> Comparison {
-    let mut masked = false;
-    let (compared, verdict) = match verdict(stream, theirs, ours, rules, &mut masked) {
+    let mut leeway = Leeway::default();
+    let (compared, verdict) = match verdict(stream, theirs, ours, rules, &mut leeway) {
         Ok(()) => (stream.commands.len(), Verdict::Same),
         Err(verdict) => {
             let at = match &verdict {
@@ -103,7 +113,7 @@ pub fn compare(
             (at, verdict)
         }
     };
-    Comparison { compared, masked, verdict }
+    Comparison { compared, leeway, verdict }
 }
 
 fn verdict(
@@ -111,7 +121,7 @@ fn verdict(
     theirs: &Transcript,
     ours: &Transcript,
     rules: Rules,
-    masked: &mut bool,
+    leeway: &mut Leeway,
 ) -> Result<(), Verdict> {
     started(theirs, ours)?;
     for (at, command) in stream.commands.iter().enumerate() {
@@ -127,17 +137,20 @@ fn verdict(
         let got = ours.answers.get(at).ok_or_else(|| {
             different(at, "the answer", format!("{:?}", expected.reply), "none".to_owned())
         })?;
-        compare_answers(at, expected, got)?;
+        let same = compare_answers(at, expected, got);
         if frees_several(stream, theirs, at) {
+            // The block that the command itself asked for may depend on it already.
             if rules.order_decides_addresses {
-                return Err(cut(at + 1, "the order of a hash table decides".to_owned()));
+                let compared = at + usize::from(same.is_ok());
+                return Err(cut(compared, "the order of a hash table decides".to_owned()));
             }
-            *masked = true;
+            leeway.masked = true;
         }
+        same?;
     }
     let at = stream.commands.len();
     match (&theirs.end, &ours.end) {
-        (Some(expected), Some(got)) => compare_ends(at, expected, got, *masked),
+        (Some(expected), Some(got)) => compare_ends(at, expected, got, leeway),
         (None, _) => Err(cut(at, died(theirs))),
         (Some(_), None) => Err(different(at, "the end", "a state".to_owned(), "none".to_owned())),
     }
@@ -229,12 +242,12 @@ fn compare_segments(at: usize, expected: &[Segment], got: &[Segment]) -> Result<
     Ok(())
 }
 
-fn compare_ends(at: usize, expected: &End, got: &End, masked: bool) -> Result<(), Verdict> {
+fn compare_ends(at: usize, expected: &End, got: &End, leeway: &mut Leeway) -> Result<(), Verdict> {
     let by_order = |name: &str| BY_ORDER.iter().any(|prefix| name.starts_with(prefix));
     let metrics = ["current", "peak", "allocated", "freed"];
     for (name, expected) in &expected.full {
         let Some(got) = got.full.get(name) else { continue };
-        let compared = if masked && by_order(name) { 1 } else { metrics.len() };
+        let compared = if leeway.masked && by_order(name) { 1 } else { metrics.len() };
         for place in 0..compared {
             if expected[place] != got[place] {
                 let what = format!("{name}.{}", metrics[place]);
@@ -251,7 +264,14 @@ fn compare_ends(at: usize, expected: &End, got: &End, masked: bool) -> Result<()
         let (expected, got) = (expected.max_split.to_string(), got.max_split.to_string());
         return Err(different(at, "max_split_size", expected, got));
     }
-    compare_segments(at, &expected.segments, &got.segments)
+    compare_segments(at, &expected.segments, &got.segments)?;
+    match histories::compare(&expected.history, &got.history, leeway.masked) {
+        Ok(reordered) => {
+            leeway.reordered = reordered;
+            Ok(())
+        }
+        Err((entry, expected, got)) => Err(different(at, &format!("entry {entry}"), expected, got)),
+    }
 }
 
 /// Whether one command freed several blocks that had waited for other streams.
@@ -309,34 +329,40 @@ mod tests {
     fn equal_transcripts_are_the_same() {
         let (stream, ours) = played(vec![allocate(1, 1000), Command::Free { id: 1 }]);
         let comparison = compare(&stream, &ours, &ours, Rules::default());
-        assert_eq!(comparison, Comparison { compared: 2, masked: false, verdict: Verdict::Same });
+        assert_eq!(
+            comparison,
+            Comparison { compared: 2, leeway: Leeway::default(), verdict: Verdict::Same }
+        );
     }
 
     #[test]
     fn every_part_of_an_answer_is_compared() {
         let commands = vec![
+            Command::RecordHistory,
             allocate(1, 1000),
             Command::Configure("max_split_size_mb:40".to_owned()),
             Command::Snapshot,
         ];
         let (stream, ours) = played(commands);
         type Change = fn(&mut Transcript);
-        let changes: [(Change, usize, &str); 7] = [
-            (|it| it.answers[0].reply = Reply::At(512), 0, "the answer"),
-            (|it| it.answers[0].figures[3] = Some(7), 0, "requested"),
+        let changes: [(Change, usize, &str); 9] = [
+            (|it| it.answers[1].reply = Reply::At(512), 1, "the answer"),
+            (|it| it.answers[1].figures[3] = Some(7), 1, "requested"),
             (
-                |it| it.answers[1].settings.as_mut().unwrap().put("max_split_size", 1),
-                1,
+                |it| it.answers[2].settings.as_mut().unwrap().put("max_split_size", 1),
+                2,
                 "max_split_size",
             ),
-            (|it| it.answers[2].segments.as_mut().unwrap()[0].blocks[0].size += 1, 2, "segment 0"),
+            (|it| it.answers[3].segments.as_mut().unwrap()[0].blocks[0].size += 1, 3, "segment 0"),
             (
                 |it| it.end.as_mut().unwrap().full.get_mut("segment.all").unwrap()[2] += 1,
-                3,
+                4,
                 "segment.all.allocated",
             ),
-            (|it| it.end.as_mut().unwrap().max_split = 5, 3, "max_split_size"),
-            (|it| it.end.as_mut().unwrap().segments.clear(), 3, "segment 0"),
+            (|it| it.end.as_mut().unwrap().max_split = 5, 4, "max_split_size"),
+            (|it| it.end.as_mut().unwrap().segments.clear(), 4, "segment 0"),
+            (|it| it.end.as_mut().unwrap().history[1].size += 1, 4, "entry 1"),
+            (|it| it.end.as_mut().unwrap().history.truncate(1), 4, "entry 1"),
         ];
         for (change, at, what) in changes {
             let mut theirs = ours.clone();
@@ -389,7 +415,7 @@ mod tests {
         let full = &mut theirs.end.as_mut().unwrap().full;
         full.get_mut("inactive_split_bytes.all").unwrap()[1] += 512;
         let comparison = compare(&stream, &theirs, &ours, Rules::default());
-        assert_eq!((comparison.masked, comparison.verdict), (true, Verdict::Same));
+        assert_eq!((comparison.leeway.masked, comparison.verdict), (true, Verdict::Same));
         theirs.end.as_mut().unwrap().full.get_mut("inactive_split_bytes.all").unwrap()[0] += 512;
         assert!(matches!(verdict_of(&stream, &theirs, &ours), Verdict::Different(_)));
         let cut = compare(&stream, &ours, &ours, Rules::of(Release::V2_12));

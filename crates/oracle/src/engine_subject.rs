@@ -1,19 +1,20 @@
 //! The engine as a subject: on a dry device, with the rules of the nearest release that it knows.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use tonnage_device::Dry;
 use tonnage_engine::config::{ConfigErrorKind, from_environment};
 use tonnage_engine::{
-    AllocError, Allocation, CacheError, Capture, Config, ConfigError, Engine, PoolError, Release,
-    Stat, StatArray, Stats, StreamFilter,
+    AllocError, Allocation, CacheError, Capture, Config, ConfigError, Context, Engine, PoolError,
+    RecordOptions, Release, Stat, StatArray, Stats, StreamFilter,
 };
 use tonnage_events::{BlockState, PoolId, PoolKind, SnapshotSegment, StreamId};
 
 use crate::Subject;
 use crate::command::{Command, Stream};
 use crate::transcript::{
-    Answer, Block, End, Figures, Kind, Refusal, Reply, Segment, Settings, State, Transcript,
+    Answer, Block, End, Entry, Figures, Kind, Refusal, Reply, Segment, Settings, State, Transcript,
 };
 
 /// The engine, following a release.
@@ -41,7 +42,13 @@ impl Subject for EngineSubject {
             Ok(config) => config,
             Err(error) => {
                 let start = Err(refusal(&error));
-                return Ok(Transcript { start, answers: Vec::new(), end: None, died: None });
+                return Ok(Transcript {
+                    start,
+                    answers: Vec::new(),
+                    end: None,
+                    died: None,
+                    lost_pool_at: None,
+                });
             }
         };
         let settings = settings(&config);
@@ -49,9 +56,18 @@ impl Subject for EngineSubject {
         let mut engine = Engine::new(device, config);
         engine.explain_failures(false);
         let mut player = Player { engine, blocks: BTreeMap::new() };
-        let answers = stream.commands.iter().map(|command| player.answer(command)).collect();
+        let mut answers = Vec::with_capacity(stream.commands.len());
+        let mut lost_pool_at = None;
+        for (at, command) in stream.commands.iter().enumerate() {
+            answers.push(player.answer(command));
+            let gives_back =
+                matches!(command, Command::EmptyCache { .. } | Command::Allocate { .. });
+            if gives_back && lost_pool_at.is_none() && player.engine.outlives_pytorchs_pool() {
+                lost_pool_at = Some(at);
+            }
+        }
         let end = Some(end(&player.engine));
-        Ok(Transcript { start: Ok(settings), answers, end, died: None })
+        Ok(Transcript { start: Ok(settings), answers, end, died: None, lost_pool_at })
     }
 }
 
@@ -122,8 +138,10 @@ impl Player {
                 engine.set_pool_use_on_oom(id_of(pool), on);
                 Reply::Done
             }
-            Command::CaptureBegin => {
-                engine.begin_capture(Capture::Everywhere);
+            Command::PoolUse { pool } => done(engine.create_or_use_pool(id_of(pool))),
+            Command::CaptureBegin { here } => {
+                let elsewhere = || Capture::When(Arc::new(|| false));
+                engine.begin_capture(if here { Capture::Everywhere } else { elsewhere() });
                 Reply::Done
             }
             Command::CaptureEnd => done(engine.end_capture()),
@@ -132,6 +150,25 @@ impl Player {
                 Ok(()) => Reply::Done,
                 Err(error) => Reply::Refused(refusal(&error)),
             },
+            Command::ReserveClass { .. } if !has_reserves(engine) => Reply::Absent,
+            Command::ReserveClass { stream, ref class } => {
+                engine.set_stream_reserve_class(StreamId(stream), class);
+                Reply::Done
+            }
+            Command::ResetPeaks => {
+                engine.reset_peak_stats();
+                Reply::Done
+            }
+            Command::ResetSums => {
+                engine.reset_accumulated_stats();
+                Reply::Done
+            }
+            Command::RecordHistory => {
+                let options =
+                    RecordOptions { context: Context::Never, clock: || 0, ..Default::default() };
+                engine.record_history(Some(options));
+                Reply::Done
+            }
             Command::Snapshot => Reply::Done,
         }
     }
@@ -140,6 +177,10 @@ impl Player {
 /// Whether a pool's mark can be taken away again.
 fn takes_mark_away(engine: &Engine<Dry>) -> bool {
     engine.config().release().destroyed_pool_loses_use_on_oom()
+}
+
+fn has_reserves(engine: &Engine<Dry>) -> bool {
+    engine.config().release().reserve_configurable()
 }
 
 fn id_of((first, second): (u64, u64)) -> PoolId {
@@ -284,7 +325,28 @@ fn end(engine: &Engine<Dry>) -> End {
     }
     full.insert("oversize_allocations".to_owned(), four(stats.oversize_allocations));
     full.insert("oversize_segments".to_owned(), four(stats.oversize_segments));
-    End { full, max_split: stats.max_split_size, segments: segments(engine) }
+    End {
+        full,
+        max_split: stats.max_split_size,
+        segments: segments(engine),
+        history: history(engine),
+    }
+}
+
+fn history(engine: &Engine<Dry>) -> Vec<Entry> {
+    let Some(history) = engine.history() else { return Vec::new() };
+    let entries = history.entries().map(|entry| Entry {
+        action: entry.action,
+        address: entry.address.0,
+        size: entry.size,
+        stream: entry.stream.0,
+        pool: (0, 0),
+    });
+    let mut entries: Vec<_> = entries.collect();
+    for (place, PoolId(first, second)) in history.pools() {
+        entries[place].pool = (first, second);
+    }
+    entries
 }
 
 fn four(stat: Stat) -> [i64; 4] {

@@ -1,8 +1,9 @@
 """Takes what the oracle needs out of a released PyTorch wheel: `fetch.py VERSION FOLDER`.
 
 The wheel is found by pip, as pip is set up on this machine. Of its half gigabyte only the members that are
-needed are read, where the server answers requests for ranges; otherwise pip downloads it whole. Every member
-is compared with the wheel's own list of hashes (RECORD), which lies beside them afterwards.
+needed are read, where the server answers requests for ranges; otherwise pip downloads it whole. What fails is
+tried again a few times: a registry that is asked too often says so, and answers later. Every member is compared
+with the wheel's own list of hashes (RECORD), which lies beside them afterwards.
 """
 
 import base64
@@ -12,6 +13,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import time
 import zipfile
 
 LIBRARIES = ("torch/lib/libc10.so", "torch/lib/libc10_cuda.so")
@@ -22,6 +24,12 @@ WHICH = [
     "--platform", "manylinux_2_28_x86_64", "--platform", "manylinux2014_x86_64", "--platform", "manylinux1_x86_64",
 ]
 BLOCK = 4 << 20
+# Seconds to wait before another attempt.
+WAITS = (5, 20, 60)
+
+
+class NoRanges(Exception):
+    """The server sends files whole."""
 
 
 class Ranges(io.RawIOBase):
@@ -33,14 +41,15 @@ class Ranges(io.RawIOBase):
         answer.raise_for_status()
         self.length = int(answer.headers["Content-Length"])
         if self.read_range(0, 4) != b"PK\x03\x04":
-            raise OSError("the server sends no ranges of this file")
+            raise NoRanges("the server sends no ranges of this file")
 
     def read_range(self, start, end):
         headers = {"Accept-Encoding": "identity", "Range": f"bytes={start}-{end - 1}"}
         answer = self.session.get(self.url, headers=headers, stream=True)
         if answer.status_code != 206:
             answer.close()
-            raise OSError(f"a range was asked for, the server answered {answer.status_code}")
+            error = NoRanges if answer.ok else OSError
+            raise error(f"a range was asked for, the server answered {answer.status_code}")
         content = answer.content
         if len(content) != end - start:
             raise OSError(f"{end - start} bytes were asked for, {len(content)} came")
@@ -97,11 +106,7 @@ def by_ranges(version):
 def whole(version, folder):
     """The wheel, downloaded by pip, which checks its hash."""
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--dest", folder, *WHICH, f"torch=={version}"]
-    if subprocess.run(command).returncode != 0:
-        sys.exit(
-            f"pip finds no wheel of torch {version} for Linux on x86_64. If this machine is offline, run this where "
-            "it is not and carry target/oracle over; otherwise see whether `pip download torch==" + version + "` works."
-        )
+    subprocess.run(command, check=True)
     (wheel,) = pathlib.Path(folder).glob("torch-*.whl")
     return open(wheel, "rb")
 
@@ -123,25 +128,49 @@ def take(file, target):
             content = wheel.read(name)
             digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).decode().rstrip("=")
             if known.get(name) != f"sha256={digest}":
-                sys.exit(f"{name} of the wheel is not what the wheel's RECORD says: try again")
+                raise ValueError(f"{name} of the wheel is not what the wheel's RECORD says")
             path = target / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
         missing = [name for name in LIBRARIES if not (target / name).is_file()]
         if missing:
-            sys.exit(f"the wheel has no {' and no '.join(missing)}")
+            raise ValueError(f"the wheel has no {' and no '.join(missing)}")
         (target / "RECORD").write_text(record)
+
+
+def attempt(version, target, last):
+    """Takes the parts out of the wheel; says whether that worked. The last time by any means."""
+    try:
+        take(by_ranges(version), target)
+        return True
+    except (ImportError, AttributeError, TypeError, NoRanges) as error:
+        # The server has no ranges, or this pip other modules: that will not change.
+        print(f"reading parts of the wheel failed ({error}); pip downloads it whole", file=sys.stderr)
+    except Exception as error:
+        print(f"reading parts of the wheel failed: {error}", file=sys.stderr)
+        if not last:
+            return False
+    try:
+        with tempfile.TemporaryDirectory(dir=target) as folder:
+            take(whole(version, folder), target)
+        return True
+    except Exception as error:
+        print(f"downloading the wheel failed: {error}", file=sys.stderr)
+        return False
 
 
 def main():
     version, target = sys.argv[1], pathlib.Path(sys.argv[2])
-    try:
-        take(by_ranges(version), target)
-        return
-    except Exception as error:
-        print(f"reading parts of the wheel failed ({error}); pip downloads it whole", file=sys.stderr)
-    with tempfile.TemporaryDirectory(dir=target) as folder:
-        take(whole(version, folder), target)
+    for wait in (*WAITS, None):
+        if attempt(version, target, last=wait is None):
+            return
+        if wait is not None:
+            print(f"trying again in {wait} s", file=sys.stderr)
+            time.sleep(wait)
+    sys.exit(
+        f"torch {version} for Linux on x86_64 could not be had. If this machine is offline, run this where it is not and "
+        f"carry target/oracle over; otherwise see whether `pip download torch=={version}` works."
+    )
 
 
 main()

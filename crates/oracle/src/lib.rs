@@ -11,7 +11,8 @@
 //!    follows the order of a hash table there is nothing to compare with: the stream is cut there, or the
 //!    figure masked, and counted.
 //! 4. [`shrink`](mod@shrink) looks for the smallest stream that still differs.
-//! 5. [`campaign`] does that until enough commands were compared, and sums up.
+//! 5. [`campaign`] does that until enough commands were compared, and sums up. [`vector`] writes streams down with
+//!    their answers.
 //!
 //! Nothing but [`Library`] and [`setup`] needs PyTorch: the rest is tested without.
 
@@ -38,6 +39,8 @@ pub mod setup;
 // 3. Equal or not.
 pub mod compare;
 
+mod histories;
+
 mod quirks;
 
 // 4. The smallest stream.
@@ -47,6 +50,8 @@ pub mod shrink;
 pub mod campaign;
 
 pub mod report;
+
+pub mod vector;
 
 pub use command::{Command, Start, Stream};
 pub use engine_subject::EngineSubject;

@@ -10,7 +10,7 @@ use tonnage_engine::config::Nearest;
 use tonnage_oracle::campaign::{self, Plan};
 use tonnage_oracle::compare::Verdict;
 use tonnage_oracle::generate::{self, Features};
-use tonnage_oracle::{report, setup};
+use tonnage_oracle::{Stream, Subject, report, setup, vector};
 
 const HELP: &str = "\
 cargo xtask oracle [OPTIONS]
@@ -22,7 +22,9 @@ Random streams through the allocator of a released PyTorch and through the engin
   --seed S       other streams (default: 1)
   --first N      begin with the stream of this number (default: 0)
   --stream N     this stream alone, made small: the smallest that differs, or is cut, in the same way
-  --light        2.11.0 and 2.15.0, 300000 commands of each: what CI will do
+  --play FILE    the stream in this file alone, as streams are printed here
+  --vector FILE  the same, with PyTorch's answers as the lines of a file under testdata/streams
+  --light        2.11.0 and 2.15.0, 300000 commands of each: what CI does
   --workers N    drivers at once (default: one for each core)
   --shrink N     differences to make small (default: 3)
   --json         one JSON object a line for each version
@@ -48,6 +50,10 @@ struct Options {
     plan: Plan,
     /// Only this stream.
     stream: Option<u64>,
+    /// Only the stream in this file.
+    play: Option<String>,
+    /// Only the answers to the stream in this file.
+    vector: Option<String>,
     json: bool,
 }
 
@@ -60,8 +66,24 @@ fn run() -> anyhow::Result<bool> {
     let mut same = true;
     for version in &options.versions {
         let driver = setup::prepare(&options.folder, version)?;
+        let release = version.parse::<Nearest>()?.release;
+        if let Some(file) = options.vector.as_ref().or(options.play.as_ref()) {
+            let text = std::fs::read_to_string(file).with_context(|| file.clone())?;
+            let stream: Stream = text.parse().with_context(|| file.clone())?;
+            let mut pair = campaign::pair(release, &driver)?;
+            let comparison = pair.compare(&stream)?;
+            if options.vector.is_some() {
+                let answers = pair.theirs.play(&stream)?;
+                let title = format!("PyTorch {version}, {}", stem(file));
+                let masked = comparison.leeway.masked;
+                print!("{}", vector::lines(version, &title, &stream, &answers, masked)?);
+            } else {
+                print!("{}", report::one(&stream, &comparison.verdict));
+            }
+            same &= !matches!(comparison.verdict, Verdict::Different(_));
+            continue;
+        }
         if let Some(number) = options.stream {
-            let release = version.parse::<Nearest>()?.release;
             let stream = generate::stream(options.plan.seed, number, Features::of(release));
             let (smallest, verdict) = campaign::pair(release, &driver)?.smallest(&stream)?;
             same &= !matches!(verdict, Verdict::Different(_));
@@ -94,6 +116,8 @@ fn options(mut arguments: impl Iterator<Item = String>) -> anyhow::Result<Option
             shrink: 3,
         },
         stream: None,
+        play: None,
+        vector: None,
         json: false,
     };
     while let Some(option) = arguments.next() {
@@ -104,6 +128,8 @@ fn options(mut arguments: impl Iterator<Item = String>) -> anyhow::Result<Option
             "--seed" => options.plan.seed = number(&option, &value()?)?,
             "--first" => options.plan.first = number(&option, &value()?)?,
             "--stream" => options.stream = Some(number(&option, &value()?)?),
+            "--play" => options.play = Some(value()?),
+            "--vector" => options.vector = Some(value()?),
             "--workers" => options.plan.workers = number(&option, &value()?)? as usize,
             "--shrink" => options.plan.shrink = number(&option, &value()?)? as usize,
             "--light" => options.versions.extend(LIGHT.map(str::to_owned)),
@@ -121,6 +147,12 @@ fn options(mut arguments: impl Iterator<Item = String>) -> anyhow::Result<Option
 fn number(option: &str, text: &str) -> anyhow::Result<u64> {
     let digits = text.replace('_', "");
     digits.parse().with_context(|| format!("`{text}` is no number for {option}"))
+}
+
+/// The name of a file, without its folder and ending.
+fn stem(file: &str) -> String {
+    let stem = Path::new(file).file_stem().unwrap_or_default();
+    stem.to_string_lossy().into_owned()
 }
 
 /// `target/oracle` of this repository.

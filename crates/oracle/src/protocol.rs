@@ -3,10 +3,11 @@
 use std::io::BufRead;
 
 use anyhow::{Context, bail};
+use tonnage_events::Action;
 
 use crate::command::{Command, Stream};
 use crate::transcript::{
-    Answer, Block, End, FIGURES, Figures, Kind, Refusal, Reply, Segment, Settings, State,
+    Answer, Block, End, Entry, FIGURES, Figures, Kind, Refusal, Reply, Segment, Settings, State,
     Transcript,
 };
 
@@ -36,6 +37,7 @@ impl<R: BufRead> Reader<'_, R> {
             answers: Vec::new(),
             end: None,
             died: None,
+            lost_pool_at: None,
         };
         match self.next()? {
             "ok" => {}
@@ -134,6 +136,8 @@ impl<R: BufRead> Reader<'_, R> {
                 end.max_split = rest.parse()?;
             } else if line.starts_with("seg ") {
                 end.segments.push(segment(line)?);
+            } else if let Some(rest) = line.strip_prefix("entry ") {
+                end.history.push(entry(rest).with_context(|| format!("`{line}` is no entry"))?);
             } else {
                 bail!("`{line}` does not belong to the end of a stream");
             }
@@ -204,6 +208,15 @@ fn segment(line: &str) -> anyhow::Result<Segment> {
     Ok(segment)
 }
 
+/// An entry of the history: the place of its action in PyTorch's list, address, size, stream, pool.
+fn entry(text: &str) -> Option<Entry> {
+    let numbers = text.split_ascii_whitespace().map(str::parse);
+    let numbers: Vec<u64> = numbers.collect::<Result<_, _>>().ok()?;
+    let &[action, address, size, stream, first, second] = &numbers[..] else { return None };
+    let action = *Action::ALL.get(usize::try_from(action).ok()?)?;
+    Some(Entry { action, address, size, stream, pool: (first, second) })
+}
+
 /// A block: size, a letter for its state, requested size.
 fn block(word: &str) -> Option<Block> {
     let place = word.find(['a', 'p', 'f'])?;
@@ -242,6 +255,8 @@ mod tests {
             conf max_split_size=6\tlast=\n\
             full segment.all 1 2 3 4\n\
             max_split -1\n\
+            entry 0 4096 1000 8 0 0\n\
+            entry 8 77 1024 0 0 5\n\
             end\n";
         let commands =
             vec![allocate(1), allocate(2), Command::Snapshot, Command::Configure("x".to_owned())];
@@ -256,7 +271,13 @@ mod tests {
         assert_eq!(segment.blocks[2], Block { size: 2_095_616, state: State::Free, requested: 0 });
         assert!(matches!(&fourth.reply, Reply::Refused(refusal) if refusal.kind == Kind::Value));
         assert_eq!(fourth.settings.as_ref().unwrap().0["max_split_size"], "6");
-        assert_eq!(transcript.end.unwrap().full["segment.all"], [1, 2, 3, 4]);
+        let end = transcript.end.unwrap();
+        assert_eq!(end.full["segment.all"], [1, 2, 3, 4]);
+        let entry =
+            Entry { action: Action::Alloc, address: 4096, size: 1000, stream: 8, pool: (0, 0) };
+        let failed =
+            Entry { action: Action::Oom, address: 77, size: 1024, stream: 0, pool: (0, 5) };
+        assert_eq!(end.history, [entry, failed]);
     }
 
     #[test]
@@ -277,6 +298,8 @@ mod tests {
             "what\nend\n",
             "ok\nconf a=1\tlast=\nend\n",
             "ok\nconf a=1\tlast=\n@x\t\nend\n",
+            "ok\nconf a=1\tlast=\n@1\t\nentry 0 1 2\nend\n",
+            "ok\nconf a=1\tlast=\n@1\t\nentry 99 1 2 3 0 0\nend\n",
         ] {
             assert!(read(&mut text.as_bytes(), &stream(vec![allocate(1)])).is_err(), "{text}");
         }

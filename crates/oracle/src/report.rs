@@ -11,8 +11,9 @@ use crate::compare::{Cut, Verdict};
 
 /// The letters of a stream, for whoever reads one.
 const LEGEND: &str = "  a ID SIZE STREAM allocate, f ID free, r ID STREAM record_stream, e POOL empty_cache, d 0|1 events complete,
-  s STREAM its events complete, b POOL [STREAM] begin, x POOL end, R POOL release, n POOL no_split,
-  o POOL 0|1 use_on_oom, C capture begins, E ends, p SHARE memory fraction, c SETTINGS configure, ? snapshot\n";
+  s STREAM its events complete, b POOL [STREAM] begin, x POOL end, R POOL release, u POOL use, n POOL no_split,
+  o POOL 0|1 use_on_oom, C 0|1 capture begins (1: here), E ends, t STREAM CLASS of reserves, p SHARE memory fraction,
+  c SETTINGS configure, k reset peaks, z reset sums, H record history, ? snapshot\n";
 
 /// The summary as lines of text, such as are kept under `benches/results/`.
 #[must_use]
@@ -36,9 +37,10 @@ pub fn text(summary: &Summary) -> String {
     let cut: u64 = summary.cut.values().map(|cut| cut.streams).sum();
     let _ = writeln!(
         text,
-        "  cut {} streams; peaks and sums of inactive_split masked in {}",
+        "  cut {} streams; peaks and sums of inactive_split masked in {}, order of entries in {}",
         grouped(cut),
-        grouped(summary.masked)
+        grouped(summary.masked),
+        grouped(summary.reordered)
     );
     for (why, cut) in &summary.cut {
         let _ = writeln!(text, "  {:>8}  {why} (first: {})", grouped(cut.streams), cut.first);
@@ -86,6 +88,7 @@ pub fn to_json(summary: &Summary) -> Value {
         "commands": summary.commands,
         "cut": summary.cut.iter().map(cut).collect::<Vec<_>>(),
         "masked": summary.masked,
+        "reordered": summary.reordered,
         "different": summary.different,
         "differences": summary.differences.iter().map(found).collect::<Vec<_>>(),
         "seconds": summary.time.as_secs_f64(),
@@ -140,6 +143,7 @@ mod tests {
             commands: 1_234_567,
             cut: [("it asserts".to_owned(), Cut { streams: 3, first: 7 })].into(),
             masked: 5,
+            reordered: 4,
             different: 2,
             differences: vec![Found { number: 9, length: 300, smallest, difference }],
             time: Duration::from_secs(61),
@@ -149,7 +153,7 @@ mod tests {
             "PyTorch 2.99.0 against the engine's rules of ",
             "PyTorch 2.99.0 is newer than",
             "1,234,567 commands in 1,000 streams, 2 different (61 s)",
-            "cut 3 streams",
+            "cut 3 streams; peaks and sums of inactive_split masked in 5, order of entries in 4",
             "3  it asserts (first: 7)",
             "stream 9 (300 commands) differs",
             "stream 8589934592 8589934592\n?\nend\n",

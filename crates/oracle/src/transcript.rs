@@ -2,6 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use tonnage_events::Action;
+
+use crate::command::Pool;
+
 /// Names of the figures that are compared after every command, in the driver's order.
 pub const FIGURES: [&str; 19] = [
     "reserved",
@@ -48,6 +52,9 @@ pub struct Transcript {
     pub end: Option<End>,
     /// How the process died.
     pub died: Option<String>,
+    /// The first command after which what PyTorch does is undefined, since it destroyed a pool with blocks in use. Only
+    /// the engine tells.
+    pub lost_pool_at: Option<usize>,
 }
 
 /// The answer to a command.
@@ -169,6 +176,23 @@ pub struct End {
     pub max_split: i64,
     /// Segments and blocks.
     pub segments: Vec<Segment>,
+    /// The history, if it was recorded, without entries of snapshots.
+    pub history: Vec<Entry>,
+}
+
+/// An entry of the history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// What happened.
+    pub action: Action,
+    /// Where; bytes that the device had left for a failed request.
+    pub address: u64,
+    /// Bytes.
+    pub size: u64,
+    /// On which stream.
+    pub stream: u64,
+    /// In which pool.
+    pub pool: Pool,
 }
 
 #[cfg(test)]

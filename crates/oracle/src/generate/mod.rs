@@ -33,13 +33,27 @@ const MIB: u64 = 1 << 20;
 pub struct Features {
     /// Captures are told apart from pools (2.13 on).
     pub captures: bool,
+    /// `per_process_memory_fraction` (2.10 on).
+    pub fraction_setting: bool,
+    /// `large_segment_size_mb` (2.11 on).
+    pub large_segments: bool,
+    /// `throw_on_cudamalloc_oom` (2.12 on).
+    pub rejections: bool,
+    /// Reserves of expandable segments, and classes of streams (2.15 on).
+    pub reserves: bool,
 }
 
 impl Features {
     /// Those of a release.
     #[must_use]
     pub fn of(release: Release) -> Self {
-        Self { captures: !release.pool_scope_is_capture() }
+        Self {
+            captures: !release.pool_scope_is_capture(),
+            fraction_setting: release.memory_fraction_configurable(),
+            large_segments: release.large_segment_configurable(),
+            rejections: release.rejection_configurable(),
+            reserves: release.reserve_configurable(),
+        }
     }
 }
 
@@ -49,18 +63,18 @@ pub fn stream(seed: u64, number: u64, features: Features) -> Stream {
     let mut random = Random::of(seed, number);
     // One in sixteen is about nothing but settings.
     if random.below(16) == 0 {
-        return settings_stream(&mut random);
+        return settings_stream(&mut random, features);
     }
     Writer::new(random, features).write()
 }
 
 /// Settings strings, right and wrong, one after the other, and a little memory to see them work.
-fn settings_stream(random: &mut Random) -> Stream {
+fn settings_stream(random: &mut Random, features: Features) -> Stream {
     let mut start = Start::plain();
     if random.percent(50) {
-        start.environment = vec![(variable(random).to_owned(), any_settings(random))];
+        start.environment = vec![(variable(random).to_owned(), any_settings(random, features))];
         if random.percent(30) {
-            start.environment.push((variable(random).to_owned(), any_settings(random)));
+            start.environment.push((variable(random).to_owned(), any_settings(random, features)));
             start.environment.dedup_by(|one, other| one.0 == other.0);
         }
     }
@@ -68,7 +82,7 @@ fn settings_stream(random: &mut Random) -> Stream {
     let length = random.between(4, 40);
     let command = |id| match random.below(6) {
         0 => Command::Allocate { id, size: sizes.next(random), stream: 0 },
-        _ => Command::Configure(any_settings(random)),
+        _ => Command::Configure(any_settings(random, features)),
     };
     Stream { commands: (0..length).map(command).collect(), start }
 }
@@ -93,6 +107,8 @@ struct Character {
     captures: u64,
     settings: u64,
     fractions: u64,
+    classes: u64,
+    resets: u64,
     snapshots: u64,
     /// Commands of a pool that are likely to be refused, in a thousand of them.
     wrong: u64,
@@ -102,6 +118,7 @@ struct Character {
 
 struct Writer {
     random: Random,
+    features: Features,
     character: Character,
     sizes: Sizes,
     start: Start,
@@ -119,7 +136,7 @@ struct Writer {
 
 impl Writer {
     fn new(mut random: Random, features: Features) -> Self {
-        let start = start(&mut random);
+        let start = start(&mut random, features);
         let sizes = Sizes::new(&mut random, &start);
         let often = |random: &mut Random, share: u64, most: u64| {
             if random.percent(share) { random.between(1, most) } else { 0 }
@@ -136,12 +153,15 @@ impl Writer {
             captures: if features.captures && pools > 0 { often(&mut random, 60, 30) } else { 0 },
             settings: often(&mut random, 35, 25),
             fractions: often(&mut random, 25, 10),
+            classes: if features.reserves { often(&mut random, 15, 10) } else { 0 },
+            resets: often(&mut random, 20, 10),
             snapshots: 3,
             wrong: 15,
             target: start.capacity / 100 * random.between(5, 130),
         };
         Self {
             random,
+            features,
             character,
             sizes,
             start,
@@ -157,6 +177,9 @@ impl Writer {
 
     fn write(mut self) -> Stream {
         if self.random.percent(25) {
+            self.commands.push(Command::RecordHistory);
+        }
+        if self.random.percent(25) {
             self.fraction();
         }
         let length = self.random.between(40, 700);
@@ -168,8 +191,11 @@ impl Writer {
 
     fn step(&mut self) {
         let Character { records, events, empties, pools, captures, settings, .. } = self.character;
-        let Character { fractions, snapshots, .. } = self.character;
-        let shares = [records, events, empties, pools, captures, settings, fractions, snapshots];
+        let Character { fractions, classes, resets, snapshots, .. } = self.character;
+        let shares = [
+            records, events, empties, pools, captures, settings, fractions, classes, resets,
+            snapshots,
+        ];
         let mut place = self.random.below(1000);
         for (kind, share) in shares.into_iter().enumerate() {
             if place < share {
@@ -196,13 +222,20 @@ impl Writer {
             5 => {
                 // Once in a while one that is refused.
                 let settings = if self.random.percent(10) {
-                    any_settings(&mut self.random)
+                    any_settings(&mut self.random, self.features)
                 } else {
-                    working_settings(&mut self.random)
+                    working_settings(&mut self.random, self.features)
                 };
                 self.commands.push(Command::Configure(settings));
             }
             6 => self.fraction(),
+            7 => {
+                let stream = *self.random.pick(&self.character.streams);
+                let class = (*self.random.pick(&["a", "b", "c", ""])).to_owned();
+                self.commands.push(Command::ReserveClass { stream, class });
+            }
+            8 if self.random.percent(50) => self.commands.push(Command::ResetPeaks),
+            8 => self.commands.push(Command::ResetSums),
             _ => self.commands.push(Command::Snapshot),
         }
     }
@@ -266,7 +299,12 @@ impl Writer {
         let pool = POOLS[which];
         let wrong = self.random.below(1000) < self.character.wrong;
         let diverted = self.diverting.iter().position(|&diverted| diverted == pool);
-        match self.random.below(10) {
+        match self.random.below(11) {
+            // As `MemPool` does; refused once it was released, until its memory is gone.
+            10 if self.random.percent(40) => {
+                self.uses[which] += 1;
+                self.commands.push(Command::PoolUse { pool });
+            }
             0..=2 if diverted.is_none() && self.diverting.len() < 3 || wrong => {
                 let only =
                     self.random.percent(35).then(|| *self.random.pick(&self.character.streams));
@@ -298,7 +336,7 @@ impl Writer {
             _ if self.random.percent(30) => {
                 self.commands.push(Command::PoolNoSplit { pool });
             }
-            _ if self.uses[0] > 0 && self.random.percent(50) => {
+            _ if self.random.percent(if self.uses[0] > 0 { 50 } else { 5 }) => {
                 let on = self.random.percent(75);
                 self.commands.push(Command::PoolUseOnOom { pool: SPARE_POOL, on });
             }
@@ -307,12 +345,14 @@ impl Writer {
     }
 
     fn capture(&mut self) {
-        if self.captures > 0 {
+        // Seldom two at once, and seldom those of another thread.
+        if self.captures > 0 && !(self.captures == 1 && self.random.percent(15)) {
             self.captures -= 1;
             self.commands.push(Command::CaptureEnd);
         } else {
             self.captures += 1;
-            self.commands.push(Command::CaptureBegin);
+            let here = self.random.percent(80);
+            self.commands.push(Command::CaptureBegin { here });
         }
     }
 
@@ -331,7 +371,7 @@ impl Writer {
     }
 }
 
-fn start(random: &mut Random) -> Start {
+fn start(random: &mut Random, features: Features) -> Start {
     let total = match random.below(6) {
         0 => 8 << 30,
         1 => 300_000_000,
@@ -346,7 +386,7 @@ fn start(random: &mut Random) -> Start {
         _ => random.between(total / 8, total),
     };
     let environment = if random.percent(45) {
-        vec![("PYTORCH_CUDA_ALLOC_CONF".to_owned(), working_settings(random))]
+        vec![("PYTORCH_CUDA_ALLOC_CONF".to_owned(), working_settings(random, features))]
     } else {
         Vec::new()
     };
@@ -357,20 +397,23 @@ fn start(random: &mut Random) -> Start {
 mod tests {
     use super::*;
 
-    const FEATURES: Features = Features { captures: true };
+    /// Those of the newest release.
+    fn all() -> Features {
+        Features::of(Release::NEWEST)
+    }
 
     #[test]
     fn a_seed_and_a_number_name_one_stream() {
-        assert_eq!(stream(1, 5, FEATURES), stream(1, 5, FEATURES));
-        assert_ne!(stream(1, 5, FEATURES), stream(1, 6, FEATURES));
-        assert_ne!(stream(1, 5, FEATURES), stream(2, 5, FEATURES));
+        assert_eq!(stream(1, 5, all()), stream(1, 5, all()));
+        assert_ne!(stream(1, 5, all()), stream(1, 6, all()));
+        assert_ne!(stream(1, 5, all()), stream(2, 5, all()));
     }
 
     #[test]
     fn every_kind_of_command_appears() {
         let shown: String =
-            (0..400).map(|number| stream(3, number, FEATURES).to_string() + "\n").collect();
-        for letter in "afresdbxRnoCEpc?".chars() {
+            (0..400).map(|number| stream(3, number, all()).to_string() + "\n").collect();
+        for letter in "afresdbxRunoCEtpckzH?".chars() {
             let start = format!("\n{letter}");
             assert!(shown.contains(&start), "no command begins with {letter}");
         }
@@ -378,11 +421,11 @@ mod tests {
 
     #[test]
     fn captures_appear_only_where_the_release_has_them() {
-        let none = (0..400).map(|number| stream(3, number, Features { captures: false }));
-        assert!(
-            none.flat_map(|stream| stream.commands)
-                .all(|command| { !matches!(command, Command::CaptureBegin | Command::CaptureEnd) })
-        );
-        assert!(!Features::of(Release::V2_12).captures && Features::of(Release::V2_13).captures);
+        let of_2_12 = Features::of(Release::V2_12);
+        let none = (0..400).map(|number| stream(3, number, of_2_12));
+        assert!(none.flat_map(|stream| stream.commands).all(|command| {
+            !matches!(command, Command::CaptureBegin { .. } | Command::CaptureEnd)
+        }));
+        assert!(!of_2_12.captures && Features::of(Release::V2_13).captures);
     }
 }

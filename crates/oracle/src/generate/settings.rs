@@ -1,16 +1,17 @@
 //! Settings strings: those that work, and anything.
 
+use super::Features;
 use crate::random::Random;
 
-/// A string that most releases take, with settings that change what the allocator does.
-pub(super) fn working_settings(random: &mut Random) -> String {
+/// A string that the release takes, with settings that change what the allocator does.
+pub(super) fn working_settings(random: &mut Random, features: Features) -> String {
     let count = random.below(4);
-    let settings: Vec<_> = (0..count).map(|_| working_setting(random)).collect();
+    let settings: Vec<_> = (0..count).map(|_| working_setting(random, features)).collect();
     settings.join(",")
 }
 
-fn working_setting(random: &mut Random) -> String {
-    match random.below(20) {
+fn working_setting(random: &mut Random, features: Features) -> String {
+    match random.below(23) {
         0..=3 => format!("max_split_size_mb:{}", random.between(20, 120)),
         4 => format!("max_non_split_rounding_mb:{}", random.between(20, 80)),
         5..=7 => format!("garbage_collection_threshold:0.{}", random.between(1, 99)),
@@ -18,10 +19,36 @@ fn working_setting(random: &mut Random) -> String {
         10 => format!("roundup_power2_divisions:{}", divisions(random)),
         11..=15 => format!("expandable_segments:{}", boolean(random)),
         // Pages are whole granules of 2 MiB.
-        16 => format!("large_segment_size_mb:{}", 2 * random.between(6, 40)),
-        17 => format!("per_process_memory_fraction:0.{}", random.between(1, 99)),
-        18 => format!("release_lock_on_cudamalloc:{}", boolean(random)),
+        16 if features.large_segments => {
+            format!("large_segment_size_mb:{}", 2 * random.between(6, 40))
+        }
+        17 if features.fraction_setting => {
+            format!("per_process_memory_fraction:0.{}", random.between(1, 99))
+        }
+        18 if features.rejections => {
+            format!("throw_on_cudamalloc_oom:{}", boolean(random))
+        }
+        19 if features.reserves => format!("expandable_segments_reserve:{}", reserve(random)),
+        20 if features.reserves => {
+            let count = random.between(1, 3) as usize;
+            let entries = ["a", "b", "c"][..count].iter();
+            let entries: Vec<_> =
+                entries.map(|name| format!("{name}:{}", reserve(random))).collect();
+            format!("expandable_segments_reserve_by_class:[{}]", entries.join(","))
+        }
+        21 => format!("release_lock_on_cudamalloc:{}", boolean(random)),
         _ => format!("pinned_use_background_threads:{}", boolean(random)),
+    }
+}
+
+/// A share of the device, or GiB; now and then what is passed over with a warning.
+fn reserve(random: &mut Random) -> String {
+    match random.below(8) {
+        0 => format!("{}G", random.between(1, 12)),
+        1 | 2 => format!("0.{:02}G", random.between(1, 99)),
+        3 => format!("1.{}", random.below(10)),
+        4 => format!("{}M", random.between(1, 900)),
+        _ => format!("0.{:03}", random.between(1, 999)),
     }
 }
 
@@ -44,7 +71,7 @@ fn divisions(random: &mut Random) -> String {
     format!("[{}]", entries.join(","))
 }
 
-const KEYS: [&str; 22] = [
+const KEYS: [&str; 23] = [
     "max_split_size_mb",
     "max_non_split_rounding_mb",
     "garbage_collection_threshold",
@@ -65,11 +92,12 @@ const KEYS: [&str; 22] = [
     "pinned_max_round_threshold_mb",
     "pinned_max_cached_size_mb",
     "expandable_segments_reserve",
+    "expandable_segments_reserve_by_class",
     "expandable_segments_handle_type",
     "no_such_key",
 ];
 
-const VALUES: [&str; 34] = [
+const VALUES: [&str; 38] = [
     "True",
     "False",
     "true",
@@ -104,13 +132,17 @@ const VALUES: [&str; 34] = [
     "0x20",
     "native",
     "[1:2,>:4]",
+    "[a:0.25,b:2G]",
+    "512M",
+    "2g",
+    "1.5",
 ];
 
 /// A string that may be anything: settings with odd values, or a right one with a mistake made in it.
-pub(super) fn any_settings(random: &mut Random) -> String {
+pub(super) fn any_settings(random: &mut Random, features: Features) -> String {
     match random.below(4) {
-        0 => working_settings(random),
-        1 => damaged(working_settings(random), random),
+        0 => working_settings(random, features),
+        1 => damaged(working_settings(random, features), random),
         _ => {
             let count = random.between(1, 3);
             let settings: Vec<_> = (0..count).map(|_| odd_setting(random)).collect();
@@ -168,9 +200,9 @@ mod tests {
     fn working_settings_work_in_the_release_that_has_them_all() {
         let mut random = Random::new(2);
         for _ in 0..2000 {
-            let settings = working_settings(&mut random);
+            let settings = working_settings(&mut random, Features::of(Release::NEWEST));
             // A split size below the large segment's is refused: it depends on what came before.
-            if let Err(error) = Config::parse(&settings, Release::V2_11) {
+            if let Err(error) = Config::parse(&settings, Release::NEWEST) {
                 assert!(settings.contains("large_segment_size_mb"), "{settings}: {error}");
             }
         }
@@ -179,8 +211,9 @@ mod tests {
     #[test]
     fn any_settings_are_right_and_wrong_and_on_one_line() {
         let mut random = Random::new(2);
-        let all: Vec<_> = (0..2000).map(|_| any_settings(&mut random)).collect();
-        let right = all.iter().filter(|text| Config::parse(text, Release::V2_11).is_ok()).count();
+        let features = Features::of(Release::NEWEST);
+        let all: Vec<_> = (0..2000).map(|_| any_settings(&mut random, features)).collect();
+        let right = all.iter().filter(|text| Config::parse(text, Release::NEWEST).is_ok()).count();
         assert!((200..1800).contains(&right), "{right} of 2000 are right");
         assert!(all.iter().all(|text| !text.contains('\n')));
     }
