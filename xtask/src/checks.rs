@@ -28,6 +28,8 @@ pub(crate) fn ci() -> anyhow::Result<()> {
     // Called by its README name, so that what people are told to run is what is tested; the soak for a
     // minute.
     run_with("cargo xtask test", &[("TONNAGE_SOAK_SECONDS", "60")])?;
+    // PyTorch's own allocator, of two releases; fetched, so without it there is no passing.
+    run("cargo xtask oracle --light")?;
     // One pass over each benchmark, so that they always build and finish; as the tests are built, which takes a
     // tenth of the time that a release does.
     run(
