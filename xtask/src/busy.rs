@@ -19,6 +19,9 @@ use crate::shell::root;
 /// Processes that do nothing, as fast as they can.
 const BUSY: usize = 8;
 
+/// Tests of a program that run at once: as many as there are busy processes, whatever the machine has.
+const AT_ONCE: &str = "8";
+
 /// A program that takes longer hangs: chosen, far above what any takes beside these.
 const HANGS: Duration = Duration::from_secs(3600);
 
@@ -165,6 +168,7 @@ impl Tried {
         let began = Instant::now();
         let mut program = Command::new(&self.executable)
             .args(self.waiting.names)
+            .args(["--test-threads", AT_ONCE])
             .current_dir(root().join("crates").join(self.waiting.folder))
             .stdin(Stdio::null())
             .stdout(out.try_clone()?)
@@ -202,7 +206,7 @@ impl Tried {
 }
 
 fn report(tried: &[Tried], rounds: usize) -> anyhow::Result<()> {
-    println!("{rounds} rounds beside {BUSY} busy processes");
+    println!("{rounds} rounds beside {BUSY} busy processes, {AT_ONCE} tests at once");
     println!("{:>8} {:>10} {:>10}  tests", "failures", "median s", "slowest s");
     for it in tried {
         let (median, most) = it.times();

@@ -21,6 +21,8 @@ mod recording;
 
 mod release;
 
+mod size;
+
 // The verbs.
 mod bench;
 

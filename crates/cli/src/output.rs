@@ -56,6 +56,12 @@ pub(crate) fn warning(text: &str) {
     let _ = writeln!(anstream::stderr(), "{} {}", "warning:".yellow().bold(), plain(text));
 }
 
+/// Writes something good to know to standard error.
+pub(crate) fn note(text: &str) {
+    // Whoever cannot be told is not listening.
+    let _ = writeln!(anstream::stderr(), "{} {}", "note:".bold(), plain(text));
+}
+
 /// What to do about a file that is there already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Existing {

@@ -11,6 +11,7 @@ use crate::Answer;
 use crate::output::{grouped, print, print_json, remove_unfinished_when_stopped};
 use crate::progress::Progress;
 use crate::recipe::{Flags, command, describe, does_not_fit, parameters, title, try_next};
+use crate::size::memory_size;
 
 /// What any machine has to spare: chosen. Running more than that is not suggested.
 const MODEST: u64 = 1 << 30;
@@ -20,7 +21,7 @@ const MODEST: u64 = 1 << 30;
 /// The same program on a device without memory: what it allocates and reserves is what a run does,
 /// split by purpose and phase. The formulas of textbooks stand beside it, with their errors.
 ///
-/// With --fit, the largest batch for so much memory, and what each technique would buy.
+/// With --fit, the largest batch for so much memory, what each technique would buy, and what they buy together.
 ///
 /// Exit status: 0 if it fits, 1 if it does not fit the limit, 2 for bad input.
 #[derive(Args)]
@@ -29,8 +30,29 @@ pub(crate) struct Arguments {
     flags: Flags,
 
     /// Find the largest batch for this much memory, and what each technique buys. Bytes, `24GiB`
-    #[arg(long, value_name = "SIZE", conflicts_with_all = ["limit", "save"])]
+    #[arg(long, value_name = "SIZE", value_parser = memory_size, conflicts_with_all = ["limit", "save"])]
     fit: Option<Bytes>,
+
+    /// Of that memory, what the CUDA context and its libraries take: what `nvidia-smi` shows of a process that has
+    /// allocated one number. Nothing unless given: it depends on card, driver and libraries
+    #[arg(long, value_name = "SIZE", value_parser = memory_size, requires = "fit")]
+    context: Option<Bytes>,
+}
+
+impl Arguments {
+    /// What is left for the allocator of the memory that it is to fit into.
+    fn room(&self) -> anyhow::Result<Option<u64>> {
+        let Some(Bytes(fit)) = self.fit else { return Ok(None) };
+        let Bytes(context) = self.context.unwrap_or(Bytes(0));
+        match fit.checked_sub(context) {
+            Some(room) if room > 0 => Ok(Some(room)),
+            _ => anyhow::bail!(
+                "--context {}: of {} nothing is left to fit into",
+                Bytes(context),
+                Bytes(fit)
+            ),
+        }
+    }
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
@@ -38,8 +60,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
     if options.save.is_some() {
         remove_unfinished_when_stopped();
     }
-    let fitted = match arguments.fit {
-        Some(Bytes(limit)) => {
+    let fitted = match arguments.room()? {
+        Some(limit) => {
             let _progress = Progress::unmeasured("fitting");
             Some(fit(&options, limit)?)
         }
@@ -64,13 +86,14 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
         return Ok(answer);
     }
     let mut text = format!("{}\n", title(&outcome.options, outcome.device));
+    arguments.flags.say_which(&mut text, "predict");
     // Writing to a string cannot fail.
     if outcome.options.recipe().trains() {
         let _ = writeln!(text, "{} parameters", parameters(&outcome));
     }
     text.push('\n');
     if let Some(fitted) = &fitted {
-        describe_fit(&mut text, fitted);
+        describe_fit(&mut text, fitted, arguments.context);
     }
     describe(&mut text, &outcome);
     describe_formulas(&mut text, &outcome);
@@ -79,8 +102,11 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
     Ok(answer)
 }
 
-fn describe_fit(text: &mut String, fit: &Fit) {
-    let limit = Bytes(fit.limit);
+fn describe_fit(text: &mut String, fit: &Fit, context: Option<Bytes>) {
+    let limit = match context {
+        Some(context) => format!("{}, which a context of {context} leaves", Bytes(fit.limit)),
+        None => Bytes(fit.limit).to_string(),
+    };
     match fit.batch {
         0 => {
             let _ = writeln!(text, "{}: no batch fits into {limit}", "does not fit".red().bold());
@@ -95,7 +121,11 @@ fn describe_fit(text: &mut String, fit: &Fit) {
         }
     }
     let at = grouped(fit.compared_at);
-    let _ = writeln!(text, "\nwhat techniques buy, at a batch of {at}:");
+    let why = match fit.compared_at == fit.batch {
+        true => "the largest",
+        false => "near the largest, and splits into eight parts",
+    };
+    let _ = writeln!(text, "\nwhat each technique buys, at a batch of {at} ({why}):");
     let _ = writeln!(text, "{:<33}{:>12}{:>12}{:>15}", "", "saves", "recomputes", "largest batch");
     for gain in &fit.gains {
         let sign = if gain.saved < 0 { "-" } else { "" };
@@ -110,6 +140,14 @@ fn describe_fit(text: &mut String, fit: &Fit) {
     if fit.gains.iter().any(|gain| gain.recomputed.kernels > 0) {
         text.push_str("recomputes: arithmetic done once more, as a share of a step's\n");
     }
+    if let Some(together) = &fit.together {
+        let flags: Vec<_> = together.techniques.iter().map(|it| it.flags()).collect();
+        let (batch, runs) = (grouped(together.batch), grouped(together.runs));
+        let _ = writeln!(text, "together: a batch of {batch} with {}", flags.join(" "));
+        let left = if together.out_of_budget { "; more was left untried" } else { "" };
+        let _ =
+            writeln!(text, "(the best of {runs} dry runs, one technique added at a time{left})");
+    }
     text.push('\n');
 }
 
@@ -122,7 +160,9 @@ fn what_next(text: &mut String, outcome: &Outcome, fitted: Option<&Fit>) {
     match fitted {
         Some(fitted) => {
             let most = fitted.gains.iter().max_by_key(|gain| gain.batch);
-            if let Some(gain) = most.filter(|gain| gain.batch > fitted.batch)
+            if let Some(together) = &fitted.together {
+                lines.push((command("predict", &together.options), "where the bytes go then"));
+            } else if let Some(gain) = most.filter(|gain| gain.batch > fitted.batch)
                 && let Some(with) = gain.technique.apply(&unlimited)
             {
                 let fit = spelled(fitted.limit);

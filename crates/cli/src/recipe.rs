@@ -15,11 +15,13 @@ use tonnage::snapshot::check_save;
 
 use crate::Answer;
 use crate::output::{grouped, print, print_json};
+use crate::size::memory_size;
 
 /// Which recipe, how large, and with what.
 #[derive(Args)]
 pub(crate) struct Flags {
-    /// `mlp`, `deepnet`, `gpt2`, `resnet50` or `mimo`. Without it, a small GPT-2 over this project's documents
+    /// `mlp`, `deepnet`, `gpt2`, `gpt2-medium`, `gpt2-large`, `gpt2-xl`, `resnet50` or `mimo`. Without it `gpt2-tiny`, a
+    /// small GPT-2 over the bytes of this project's documents
     pub(crate) recipe: Option<Recipe>,
 
     /// Layers or blocks
@@ -37,6 +39,10 @@ pub(crate) struct Flags {
     /// Tokens in an example, of gpt2
     #[arg(long, value_name = "N", help_heading = "Sizes")]
     seq: Option<usize>,
+
+    /// Kinds of tokens, of gpt2
+    #[arg(long, value_name = "N", help_heading = "Sizes")]
+    vocab: Option<usize>,
 
     /// Pixels along each side of an image, of resnet50
     #[arg(long, value_name = "N", help_heading = "Sizes")]
@@ -83,7 +89,7 @@ pub(crate) struct Flags {
     offload: bool,
 
     /// The memory of the device. Bytes, `24GiB`, `24GB`
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", value_parser = memory_size)]
     limit: Option<Bytes>,
 
     /// Settings as in PYTORCH_CUDA_ALLOC_CONF, such as `expandable_segments:True`
@@ -107,12 +113,13 @@ pub(crate) struct Flags {
 impl Flags {
     /// What they mean, or the first thing that does not fit.
     pub(crate) fn options(&self) -> anyhow::Result<Options> {
-        let mut options = Options::new(self.recipe.unwrap_or(Recipe::Gpt2));
+        let mut options = Options::new(self.recipe.unwrap_or(Recipe::EMBEDDED));
         for (size, value) in [
             (Size::Layers, self.layers),
             (Size::Width, self.width),
             (Size::Batch, self.batch),
             (Size::Seq, self.seq),
+            (Size::Vocab, self.vocab),
             (Size::Image, self.image),
             (Size::Antennas, self.antennas),
             (Size::Users, self.users),
@@ -146,8 +153,17 @@ impl Flags {
     }
 }
 
-/// What is to be saved.
 impl Flags {
+    /// If no recipe was named, which one that is: people may take it for GPT-2 itself.
+    pub(crate) fn say_which(&self, text: &mut String, verb: &str) {
+        if self.recipe.is_none() {
+            let _ = writeln!(
+                text,
+                "no recipe named: the small one that is built in; GPT-2 itself is `tonnage {verb} gpt2`"
+            );
+        }
+    }
+
     /// Refuses a file that cannot be written: what is to be saved there may take hours. What is there already stays
     /// until then.
     fn check_save(&self) -> anyhow::Result<()> {

@@ -15,6 +15,7 @@ use tonnage::{Bytes, Release};
 use crate::input::{ReadOptions, read_within, too_much, warn_of_rest};
 use crate::progress::Progress;
 use crate::release;
+use crate::size::memory_size;
 
 /// What is taken without a FILE: GPT-2 training with sequences of varying length, PyTorch 2.11 on
 /// an H200.
@@ -32,7 +33,7 @@ pub(crate) struct Source {
 
     /// The memory of the device it was recorded on. A limit is then read as PyTorch sets it, as a
     /// fraction of this
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", value_parser = memory_size)]
     pub(crate) total: Option<Bytes>,
 
     /// The release whose rules to follow, from 2.8 to 2.15; later ones get those of 2.15. Else it is told from the

@@ -16,6 +16,7 @@ use crate::outcome_text::{describe_inferred, heading, shown};
 use crate::output::{plain, print, print_json};
 use crate::progress::Progress;
 use crate::recording::{Recording, Source};
+use crate::size::memory_size;
 use crate::{Answer, what_if};
 
 /// Replay a PyTorch memory snapshot through the engine
@@ -38,7 +39,7 @@ pub(crate) struct Arguments {
 
     /// The limit on reserved memory: the one that was in force when it was recorded, or the one to ask
     /// about. Bytes, `24GiB`, `24GB`
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", value_parser = memory_size)]
     pub(crate) limit: Option<Bytes>,
 
     /// What if these settings had been in PYTORCH_CUDA_ALLOC_CONF? They replace all that were recorded;

@@ -14,6 +14,7 @@ use crate::input::ReadOptions;
 use crate::output::{Destination, Existing, plain, print, print_json, write_file};
 use crate::progress::Progress;
 use crate::release;
+use crate::size::memory_size;
 
 /// Say what limits a job's memory, why, and what to change
 ///
@@ -29,11 +30,11 @@ pub(crate) struct Arguments {
     files: Vec<PathBuf>,
 
     /// The limit that was in force, which the file does not tell. Bytes, `24GiB`, `24GB`
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", value_parser = memory_size)]
     limit: Option<Bytes>,
 
     /// The memory of the device: with it, memory that others held is told where a request failed
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", value_parser = memory_size)]
     total: Option<Bytes>,
 
     /// The release whose rules to follow, from 2.8 to 2.15; later ones get those of 2.15. Else it is told from the

@@ -5,15 +5,23 @@ use std::time::Instant;
 
 use clap::Args;
 use tonnage::Bytes;
-use tonnage::plan::{Checkpoint, DeviceKind, Error, Options, Outcome, Symbols, predict, train};
+use tonnage::plan::{
+    Checkpoint, DeviceKind, Error, Options, Outcome, Symbols, host_speed, predict, train,
+};
 use tonnage::snapshot::spare_memory;
 use tonnage::tensor::Device;
 
 use crate::Answer;
 use crate::live::{Live, Shown};
-use crate::output::{print, print_json, remove_unfinished_when_stopped};
+use crate::output::{note, print, print_json, remove_unfinished_when_stopped};
 use crate::progress::Progress;
 use crate::recipe::{Flags, command, describe, does_not_fit, parameters, title, try_next};
+
+/// Seconds from which on a run is announced: chosen.
+const LONG: f64 = 10.0;
+
+/// Multiplications and additions that take any machine less than that.
+const SHORT: f64 = 1e10;
 
 /// Train a recipe, and show where the memory went
 ///
@@ -37,9 +45,9 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
     let options = arguments.flags.options()?;
-    let (kind, json) = (arguments.device, arguments.flags.json);
+    let kind = arguments.device;
     if kind == DeviceKind::Host {
-        refuse_more_than_the_machine_has(&options)?;
+        look_ahead(&options)?;
     }
     let device = kind.open(&options)?;
     let mut shown = arguments.live.begin(&options, &device)?;
@@ -47,7 +55,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
     if options.save.is_some() {
         remove_unfinished_when_stopped();
     }
-    let answer = train_and_tell(&options, kind, json, &device, &mut shown);
+    let answer = train_and_tell(arguments, &options, &device, &mut shown);
     if answer.is_ok() {
         shown.wait();
     }
@@ -55,12 +63,12 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
 }
 
 fn train_and_tell(
+    arguments: &Arguments,
     options: &Options,
-    kind: DeviceKind,
-    json: bool,
     device: &Device,
     shown: &mut Shown<'_>,
 ) -> anyhow::Result<Answer> {
+    let (kind, json) = (arguments.device, arguments.flags.json);
     let started = Instant::now();
     let outcome = {
         let bar = Progress::steps(options.recipe().name());
@@ -84,6 +92,7 @@ fn train_and_tell(
         return Ok(Answer::Yes);
     }
     let mut text = format!("{}\n", title(options, kind));
+    arguments.flags.say_which(&mut text, "run");
     // Writing to a string cannot fail.
     if options.recipe().trains() {
         let _ = write!(text, "{} parameters, ", parameters(&outcome));
@@ -97,17 +106,50 @@ fn train_and_tell(
     Ok(Answer::Yes)
 }
 
-/// The system ends a program that fills its memory, and perhaps others: better to say so before.
-fn refuse_more_than_the_machine_has(options: &Options) -> anyhow::Result<()> {
+/// Says how long a long run takes, and refuses one that the machine has no memory for: the system ends a program that
+/// fills its memory, and perhaps others.
+fn look_ahead(options: &Options) -> anyhow::Result<()> {
     // Nothing is saved of this: a history would have every step.
     let mut unsaved = options.clone();
     unsaved.save = None;
-    let needed = match predict(&unsaved) {
-        Ok(predicted) => predicted.reserved_peak,
-        // It would fill all that it may have.
-        Err(Error::OutOfMemory { .. }) => options.limit.unwrap_or(DeviceKind::UNLIMITED),
+    let predicted = match predict(&unsaved) {
+        Ok(predicted) => Some(predicted),
+        Err(Error::OutOfMemory { .. }) => None,
         Err(other) => return Err(other.into()),
     };
+    // What does not fit fills all that it may have.
+    let all = options.limit.unwrap_or(DeviceKind::UNLIMITED);
+    let needed = predicted.as_ref().map_or(all, |it| it.reserved_peak);
+    refuse_more_than_the_machine_has(options, needed)?;
+    if let Some(outcome) = predicted {
+        let operations = outcome.work.operations * options.steps as f64;
+        if operations < SHORT {
+            return Ok(());
+        }
+        let seconds = operations / host_speed()?;
+        if seconds >= LONG {
+            note(&format!(
+                "{} steps of {} take about {} and {} here: an estimate, by the speed of one product of matrices",
+                options.steps,
+                options.recipe(),
+                duration(seconds),
+                Bytes(needed)
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// In the largest unit of which there are two.
+fn duration(seconds: f64) -> String {
+    match seconds {
+        ..120.0 => format!("{seconds:.0} s"),
+        ..7200.0 => format!("{:.0} min", seconds / 60.0),
+        _ => format!("{:.0} h", seconds / 3600.0),
+    }
+}
+
+fn refuse_more_than_the_machine_has(options: &Options, needed: u64) -> anyhow::Result<()> {
     match spare_memory() {
         Some(available) if needed > available => anyhow::bail!(
             "this takes at least {}, and the machine has {} to spare: make it smaller, or see where the bytes go with `{}`",
@@ -155,7 +197,6 @@ fn what_next(text: &mut String, options: &Options, kind: DeviceKind) {
         }
         None => lines.push((with("--save run.pickle"), "then `tonnage report run.pickle`")),
     }
-    let xl = "tonnage predict gpt2 --layers 48 --width 1600 --seq 1024 --batch 8 --fit 80GiB";
-    lines.push((xl.to_owned(), "what of GPT-2 XL fits"));
+    lines.push(("tonnage predict gpt2-xl --fit 80GiB".to_owned(), "what of GPT-2 XL fits"));
     try_next(text, &lines);
 }

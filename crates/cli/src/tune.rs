@@ -15,6 +15,7 @@ use crate::outcome_text::{describe_inferred, heading, shown};
 use crate::output::{plain, print, print_json};
 use crate::progress::Progress;
 use crate::recording::{Recording, Source};
+use crate::size::memory_size;
 use crate::what_if::changed;
 
 /// How many settings are shown.
@@ -38,7 +39,7 @@ pub(crate) struct Arguments {
     source: Source,
 
     /// Would it have fit into this much? Bytes, `24GiB`, `24GB`
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", value_parser = memory_size)]
     limit: Option<Bytes>,
 
     /// Print one JSON object

@@ -14,6 +14,7 @@ use crate::input::ReadOptions;
 use crate::output::warning;
 use crate::recording::{Recording, read_file};
 use crate::release;
+use crate::size::memory_size;
 
 /// Show recordings as a local web page
 ///
@@ -33,11 +34,11 @@ pub(crate) struct Arguments {
     serve: ServeOptions,
 
     /// The limit that was in force, which files do not tell, or one to ask about. Bytes, `24GiB`, `24GB`
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", value_parser = memory_size)]
     limit: Option<Bytes>,
 
     /// The memory of the device
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", value_parser = memory_size)]
     total: Option<Bytes>,
 
     /// The release whose rules to follow, from 2.8 to 2.15; later ones get those of 2.15. Else it is told from the

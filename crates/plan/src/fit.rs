@@ -15,6 +15,9 @@ use crate::technique::Technique;
 /// may serve a larger request where a smaller one left a gap.
 const BEYOND: usize = 2;
 
+/// How many dry runs look for techniques that do best together: chosen, a few seconds for the largest recipes.
+const BUDGET: usize = 300;
+
 /// What fits into a number of bytes.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -29,6 +32,8 @@ pub struct Fit {
     pub compared_at: usize,
     /// What each technique buys.
     pub gains: Vec<Gain>,
+    /// Techniques that together let more fit than any one of them, if some do.
+    pub together: Option<Together>,
 }
 
 /// What a technique buys.
@@ -47,14 +52,30 @@ pub struct Gain {
     pub batch: usize,
 }
 
-/// Finds the largest batch that fits into `limit` bytes, and what each technique buys.
+/// Techniques in force at once, and what fits with them.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Together {
+    /// The options with all of them, limit and largest batch included.
+    pub options: Options,
+    /// The techniques, in the order in which each bought most.
+    pub techniques: Vec<Technique>,
+    /// The largest batch that was found to fit with them.
+    pub batch: usize,
+    /// Dry runs that were made to find it.
+    pub runs: usize,
+    /// Whether something was left untried when so many were made.
+    pub out_of_budget: bool,
+}
+
+/// Finds the largest batch that fits into `limit` bytes, what each technique buys, and what they buy together.
 ///
 /// # Errors
 ///
 /// If options do not fit together.
 pub fn fit(options: &Options, limit: u64) -> Result<Fit> {
     let options = &unsaved(options);
-    let (batch, outcome) = largest(Size::Batch, options, limit)?;
+    let (batch, outcome) = Search::new(options, limit).largest(Size::Batch, 0)?;
     // What a technique saves is compared where nothing is scarce.
     let compared_at = aligned(batch, options);
     let mut reference = options.clone().with(Size::Batch, compared_at)?;
@@ -70,10 +91,60 @@ pub fn fit(options: &Options, limit: u64) -> Result<Fit> {
             false => QueuedWork::default(),
         };
         let recomputed_share = recomputed.operations / without.work.operations.max(1.0);
-        let (batch, _) = largest(Size::Batch, &with, limit)?;
+        let (batch, _) = Search::new(&with, limit).largest(Size::Batch, 0)?;
         gains.push(Gain { technique, saved, recomputed, recomputed_share, batch });
     }
-    Ok(Fit { limit, batch, outcome, compared_at, gains })
+    let together = together(&reference, limit, &gains)?;
+    Ok(Fit { limit, batch, outcome, compared_at, gains, together })
+}
+
+/// Adds one technique after the other, each time the one with which most fits, until none helps. Accumulation is not among
+/// them: with it any batch fits whose parts do.
+fn together(reference: &Options, limit: u64, gains: &[Gain]) -> Result<Option<Together>> {
+    let joins = |it: &Technique| !matches!(it, Technique::Accumulate(_));
+    let alone = gains.iter().filter(|it| joins(&it.technique)).max_by_key(|it| it.batch);
+    let Some(first) = alone.filter(|it| it.batch > 0) else {
+        return from_nothing(reference, limit);
+    };
+    let Some(mut options) = first.technique.apply(reference) else { return Ok(None) };
+    let (mut techniques, mut batch) = (vec![first.technique], first.batch);
+    let (mut runs, mut out_of_budget) = (0, false);
+    loop {
+        let mut best = None;
+        for technique in Technique::ALL.into_iter().filter(joins) {
+            let Some(with) = technique.apply(&options) else { continue };
+            if runs >= BUDGET {
+                out_of_budget = true;
+                break;
+            }
+            let mut search = Search::new(&with, limit);
+            let (larger, _) = search.largest(Size::Batch, batch)?;
+            runs += search.runs;
+            if larger > batch {
+                (batch, best) = (larger, Some((technique, with)));
+            }
+        }
+        let Some((technique, with)) = best else { break };
+        techniques.push(technique);
+        options = with;
+    }
+    if techniques.len() < 2 {
+        return Ok(None);
+    }
+    let mut options = options.with(Size::Batch, batch)?;
+    options.limit = Some(limit);
+    Ok(Some(Together { options, techniques, batch, runs, out_of_budget }))
+}
+
+/// Where no technique alone lets anything fit: all that save most.
+fn from_nothing(reference: &Options, limit: u64) -> Result<Option<Together>> {
+    let with = applied(&SMALLEST, reference);
+    let mut search = Search::new(&with, limit);
+    let (batch, outcome) = search.largest(Size::Batch, 0)?;
+    let Some(outcome) = outcome else { return Ok(None) };
+    let techniques = SMALLEST.into_iter().filter(|it| it.apply(reference).is_some()).collect();
+    let runs = search.runs;
+    Ok(Some(Together { options: outcome.options, techniques, batch, runs, out_of_budget: false }))
 }
 
 /// The same, without a snapshot: what is only tried leaves the one alone that a run has written.
@@ -89,41 +160,64 @@ fn aligned(batch: usize, options: &Options) -> usize {
     if batch < parts { parts } else { batch - batch % parts }
 }
 
-/// The largest batch, or another size, with which the options fit into `limit` bytes, and what that takes.
-fn largest(size: Size, options: &Options, limit: u64) -> Result<(usize, Option<Outcome>)> {
-    let part = if size == Size::Batch { options.accumulate } else { 1 };
-    let most = options.recipe().most_of(size).unwrap_or(1) / part;
-    let mut best = (0, None);
-    let mut fits = |parts: usize| -> Result<bool> {
-        let mut options = options.clone().with(size, parts * part)?;
-        options.limit = Some(limit);
+/// A search for the largest size with which options fit.
+struct Search<'a> {
+    options: &'a Options,
+    limit: u64,
+    /// Dry runs so far.
+    runs: usize,
+}
+
+impl<'a> Search<'a> {
+    fn new(options: &'a Options, limit: u64) -> Self {
+        Self { options, limit, runs: 0 }
+    }
+
+    /// What a run of this size takes; none if it does not fit.
+    fn fits(&mut self, size: Size, value: usize) -> Result<Option<Outcome>> {
+        let mut options = self.options.clone().with(size, value)?;
+        options.limit = Some(self.limit);
+        self.runs += 1;
         match predict(&options) {
-            Ok(outcome) => {
-                best = (parts * part, Some(outcome));
-                Ok(true)
-            }
-            Err(Error::OutOfMemory { .. }) => Ok(false),
+            Ok(outcome) => Ok(Some(outcome)),
+            Err(Error::OutOfMemory { .. }) => Ok(None),
             Err(other) => Err(other),
         }
-    };
-    let (mut below, mut above) = (0, 1);
-    loop {
-        while above <= most && fits(above)? {
-            (below, above) = (above, above * 2);
-        }
-        above = above.min(most + 1);
-        while above - below > 1 {
-            let middle = below.midpoint(above);
-            if fits(middle)? { below = middle } else { above = middle }
-        }
-        let mut further = above + 1..=(above + BEYOND).min(most);
-        let Some(larger) = further.try_fold(None, |found, parts| {
-            Ok::<_, Error>(if fits(parts)? { Some(parts) } else { found })
-        })?
-        else {
-            return Ok(best);
+    }
+
+    /// The largest batch, or another size, above `known` that fits, and what that takes; 0 if none does.
+    fn largest(&mut self, size: Size, known: usize) -> Result<(usize, Option<Outcome>)> {
+        let part = if size == Size::Batch { self.options.accumulate } else { 1 };
+        let most = self.options.recipe().most_of(size).unwrap_or(1) / part;
+        let mut best = (0, None);
+        let mut fits = |parts: usize| -> Result<bool> {
+            let outcome = self.fits(size, parts * part)?;
+            let fits = outcome.is_some();
+            if fits {
+                best = (parts * part, outcome);
+            }
+            Ok(fits)
         };
-        (below, above) = (larger, larger + 1);
+        let known = known / part;
+        let (mut below, mut above) = (known, known + 1);
+        loop {
+            while above <= most && fits(above)? {
+                (below, above) = (above, above * 2);
+            }
+            above = above.min(most + 1);
+            while above - below > 1 {
+                let middle = below.midpoint(above);
+                if fits(middle)? { below = middle } else { above = middle }
+            }
+            let mut further = above + 1..=(above + BEYOND).min(most);
+            let Some(larger) = further.try_fold(None, |found, parts| {
+                Ok::<_, Error>(if fits(parts)? { Some(parts) } else { found })
+            })?
+            else {
+                return Ok(best);
+            };
+            (below, above) = (larger, larger + 1);
+        }
     }
 }
 
@@ -188,7 +282,7 @@ pub fn suggest(options: &Options) -> Result<Option<Suggestion>> {
     ];
     let has = |size| options.recipe().default_of(size).is_some();
     for (size, options) in smaller.into_iter().filter(|it| has(it.0)) {
-        if let (_, Some(outcome)) = largest(size, &options, limit)? {
+        if let (_, Some(outcome)) = Search::new(&options, limit).largest(size, 0)? {
             return Ok(Some(Suggestion { options: outcome.options.clone(), outcome }));
         }
     }

@@ -102,7 +102,7 @@ impl Outcome {
             Recipe::DeepNet => {
                 ("12·B·W·L", 12.0 * batch * width * layers, layers, 4.0 * batch * width)
             }
-            Recipe::Gpt2 => {
+            Recipe::Gpt2(_) => {
                 let tokens = batch * size(Size::Seq) * width;
                 ("68·B·S·W·L", 68.0 * tokens * layers, layers, 4.0 * tokens)
             }

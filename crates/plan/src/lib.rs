@@ -3,7 +3,7 @@
 //! ```
 //! use tonnage_plan::{Options, Recipe, Size, predict};
 //!
-//! let options = Options::new(Recipe::Gpt2).with(Size::Layers, 12)?.with(Size::Width, 768)?;
+//! let options = Options::new(Recipe::EMBEDDED).with(Size::Layers, 12)?.with(Size::Width, 768)?;
 //! let outcome = predict(&options)?;
 //! println!("{} bytes reserved at the most", outcome.reserved_peak);
 //! # assert!(outcome.reserved_peak > 16 * outcome.parameters);
@@ -60,6 +60,8 @@ mod simulate;
 
 mod predict;
 
+mod host_speed;
+
 // what it took.
 mod meter;
 
@@ -76,13 +78,14 @@ mod fit;
 
 pub use device_kind::DeviceKind;
 pub use error::{Error, Result};
-pub use fit::{Fit, Gain, Suggestion, fit, suggest};
+pub use fit::{Fit, Gain, Suggestion, Together, fit, suggest};
 pub use formula::Formula;
+pub use host_speed::host_speed;
 pub use meter::{Phase, PhaseMemory};
 pub use options::{Amp, Checkpoint, OptimizerKind, Options, spelled};
 pub use outcome::{Outcome, Symbols};
 pub use predict::predict;
-pub use recipe::{Recipe, Size};
+pub use recipe::{Gpt2Size, Recipe, Size};
 pub use technique::Technique;
 pub use timeline::{Span, Timeline, trace};
 pub use train::{Progress, train};

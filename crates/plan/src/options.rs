@@ -13,14 +13,14 @@ use tonnage_tensor::checkpoint::Placement;
 
 use crate::error::{Error, Result};
 use crate::mimo::MimoOptions;
-use crate::recipe::{Recipe, Size};
+use crate::recipe::{Gpt2Size, Recipe, Size};
 
 /// What a recipe is run with. Two runs with equal options do the same, to the byte and to the bit.
 ///
 /// ```
 /// use tonnage_plan::{Checkpoint, Options, Recipe, Size};
 ///
-/// let mut options = Options::new(Recipe::Gpt2).with(Size::Layers, 12)?.with(Size::Width, 768)?;
+/// let mut options = Options::new(Recipe::EMBEDDED).with(Size::Layers, 12)?.with(Size::Width, 768)?;
 /// options.checkpoint = Checkpoint::Sqrt;
 /// assert_eq!(options.flags(), "--layers 12 --width 768 --checkpoint sqrt");
 /// assert!(options.with(Size::Image, 224).is_err()); // GPT-2 sees no images
@@ -96,7 +96,8 @@ impl Options {
     #[must_use]
     pub fn new(recipe: Recipe) -> Self {
         let (steps, optimizer) = match recipe {
-            Recipe::Gpt2 => (60, OptimizerKind::AdamW),
+            Recipe::Gpt2(Gpt2Size::Tiny) => (60, OptimizerKind::AdamW),
+            Recipe::Gpt2(_) => (5, OptimizerKind::AdamW),
             Recipe::Mlp => (50, OptimizerKind::Adam),
             Recipe::DeepNet => (50, OptimizerKind::Adam),
             Recipe::ResNet50 => (5, OptimizerKind::Sgd),
@@ -146,6 +147,8 @@ impl Options {
         let least = match (recipe, size) {
             (Recipe::Mlp, Size::Width) => 16,
             (Recipe::ResNet50, Size::Image) => 32,
+            // The documents are read by bytes.
+            (Recipe::Gpt2(_), Size::Vocab) => 256,
             _ => 1,
         };
         if !(least..=most).contains(&value) {
@@ -153,9 +156,10 @@ impl Options {
                 "--{name} {value}: {recipe} takes {least} to {most}"
             )));
         }
-        if recipe == Recipe::Gpt2 && size == Size::Width && !value.is_multiple_of(8) {
+        let has_heads = matches!(recipe, Recipe::Gpt2(_));
+        if has_heads && size == Size::Width && !value.is_multiple_of(8) {
             return Err(Error::Options(format!(
-                "--width {value}: heads of gpt2 are equal parts of the width: take a multiple of 8, best of 64"
+                "--width {value}: heads of {recipe} are equal parts of the width: take a multiple of 8, best of 64"
             )));
         }
         self.sizes[size as usize] = value;
@@ -394,7 +398,7 @@ mod tests {
             Err(error) => error.to_string(),
             Ok(()) => "accepted".to_owned(),
         };
-        let gpt2 = || Options::new(Recipe::Gpt2);
+        let gpt2 = || Options::new(Recipe::EMBEDDED);
         let resnet50 = Options::new(Recipe::ResNet50);
         for (options, expected) in [
             (
@@ -402,7 +406,7 @@ mod tests {
                 "resnet50 has no --layers: its sizes are --width, --batch, --image",
             ),
             (gpt2().with(Size::Width, 100), "multiple of 8"),
-            (gpt2().with(Size::Batch, 0), "--batch 0: gpt2 takes 1 to"),
+            (gpt2().with(Size::Batch, 0), "--batch 0: gpt2-tiny takes 1 to"),
             (Ok(Options { accumulate: 3, ..gpt2() }), "a batch of 16 does not split"),
             (Ok(Options { conf: "nonsense:1".to_owned(), ..gpt2() }), "nonsense"),
             (Ok(Options { steps: 0, ..gpt2() }), "--steps 0"),

@@ -8,7 +8,7 @@ use std::panic::Location;
 use serde_json::{Map, Value, json};
 use tonnage_tensor::{Device, Peak, QueuedWork, Role};
 
-use crate::fit::{Fit, Gain};
+use crate::fit::{Fit, Gain, Together};
 use crate::formula::Formula;
 use crate::meter::{Meter, Phase, PhaseMemory};
 use crate::options::Options;
@@ -215,6 +215,15 @@ fn json_of_fit(fit: &Fit) -> Value {
             "batch": it.batch,
         })
     };
+    let together = |it: &Together| {
+        let techniques: Vec<_> = it.techniques.iter().map(|it| it.flags()).collect();
+        json!({
+            "techniques": techniques,
+            "batch": it.batch,
+            "runs": it.runs,
+            "out_of_budget": it.out_of_budget,
+        })
+    };
     let gains: Value = fit.gains.iter().map(gain).collect();
     let peak = fit.outcome.as_ref().map(|it| it.reserved_peak);
     json!({
@@ -223,6 +232,7 @@ fn json_of_fit(fit: &Fit) -> Value {
         "reserved_peak": peak,
         "compared_at": fit.compared_at,
         "techniques": gains,
+        "together": fit.together.as_ref().map(together),
     })
 }
 

@@ -11,9 +11,9 @@ use tonnage_tensor::{Device, Element, Reduction, Result, Shape, Tensor};
 
 use crate::options::Options;
 use crate::random::Random;
-use crate::recipe::{Recipe, Size};
+use crate::recipe::{Gpt2Size, Recipe, Size};
 
-/// What `gpt2` reads: this project's documents, as they once were.
+/// What every `gpt2` reads: this project's documents, as they once were.
 const DOCUMENTS: &[u8] = include_bytes!("../data/documents.txt");
 
 /// Classes of `mlp`'s examples.
@@ -50,10 +50,15 @@ pub(crate) fn build(options: &Options, device: &Device) -> Result<Option<Box<dyn
             let model = DeepNet::new(width, size(Size::Layers), device)?;
             Box::new(Deep { model: model.checkpointed(placement), width })
         }
-        Recipe::Gpt2 => {
+        Recipe::Gpt2(preset) => {
             let seq = size(Size::Seq);
             let config = Gpt2Config::bytes(size(Size::Layers), width, heads(width));
-            let config = config.context(seq).dropout(0.0);
+            let config = config.vocabulary(size(Size::Vocab)).dropout(0.0);
+            let config = match preset {
+                Gpt2Size::Tiny => config.context(seq),
+                // Published ones have places for 1,024 tokens, however few they are given.
+                _ => config.context(seq.max(config.context)),
+            };
             Box::new(Text { model: Gpt2::new(config, device)?.checkpointed(placement), seq })
         }
         Recipe::ResNet50 => {

@@ -13,12 +13,28 @@ pub enum Recipe {
     Mlp,
     /// Residual blocks of two linear layers: the chain on which checkpointing is usually shown.
     DeepNet,
-    /// GPT-2 over bytes, on this project's own documents.
-    Gpt2,
+    /// GPT-2, on this project's own documents.
+    Gpt2(Gpt2Size),
     /// ResNet-50 on generated images.
     ResNet50,
     /// The uplink of a massive-MIMO cell: no training, but symbols sent and detected.
     Mimo,
+}
+
+/// How large a GPT-2 is, unless its sizes are set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Gpt2Size {
+    /// Small enough to train on any machine in seconds; its tokens are bytes.
+    Tiny,
+    /// As published: 124,439,808 parameters.
+    Small,
+    /// As published: 354,823,168 parameters.
+    Medium,
+    /// As published: 774,030,080 parameters.
+    Large,
+    /// As published: 1,557,611,200 parameters.
+    Xl,
 }
 
 /// A number that says how large a recipe is.
@@ -33,6 +49,8 @@ pub enum Size {
     Batch,
     /// Tokens in an example.
     Seq,
+    /// Kinds of tokens.
+    Vocab,
     /// Pixels along each side of an image.
     Image,
     /// Antennas of a base station.
@@ -46,9 +64,38 @@ pub enum Size {
 /// A size, its default, and the most that is accepted: beyond that, counts of bytes could overflow.
 struct Known(Size, usize, usize);
 
+const LAYERS: usize = 10_000;
+
+const WIDTH: usize = 1 << 17;
+
+const BATCH: usize = 1 << 22;
+
+const fn gpt2(layers: usize, width: usize, batch: usize, seq: usize, vocab: usize) -> [Known; 5] {
+    [
+        Known(Size::Layers, layers, LAYERS),
+        Known(Size::Width, width, WIDTH),
+        Known(Size::Batch, batch, BATCH),
+        Known(Size::Seq, seq, 1 << 17),
+        Known(Size::Vocab, vocab, 1 << 24),
+    ]
+}
+
 impl Recipe {
     /// Every one.
-    pub const ALL: [Self; 5] = [Self::Mlp, Self::DeepNet, Self::Gpt2, Self::ResNet50, Self::Mimo];
+    pub const ALL: [Self; 9] = [
+        Self::Mlp,
+        Self::DeepNet,
+        Self::Gpt2(Gpt2Size::Tiny),
+        Self::Gpt2(Gpt2Size::Small),
+        Self::Gpt2(Gpt2Size::Medium),
+        Self::Gpt2(Gpt2Size::Large),
+        Self::Gpt2(Gpt2Size::Xl),
+        Self::ResNet50,
+        Self::Mimo,
+    ];
+
+    /// What runs unless another is named: small enough for any machine.
+    pub const EMBEDDED: Self = Self::Gpt2(Gpt2Size::Tiny);
 
     /// Its name on the command line.
     #[must_use]
@@ -56,7 +103,11 @@ impl Recipe {
         match self {
             Self::Mlp => "mlp",
             Self::DeepNet => "deepnet",
-            Self::Gpt2 => "gpt2",
+            Self::Gpt2(Gpt2Size::Tiny) => "gpt2-tiny",
+            Self::Gpt2(Gpt2Size::Small) => "gpt2",
+            Self::Gpt2(Gpt2Size::Medium) => "gpt2-medium",
+            Self::Gpt2(Gpt2Size::Large) => "gpt2-large",
+            Self::Gpt2(Gpt2Size::Xl) => "gpt2-xl",
             Self::ResNet50 => "resnet50",
             Self::Mimo => "mimo",
         }
@@ -84,9 +135,6 @@ impl Recipe {
     }
 
     fn known(self) -> &'static [Known] {
-        const LAYERS: usize = 10_000;
-        const WIDTH: usize = 1 << 17;
-        const BATCH: usize = 1 << 22;
         match self {
             Self::Mlp => &[
                 Known(Size::Layers, 4, LAYERS),
@@ -98,12 +146,11 @@ impl Recipe {
                 Known(Size::Width, 512, WIDTH),
                 Known(Size::Batch, 128, BATCH),
             ],
-            Self::Gpt2 => &[
-                Known(Size::Layers, 4, LAYERS),
-                Known(Size::Width, 128, WIDTH),
-                Known(Size::Batch, 16, BATCH),
-                Known(Size::Seq, 64, 1 << 17),
-            ],
+            Self::Gpt2(Gpt2Size::Tiny) => const { &gpt2(4, 128, 16, 64, 256) },
+            Self::Gpt2(Gpt2Size::Small) => const { &gpt2(12, 768, 8, 1024, 50_257) },
+            Self::Gpt2(Gpt2Size::Medium) => const { &gpt2(24, 1024, 8, 1024, 50_257) },
+            Self::Gpt2(Gpt2Size::Large) => const { &gpt2(36, 1280, 8, 1024, 50_257) },
+            Self::Gpt2(Gpt2Size::Xl) => const { &gpt2(48, 1600, 8, 1024, 50_257) },
             Self::ResNet50 => &[
                 Known(Size::Width, 64, 1 << 12),
                 Known(Size::Batch, 4, BATCH),
@@ -121,11 +168,12 @@ impl Recipe {
 
 impl Size {
     /// Every one.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Layers,
         Self::Width,
         Self::Batch,
         Self::Seq,
+        Self::Vocab,
         Self::Image,
         Self::Antennas,
         Self::Users,
@@ -140,6 +188,7 @@ impl Size {
             Self::Width => "width",
             Self::Batch => "batch",
             Self::Seq => "seq",
+            Self::Vocab => "vocab",
             Self::Image => "image",
             Self::Antennas => "antennas",
             Self::Users => "users",

@@ -103,12 +103,12 @@ mod tests {
     #[test]
     fn each_is_applied_once_and_its_flags_say_so() {
         for technique in Technique::ALL {
-            let options = Options::new(Recipe::Gpt2);
+            let options = Options::new(Recipe::EMBEDDED);
             let with = technique.apply(&options).unwrap();
             assert_eq!(with.flags(), technique.flags());
             assert_eq!(technique.apply(&with), None, "{technique:?} twice");
         }
-        let odd = Options::new(Recipe::Gpt2).with(Size::Batch, 7).unwrap();
+        let odd = Options::new(Recipe::EMBEDDED).with(Size::Batch, 7).unwrap();
         assert_eq!(Technique::Accumulate(2).apply(&odd), None);
     }
 }

@@ -18,7 +18,7 @@ pub(super) const HOW_TO_PUBLISH: [&str; 6] = [
     "start a job with TONNAGE_PUBLISH=1 in its environment,",
     "or with TONNAGE_PUBLISH=sites to see which lines hold its memory:",
     "",
-    "  TONNAGE_PUBLISH=sites tonnage run gpt2 --steps 1000",
+    "  TONNAGE_PUBLISH=sites tonnage run --steps 1000",
 ];
 
 /// Characters of the past.

@@ -202,7 +202,7 @@ fn what_is_saved_of_a_run_that_does_not_fit_is_its_own_failure() {
 const EACH: [&str; 5] = [
     "mlp --layers 3 --width 128 --batch 8192 --steps 2",
     "deepnet --layers 8 --width 128 --batch 2048 --steps 2",
-    "gpt2 --layers 2 --width 64 --batch 32 --seq 128 --steps 2",
+    "gpt2-tiny --layers 2 --width 64 --batch 32 --seq 128 --steps 2",
     "resnet50 --width 8 --batch 16 --image 32 --steps 2",
     "mimo --antennas 16 --users 4 --subcarriers 50000 --steps 2",
 ];
@@ -260,7 +260,10 @@ fn fit_says_the_largest_batch_and_what_techniques_buy() {
 fn what_is_wrong_is_said_in_a_sentence() {
     for (arguments, expected) in [
         (&["run", "gpt2", "--device", "cuda:0"][..], "recipes do not run on CUDA yet"),
-        (&["run", "bert"], "`bert` is no recipe: take one of mlp, deepnet, gpt2, resnet50, mimo"),
+        (
+            &["run", "bert"],
+            "`bert` is no recipe: take one of mlp, deepnet, gpt2-tiny, gpt2, gpt2-medium, gpt2-large, gpt2-xl, resnet50, mimo",
+        ),
         (&["run", "resnet50", "--layers", "3"], "resnet50 has no --layers"),
         (&["run", "mimo", "--offload"], "mimo does not train"),
         (&["run", "gpt2", "--snr", "-3"], "gpt2 has no --snr"),
@@ -272,11 +275,14 @@ fn what_is_wrong_is_said_in_a_sentence() {
         (&["run", "--steps", "0"], "--steps 0: take 1 to 1000000"),
         (&["predict", "--limit", "0"], "--limit 0: nothing fits"),
         (&["predict", "--width", "100"], "multiple of 8"),
-        (&["predict", "--batch", "0"], "--batch 0: gpt2 takes 1 to"),
+        (&["predict", "--batch", "0"], "--batch 0: gpt2-tiny takes 1 to"),
         (&["predict", "--layers", "many"], "invalid value 'many' for '--layers <N>'"),
         (&["predict", "--optimizer", "lion"], "take sgd, adam or adamw"),
         (&["predict", "--amp", "fp8"], "take bf16 or f16"),
         (&["predict", "--fit", "8 gallons"], "8 gallons"),
+        (&["predict", "--context", "1GiB"], "--fit"),
+        (&["predict", "--fit", "1GiB", "--context", "1GiB"], "nothing is left to fit into"),
+        (&["predict", "gpt2", "--vocab", "255"], "--vocab 255: gpt2 takes 256 to"),
         (&["predict", "--fit", "8GiB", "--limit", "8GiB"], "cannot be used with '--limit"),
         (&["predict", "--device", "dry"], "unexpected argument '--device'"),
     ] {
@@ -284,4 +290,98 @@ fn what_is_wrong_is_said_in_a_sentence() {
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
         assert!(text(&output.stderr).contains(expected), "{}", text(&output.stderr));
     }
+}
+
+#[test]
+fn the_published_sizes_of_gpt2_have_their_parameters() {
+    for (recipe, parameters) in [
+        ("gpt2", 124_439_808_u64),
+        ("gpt2-medium", 354_823_168),
+        ("gpt2-large", 774_030_080),
+        ("gpt2-xl", 1_557_611_200),
+    ] {
+        // Few tokens leave the places of 1,024.
+        for seq in ["64", "1024"] {
+            let arguments =
+                ["predict", recipe, "--batch", "1", "--steps", "1", "--seq", seq, "--json"];
+            let object = json(&tonnage(&arguments));
+            assert_eq!(object["parameters"], parameters, "{recipe}");
+            assert_eq!(object["recipe"], recipe);
+        }
+    }
+    let rows = |vocab: &str| {
+        let arguments =
+            ["predict", "gpt2", "--batch", "1", "--steps", "1", "--vocab", vocab, "--json"];
+        json(&tonnage(&arguments))["parameters"].as_u64().unwrap()
+    };
+    assert_eq!(rows("50304") - rows("50257"), 47 * 768);
+}
+
+#[test]
+fn without_a_recipe_it_is_the_small_one_and_says_so() {
+    let predicted = tonnage(&["predict"]);
+    let shown = text(&predicted.stdout);
+    assert!(shown.starts_with("gpt2-tiny on dry: layers 4,"), "{shown}");
+    assert!(shown.contains("GPT-2 itself is `tonnage predict gpt2`"), "{shown}");
+    let named = tonnage(&["predict", "gpt2-tiny"]);
+    assert!(!text(&named.stdout).contains("no recipe named"), "{}", text(&named.stdout));
+    assert_eq!(
+        json(&tonnage(&["predict", "--json"])),
+        json(&tonnage(&["predict", "gpt2-tiny", "--json"]))
+    );
+}
+
+#[test]
+fn techniques_are_combined_and_the_context_is_taken_off() {
+    let base = ["predict", "deepnet", "--layers", "6", "--width", "128", "--steps", "1", "--json"];
+    let fitted = |more: &[&str]| json(&tonnage(&[&base[..], more].concat()))["fit"].clone();
+    let fit = fitted(&["--fit", "24MiB"]);
+    let together = &fit["together"];
+    let batch = together["batch"].as_u64().unwrap();
+    for gain in fit["techniques"].as_array().unwrap() {
+        let technique = gain["technique"].as_str().unwrap();
+        assert!(
+            technique.starts_with("--accumulate") || gain["batch"].as_u64().unwrap() < batch,
+            "{fit}"
+        );
+    }
+    // It is as said: that batch fits with all of them, and the next does not.
+    let techniques: Vec<_> = together["techniques"].as_array().unwrap().iter().collect();
+    let flags = techniques.iter().flat_map(|it| it.as_str().unwrap().split(' '));
+    let mut arguments: Vec<_> = base[..base.len() - 1].iter().copied().chain(flags).collect();
+    arguments.extend(["--limit", "24MiB", "--batch"]);
+    for (batch, code) in [(batch, 0), (batch + 1, 1)] {
+        let batch = batch.to_string();
+        let output = tonnage(&[&arguments[..], &[&batch[..]]].concat());
+        assert_eq!(output.status.code(), Some(code), "{}", text(&output.stderr));
+    }
+    assert_eq!(fitted(&["--fit", "30MiB", "--context", "6MiB"]), fit);
+}
+
+#[test]
+fn a_long_run_is_announced_with_its_time_and_memory() {
+    let output = tonnage(&["run", "gpt2", "--batch", "1", "--limit", "1MiB"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        !text(&output.stderr).contains("take about"),
+        "it does not fit: {}",
+        text(&output.stderr)
+    );
+    // Ended before its first step, by a reader of its first line.
+    let program = command();
+    let mut child = Command::new(program.get_program())
+        .args(["run", "gpt2", "--layers", "2", "--batch", "2", "--steps", "100000"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let mut errors = std::io::BufReader::new(child.stderr.take().unwrap());
+    std::io::BufRead::read_line(&mut errors, &mut line).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(
+        line.contains("100000 steps of gpt2 take about ") && line.contains("GiB here: an estimate"),
+        "{line}"
+    );
 }

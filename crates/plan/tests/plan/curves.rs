@@ -33,7 +33,7 @@ fn late(losses: &[f32]) -> f32 {
 
 fn small_gpt2() -> Options {
     let sizes = [(Size::Layers, 2), (Size::Width, 64), (Size::Batch, 8), (Size::Seq, 32)];
-    let options = Options::new(Recipe::Gpt2);
+    let options = Options::new(Recipe::EMBEDDED);
     let mut options =
         sizes.iter().fold(options, |it, (size, value)| it.with(*size, *value).unwrap());
     options.steps = 60;

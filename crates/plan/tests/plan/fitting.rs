@@ -74,7 +74,7 @@ fn a_limit_that_is_too_small_ends_with_a_verdict_and_a_suggestion_that_works() {
         (deepnet(8, 128, 2048), 90),
         (deepnet(8, 128, 2048), 60),
         (deepnet(8, 128, 2048), 30),
-        (Options::new(Recipe::Gpt2), 50),
+        (Options::new(Recipe::EMBEDDED), 50),
         (mlp(128, 4096), 80),
     ] {
         let mut options = options;

@@ -5,7 +5,7 @@
 
 use axum::response::Response;
 use serde::Serialize;
-use tonnage_plan::{Options, Recipe, Size};
+use tonnage_plan::{Gpt2Size, Options, Recipe, Size};
 
 use super::{json, to_json};
 use crate::error::ApiError;
@@ -67,7 +67,11 @@ fn about(recipe: Recipe) -> &'static str {
         Recipe::DeepNet => {
             "residual blocks of two linear layers: the chain on which checkpointing is usually shown"
         }
-        Recipe::Gpt2 => "GPT-2 over bytes",
+        Recipe::Gpt2(Gpt2Size::Tiny) => "a small GPT-2 over bytes",
+        Recipe::Gpt2(Gpt2Size::Small) => "GPT-2, 124 million parameters",
+        Recipe::Gpt2(Gpt2Size::Medium) => "GPT-2 Medium, 355 million parameters",
+        Recipe::Gpt2(Gpt2Size::Large) => "GPT-2 Large, 774 million parameters",
+        Recipe::Gpt2(Gpt2Size::Xl) => "GPT-2 XL, 1.6 billion parameters",
         Recipe::ResNet50 => "ResNet-50 on images of 224 by 224",
         _ => "",
     }
@@ -82,10 +86,10 @@ pub(super) fn range(recipe: Recipe, size: Size) -> Option<Range> {
         (Recipe::DeepNet, Size::Layers) => (1, 64, 1),
         (Recipe::DeepNet, Size::Width) => (64, 8192, 64),
         (Recipe::DeepNet, Size::Batch) => (16, 16384, 16),
-        (Recipe::Gpt2, Size::Layers) => (1, 48, 1),
-        (Recipe::Gpt2, Size::Width) => (64, 1600, 64),
-        (Recipe::Gpt2, Size::Batch) => (1, 64, 1),
-        (Recipe::Gpt2, Size::Seq) => (64, 2048, 64),
+        (Recipe::Gpt2(_), Size::Layers) => (1, 48, 1),
+        (Recipe::Gpt2(_), Size::Width) => (64, 1600, 64),
+        (Recipe::Gpt2(_), Size::Batch) => (1, 64, 1),
+        (Recipe::Gpt2(_), Size::Seq) => (64, 2048, 64),
         (Recipe::ResNet50, Size::Width) => (16, 128, 16),
         (Recipe::ResNet50, Size::Batch) => (1, 256, 1),
         _ => return None,
