@@ -7,7 +7,8 @@ const LEAST: u64 = 1 << 20;
 
 /// Reads a size of memory: `24G`, `24Gi`, `24GiB`, `24GB`, `1.5GiB`, or bytes.
 pub(crate) fn memory_size(text: &str) -> Result<Bytes, String> {
-    let size: Bytes = text.parse().map_err(|error: tonnage::events::ParseBytesError| error.to_string())?;
+    let size: Bytes =
+        text.parse().map_err(|error: tonnage::events::ParseBytesError| error.to_string())?;
     let has_unit = text.contains(|c: char| c.is_ascii_alphabetic());
     if !has_unit && (1..LEAST).contains(&size.0) {
         return Err(format!(
