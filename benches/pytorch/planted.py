@@ -117,6 +117,8 @@ class Loop:
 def truth(cause, bytes, line, **more):
     """What the report must say. Called while the program's tensors live: this is where most snapshots are taken."""
     at_truth()
+    if in_force is not None:
+        more["limit"] = in_force
     return {"cause": cause, "bytes": bytes, "line": line, "file": os.path.basename(sys.argv[0]), **more}
 
 
@@ -128,9 +130,16 @@ def buffer(bytes):
     return torch.empty(int(bytes), dtype=torch.uint8, device="cuda")
 
 
+# The limit of this case, in bytes as PyTorch takes it.
+in_force = None
+
+
 def limit(gib):
+    global in_force
     total = torch.cuda.get_device_properties(0).total_memory
-    torch.cuda.set_per_process_memory_fraction(gib * (1 << 30) / total)
+    fraction = gib * (1 << 30) / total
+    torch.cuda.set_per_process_memory_fraction(fraction)
+    in_force = int(fraction * total)
 
 
 def mlp(*widths):

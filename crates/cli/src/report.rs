@@ -1,11 +1,11 @@
 //! `tonnage report`: what happened, why, and the one change that helps most.
 
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use clap::Args;
-use tonnage::analysis::report::{RankRow, Ranks, Report, ReportOptions};
+use tonnage::analysis::report::{Layout, RankRow, Ranks, Report, ReportOptions};
 use tonnage::html::{ranks_html, report_html};
 use tonnage::{Bytes, Release};
 
@@ -29,7 +29,8 @@ pub(crate) struct Arguments {
     #[arg(required = true)]
     files: Vec<PathBuf>,
 
-    /// The limit that was in force, which the file does not tell. Bytes, `24GiB`, `24GB`
+    /// The limit that was in force, which the file does not tell. Bytes, `24GiB`, `24GB`. Without it, where a request
+    /// failed, it is concluded as far as the recording tells
     #[arg(long, value_name = "SIZE", value_parser = memory_size)]
     limit: Option<Bytes>,
 
@@ -80,8 +81,8 @@ enum Reported {
 impl Reported {
     fn text(&self) -> String {
         match self {
-            Self::One(row) => row.report.to_text(&row.file),
-            Self::Several(ranks) => ranks.to_text(),
+            Self::One(row) => row.report.to_text_in(&row.file, layout()),
+            Self::Several(ranks) => ranks.to_text_in(layout()),
         }
     }
 
@@ -130,6 +131,14 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
         print_json(&reported.json())?;
     }
     Ok(Answer::Yes)
+}
+
+/// As wide as the terminal; whole where a file or a pipe reads. Colours are taken out there by whoever prints.
+fn layout() -> Layout {
+    let terminal = std::io::stdout().is_terminal();
+    let size = || ratatui::crossterm::terminal::size().ok();
+    let columns = terminal.then(size).flatten().map(|(columns, _)| usize::from(columns));
+    Layout { columns: columns.filter(|&columns| columns > 0), colours: true }
 }
 
 /// Reads each file once and looks at it.

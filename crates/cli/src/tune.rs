@@ -8,7 +8,9 @@ use clap::Args;
 use owo_colors::OwoColorize;
 use tonnage::Bytes;
 use tonnage::replay::Outcome;
-use tonnage::replay::tune::{Candidate, Conditions, Tuning, tune};
+use tonnage::Release;
+use tonnage::analysis::report::{Answer as Said, Asked, LimitSource, Tuned};
+use tonnage::replay::tune::{Candidate, Lead, Tuning, tune};
 
 use crate::Answer;
 use crate::outcome_text::{describe_inferred, heading, shown};
@@ -38,7 +40,8 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     source: Source,
 
-    /// Would it have fit into this much? Bytes, `24GiB`, `24GB`
+    /// Would it have fit into this much? Bytes, `24GiB`, `24GB`. Without it, where a request failed, the limit that it ran
+    /// into is concluded as far as the recording tells
     #[arg(long, value_name = "SIZE", value_parser = memory_size)]
     limit: Option<Bytes>,
 
@@ -54,45 +57,54 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
     };
     let limit = arguments.limit.map(|limit| limit.0);
     let (recorded, job) = arguments.source.read_job(&file, limit).with_context(|| name.clone())?;
-    let conditions = Conditions {
-        release: recorded.release,
-        recorded: recorded.conf.clone(),
-        limit,
-        total: arguments.source.total.map(|total| total.0),
-    };
-    let tuning = {
+    let devices = tonnage::analysis::devices(&file);
+    let device = devices.iter().find(|it| it.device.0 == recorded.device);
+    let device = device.with_context(|| format!("{name}: no history to tune"))?;
+    let asked = Asked { limit, total: arguments.source.total.map(|total| total.0) };
+    let tuned = {
         let bar = Progress::steps("trying settings");
-        tune(&job, &conditions, &|done, of| bar.set(done, of))
+        Tuned::of(device, &recorded, &job, asked, |job, conditions| {
+            tune(job, conditions, &|done, of| bar.set(done, of))
+        })
     };
+    let tuning = &tuned.tuning;
     let mut inferred = recorded.inferred.clone();
     inferred.extend_from_slice(job.notes());
     inferred.extend(tuning.best().and_then(|best| best.prediction.unknown(&job)));
     if arguments.json {
-        print_json(&tuning.to_json(&recorded, &inferred, &name))?;
+        print_json(&tuned.to_json(&recorded, &inferred, &name))?;
     } else {
-        print(&describe(&name, &recorded, &tuning, &inferred))?;
+        print(&describe(&name, &recorded, &tuned, &inferred))?;
     }
     Ok(if tuning.best().is_some() { Answer::Yes } else { Answer::No })
 }
 
-fn describe(name: &str, recorded: &Outcome, tuning: &Tuning, inferred: &[String]) -> String {
+fn describe(name: &str, recorded: &Outcome, tuned: &Tuned, inferred: &[String]) -> String {
+    let tuning = &tuned.tuning;
     let mut text = heading(name, recorded);
     // Writing to a string cannot fail.
     let _ = writeln!(text, "recorded with: {}", shown(&recorded.conf));
-    if let Some(limit) = tuning.limit {
-        let _ = writeln!(text, "limit: {limit} bytes ({})", Bytes(limit));
+    match (&tuned.limit, tuning.limit) {
+        (Some(concluded), _) if concluded.source != LimitSource::Given => {
+            let _ = writeln!(text, "limit: {}", concluded.in_a_line());
+        }
+        (_, Some(limit)) => {
+            let _ = writeln!(text, "limit: {limit} bytes ({})", Bytes(limit));
+        }
+        (_, None) => {}
     }
     text.push('\n');
-    advise(&mut text, tuning);
+    advise(&mut text, tuned, &recorded.candidates);
     describe_candidates(&mut text, tuning);
     describe_inferred(&mut text, inferred);
     text
 }
 
 /// What to do, and why.
-fn advise(text: &mut String, tuning: &Tuning) {
-    match tuning.best() {
-        Some(best) => advise_setting(text, tuning, best),
+fn advise(text: &mut String, tuned: &Tuned, releases: &[Release]) {
+    let tuning = &tuned.tuning;
+    match tuning.lead(releases) {
+        Some(lead) => advise_setting(text, tuned, lead),
         None => {
             let limit =
                 tuning.limit.map_or_else(|| "the device".to_owned(), |it| Bytes(it).to_string());
@@ -101,6 +113,9 @@ fn advise(text: &mut String, tuning: &Tuning) {
                 "{}: the job does not get through with {limit} under any setting that was tried",
                 "nothing helps".red().bold()
             );
+            if let Some(failure) = tuned.failure.as_ref().filter(|it| it.answer == Said::DependsOnLimit) {
+                let _ = writeln!(text, "{}", failure.sentence());
+            }
         }
     }
     let _ = writeln!(
@@ -112,54 +127,74 @@ fn advise(text: &mut String, tuning: &Tuning) {
         let _ = writeln!(text, "the limit is below that: only asking for less helps");
     }
     if let Some(need) = &tuning.need {
-        let _ = writeln!(
-            text,
-            "needed: the job gets through with {} ({} bytes) under {}, the least that was found",
-            Bytes(need.bytes),
-            need.bytes,
-            shown(&need.conf)
-        );
+        let (bytes, conf) = (Bytes(need.bytes), shown(&need.conf));
+        let _ = match tuning.reach.at_least() {
+            None => writeln!(
+                text,
+                "needed: the job gets through with a limit of {bytes} ({} bytes) under {conf}, the least that was found",
+                need.bytes
+            ),
+            Some(why) => writeln!(
+                text,
+                "needed: at least a limit of {bytes} ({} bytes), under {conf}: {why}",
+                need.bytes
+            ),
+        };
     }
     text.push('\n');
 }
 
-fn advise_setting(text: &mut String, tuning: &Tuning, best: &Candidate) {
-    let now = tuning.recorded();
-    let (saving, peak) = (tuning.saving(), best.reserved_peak());
+fn advise_setting(text: &mut String, tuned: &Tuned, lead: Lead<'_>) {
+    let tuning = &tuned.tuning;
+    let (now, first) = (tuning.recorded(), lead.candidate);
+    let peak = first.reserved_peak();
     let was = now.map_or(0, Candidate::reserved_peak);
+    let known = tuning.reach.words();
     let rescued = now.is_some_and(|now| !now.prediction.fits());
+    let saving = if rescued { 0 } else { was.saturating_sub(peak) };
     let worthwhile = saving as f64 >= was as f64 * WORTHWHILE && saving > 0;
     if rescued || worthwhile {
-        let _ = writeln!(text, "{}\n", to_set(&best.conf).green().bold());
+        let needs = lead.needs.map_or(String::new(), |release| format!("  (needs PyTorch {release})"));
+        let _ = writeln!(text, "{}{needs}\n", to_set(&first.conf).green().bold());
     }
     if rescued {
-        let _ =
-            writeln!(text, "with it the job gets through, with the recorded settings it does not");
+        let _ = match &tuned.failure {
+            Some(failure) if failure.answer == Said::Served => {
+                writeln!(text, "{}", failure.sentence())
+            }
+            _ => writeln!(
+                text,
+                "with it the job gets through{known}; with the recorded settings it does not"
+            ),
+        };
     } else if worthwhile {
         let change = changed(-saving.cast_signed(), was.cast_signed());
         let _ = writeln!(
             text,
-            "reserved at the peak: {} instead of {}: {change}",
+            "reserved at the peak{known}: {} instead of {}: {change}",
             Bytes(peak),
             Bytes(was)
         );
     } else {
         let _ = writeln!(
             text,
-            "{}: no setting that was tried reserves noticeably less than the recorded ones ({} at the peak)",
+            "{}: no setting that was tried reserves noticeably less than the recorded ones ({} at the peak{known})",
             "nothing to gain".bold(),
             Bytes(was)
         );
     }
-    if let Some(simpler) = tuning.simpler().filter(|_| rescued || worthwhile) {
-        let peak = Bytes(simpler.reserved_peak());
-        let _ = writeln!(text, "simpler, and nearly the same ({peak}): {}", to_set(&simpler.conf));
+    if let Some(best) = tuning.best().filter(|_| rescued || worthwhile)
+        && best.reserved_peak().saturating_add(best.reserved_peak() / 100) < peak
+    {
+        let newer = if lead.needs.is_none() { ", but not of every release that this may be" } else { "" };
+        let least = Bytes(best.reserved_peak());
+        let _ = writeln!(text, "less still ({least}){newer}: {}", to_set(&best.conf));
     }
     if let Some(limit) = tuning.limit {
         let fits = tuning.candidates.iter().filter(|it| it.prediction.fits()).count();
         let _ = writeln!(
             text,
-            "{}: under {fits} of {} settings tried; {} to spare under the best",
+            "{}{known}: under {fits} of {} settings tried; {} to spare under this one",
             "fits".green().bold(),
             tuning.candidates.len(),
             Bytes(limit.saturating_sub(peak))

@@ -63,7 +63,12 @@ fn describe(name: &str, recorded: &Outcome, report: &Report) -> String {
 
 fn describe_oom(text: &mut String, report: &Report) {
     let Some(oom) = &report.prediction.oom else {
-        let _ = writeln!(text, "{}: every request is served\n", "runs through".green().bold());
+        let _ = writeln!(
+            text,
+            "{}: every request is served{}\n",
+            "runs through".green().bold(),
+            report.reach.words()
+        );
         return;
     };
     let _ = writeln!(

@@ -19,7 +19,11 @@ pub(crate) fn advice(report: &Report) -> Markup {
             ol.advice {
                 @for it in &report.advice {
                     li {
-                        p.saves { strong { (bytes(it.bytes)) } " saved, " (it.basis.words()) }
+                        p.saves {
+                            @if let Some(served) = it.serves { strong { (bytes(served)) } " served" }
+                            @else { strong { (bytes(it.bytes)) } " saved" }
+                            ", " (it.basis.words())
+                        }
                         div {
                             p { (sentence(&capital(&it.change))) "." }
                             @if let Some(line) = &it.line { p.where { "At " (name(line)) } }

@@ -79,13 +79,13 @@ fn largest(peak: &PeakReport) -> Markup {
         table.largest {
             thead { tr {
                 th.number scope="col" { "Size" } th.number.exact scope="col" { "Share" }
-                th scope="col" { "Purpose" } th scope="col" { "Lived" }
+                th scope="col" { "Purpose (sure)" } th scope="col" { "Lived" }
                 @if has_lines { th scope="col" { "Line" } }
             } }
             tbody { @for it in &peak.top { tr {
                 td.number { (bytes(it.bytes)) }
                 td.number.exact { (percent(it.bytes, peak.requested)) }
-                td { (it.purpose.name()) } td { (lived(it)) }
+                td { (it.purpose.name()) " " span.muted { "(" (it.confidence.name()) ")" } } td { (lived(it)) }
                 @if has_lines { td { (line(it.line.as_deref())) } }
             } } }
         }

@@ -1,7 +1,7 @@
 //! What a reader wants first: the verdict, and the figures behind it.
 
 use maud::{Markup, html};
-use tonnage_analysis::report::Report;
+use tonnage_analysis::report::{LimitSource, Report};
 
 use crate::figures::{bytes, grouped, percent};
 use crate::text::{name, sentence};
@@ -46,12 +46,21 @@ pub(crate) fn figures(report: &Report) -> Markup {
     html! {
         dl.figures {
             (figure("Reserved, at its peak", reserved.bytes, "obtained from the device"))
-            (figure("Need", report.peak.requested, "live at once, at most"))
-            (figure("Waste", waste, &format!("{} of reserved", percent(waste, reserved.bytes))))
-            @if let Some(limit) = report.limit {
+            (figure("Requested", reserved.requested, "asked for and live then"))
+            (figure("Waste", waste, &format!("{} of reserved then", percent(waste, reserved.bytes))))
+            @if report.peak.requested > reserved.requested {
+                (figure("Need", report.peak.requested, "live at once, at another moment"))
+            }
+            @if let Some(failure) = &report.failure {
+                (figure("Limit", failure.limit.bytes, match failure.limit.source {
+                    LimitSource::Given => "as given",
+                    LimitSource::Concluded => "at least, concluded",
+                    LimitSource::FullDevice => "all that the device had for it",
+                }))
+            } @else if let Some(limit) = report.limit {
                 (figure("Limit", limit, &format!("{} reserved", percent(reserved.bytes, limit))))
             }
-            @if let Some(tried) = report.settings.as_ref().filter(|it| it.saving() > 0) {
+            @if let Some(tried) = report.settings.as_ref().filter(|it| report.failure.is_none() && it.saving() > 0) {
                 (figure("With the best settings", tried.reserved, "reserved, by replay"))
             }
         }

@@ -29,7 +29,14 @@ pub(crate) fn reserved(report: &Report) -> Markup {
         bytes: it.bytes,
         line: it.lines.first().and_then(|it| it.line.as_deref()),
     });
-    let parts: Vec<_> = [requested].into_iter().chain(waste).collect();
+    let mut parts: Vec<_> = [requested].into_iter().chain(waste).collect();
+    let is_state = report.history == HistoryKind::None;
+    if is_state {
+        // What is free now says nothing of why.
+        parts.truncate(1);
+        let meaning = "not live: cached, pending or rounded up";
+        parts.push(Part { name: "cached", meaning, bytes: report.waste.total(), line: None });
+    }
     let has_lines = parts.iter().any(|it| it.line.is_some());
     html! {
         section aria-labelledby="reserved-h" {
@@ -55,7 +62,7 @@ pub(crate) fn reserved(report: &Report) -> Markup {
                     @if has_lines { td.exact {} }
                 } }
             }
-            (blame(&report.blame))
+            @if !is_state { (blame(&report.blame)) }
         }
     }
 }

@@ -74,7 +74,7 @@ pub use device::{Device, DeviceOptions, OpenError, ToBytes};
 pub use dump::{SaveError, snapshot_file};
 #[cfg(feature = "explain")]
 pub use oom::ReportVerdict;
-pub use oom::{Diagnosis, Explain, Explainer, FailedRequest, SnapshotOnOom};
+pub use oom::{Diagnosis, Explain, Explainer, FailedRequest, NotLookedAt, SnapshotOnOom};
 pub use pinned::{PinnedAllocator, PinnedBlock, PinnedBytes, PinnedError, PinnedStats};
 pub use stream::Stream;
 pub use tonnage_device::{DeviceError, MemoryInfo};

@@ -14,8 +14,11 @@ pub mod tune;
 
 mod outcome;
 
+mod reach;
+
 // The engine's own history, as a recording.
 mod own_snapshot;
 
 pub use outcome::{Difference, HistoryKind, Outcome};
 pub use own_snapshot::snapshot_file;
+pub use reach::Reach;

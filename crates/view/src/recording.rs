@@ -7,7 +7,7 @@ use std::sync::Arc;
 use axum::body::Bytes;
 use serde::Serialize;
 use tokio::sync::OnceCell;
-use tonnage_analysis::report::{Report, ReportOptions};
+use tonnage_analysis::report::{Asked, Report, ReportOptions, Tuned};
 use tonnage_analysis::{Levels, Lifetimes, devices};
 use tonnage_engine::Policy;
 use tonnage_replay::Outcome;
@@ -124,7 +124,7 @@ impl Recording {
     pub(crate) fn reported(&self) -> Result<Bytes, ApiError> {
         let ViewOptions { limit, total, release, .. } = self.options;
         let ordinal = Some(self.info.device as usize);
-        let options = ReportOptions { limit, total, release, ordinal, without_replay: false };
+        let options = ReportOptions { limit, total, release, ordinal, ..ReportOptions::default() };
         let report = Report::of(&self.file, &options);
         let report = report.map_err(|error| ApiError::Refused(error.to_string()))?;
         Ok(report.to_json(&self.info.name).into())
@@ -167,12 +167,22 @@ impl Recording {
 
     pub(crate) fn tuned(&self, understood: &Understood) -> Tuning {
         let Understood { outcome, job, .. } = understood;
-        let conditions = Conditions {
-            release: outcome.release,
-            recorded: outcome.conf.clone(),
-            limit: self.options.limit,
-            total: self.options.total,
-        };
-        tune(job, &conditions, &|_, _| ())
+        let asked = Asked { limit: self.options.limit, total: self.options.total };
+        let devices = devices(&self.file);
+        let device = devices.iter().find(|it| it.device.0 == self.info.device);
+        let try_them = |job: &Job, conditions: &Conditions| tune(job, conditions, &|_, _| ());
+        match device {
+            // As the report does: under the limit that a failed request ran into.
+            Some(device) => Tuned::of(device, outcome, job, asked, try_them).tuning,
+            None => try_them(
+                job,
+                &Conditions {
+                    release: outcome.release,
+                    recorded: outcome.conf.clone(),
+                    limit: asked.limit,
+                    total: asked.total,
+                },
+            ),
+        }
     }
 }

@@ -1,20 +1,24 @@
 //! What to change, what it saves, what it costs, and how sure that is.
 //!
 //! In:  everything found before.
-//! Out: [`Advice`], the most useful first: what answers the verdict before the rest, more bytes before
-//!      fewer.
+//! Out: [`Advice`], the most useful first: what serves a failed request before all else, what answers the verdict before the
+//!      rest, what a replay has shown before estimates, more bytes before fewer.
 //!
 //! Settings come from a replay of the job. What a technique saves is estimated from what is live at the
-//! peak.
+//! peak. A state without a history tells neither, and gets no advice.
 
 use serde::Serialize;
 use tonnage_events::Bytes;
 use tonnage_replay::what_if::WasteKind;
 
 use super::Report;
-use super::purpose::{Confidence, Purpose};
+use super::failure::{Answer, FailureAnswer};
+use super::circumstances::Circumstances;
+use super::purpose::Confidence;
+use super::remedies::{Scene, remedies};
 use super::settings::Tried;
 use super::verdict::{Cause, Verdict};
+use crate::inspect::HistoryKind;
 
 /// Savings below these shares of what is reserved are not worth a change: of a setting, which a replay is sure of, and
 /// of a technique, which costs work and is estimated.
@@ -45,12 +49,18 @@ impl Basis {
 /// A change that helps.
 #[derive(Clone, Debug, Serialize)]
 pub struct Advice {
+    /// The remedy of the program, by its name; none for settings and for what answers a cause.
+    pub remedy: Option<&'static str>,
     /// What to do.
     pub change: String,
     /// The cause that it does something about.
     pub cause: Cause,
     /// Bytes that it saves at the peak.
     pub bytes: u64,
+    /// Bytes of the failed request that it serves, by replay.
+    pub serves: Option<u64>,
+    /// The release of PyTorch that it needs, where the recording may be of an older one.
+    pub needs_release: Option<String>,
     /// Where that number comes from.
     pub basis: Basis,
     /// How sure it is.
@@ -68,34 +78,58 @@ impl Advice {
     #[must_use]
     pub fn in_a_line(&self) -> String {
         let at = self.line.as_ref().map_or(String::new(), |line| format!(" ({line})"));
-        let (change, bytes, basis) = (&self.change, Bytes(self.bytes), self.basis.words());
-        format!("{change}{at}; saves {bytes} at the peak, {basis}")
+        format!("{}{at}; {}", self.change, self.effect())
+    }
+
+    /// What it does, and how that is known.
+    #[must_use]
+    pub fn effect(&self) -> String {
+        let bytes = Bytes(self.bytes);
+        match (self.serves, self.basis) {
+            (Some(served), _) => format!("serves the {} that failed, by replay", Bytes(served)),
+            (None, Basis::Replayed) => format!("saves {bytes} at the peak, by replay"),
+            (None, Basis::Estimated) => format!("saves about {bytes} at the peak, estimated"),
+        }
     }
 }
 
-/// `trains`: whether anything goes backward, as far as the file tells.
-pub(super) fn advise(report: &Report, tried: Option<&Tried>, trains: bool) -> Vec<Advice> {
+pub(super) fn advise(report: &Report, tried: Option<&Tried>, now: Circumstances) -> Vec<Advice> {
+    if report.history == HistoryKind::None {
+        return Vec::new();
+    }
     let share = |bytes: u64| bytes as f64 / report.peak.reserved.bytes.max(1) as f64;
     let mut advice = Vec::new();
-    advice.extend(tried.filter(|it| it.saving() > 0).map(|it| setting(it, report)));
-    advice.extend(report.causes.iter().filter_map(|cause| technique(report, cause)));
-    if tried.is_none() {
-        advice.extend(untried_setting(report));
+    match report.failure.as_ref().map(|it| (it, it.answer)) {
+        Some((failure, Answer::Served)) => advice.push(serving(failure, tried, report)),
+        // A setting that does not serve what failed is no help, whatever it saves elsewhere.
+        Some((_, Answer::TooMuch | Answer::NoneServes | Answer::DependsOnLimit)) => {}
+        Some((_, Answer::NotTried)) => advice.extend(untried_setting(report)),
+        Some((_, Answer::ServedAsRecorded)) | None => match tried {
+            Some(tried) if tried.saving() > 0 => advice.push(setting(tried, report)),
+            Some(_) => {}
+            None => advice.extend(untried_setting(report)),
+        },
     }
-    advice.extend(if trains { for_purposes(report) } else { Vec::new() });
+    advice.extend(report.causes.iter().filter_map(|cause| technique(report, cause)));
+    advice.extend(remedies(&Scene { report, now }));
     advice.retain(|it| match it.basis {
-        Basis::Replayed => share(it.bytes) > WORTHWHILE,
+        Basis::Replayed => it.serves.is_some() || share(it.bytes) > WORTHWHILE,
         Basis::Estimated => share(it.bytes) > WORTH_WORK,
     });
-    let answers = |it: &Advice| {
-        it.cause == report.verdict.cause || (it.basis == Basis::Replayed && is_waste(it.cause))
+    // A setting costs nothing; but what makes a job grow for good no setting stops.
+    let grows = matches!(
+        report.verdict.cause,
+        Cause::Leak | Cause::LongerInputs | Cause::Outside
+    );
+    let place = |it: &Advice| match (it.serves, it.basis) {
+        (Some(_), _) => 0,
+        (None, Basis::Replayed) if !grows => 1,
+        _ if it.cause == report.verdict.cause => 2,
+        (None, Basis::Replayed) => 3,
+        _ => 4,
     };
-    advice.sort_by_key(|it| (!answers(it), u64::MAX - it.bytes));
+    advice.sort_by_key(|it| (place(it), u64::MAX - it.bytes));
     advice
-}
-
-fn is_waste(cause: Cause) -> bool {
-    !matches!(cause, Cause::Need | Cause::Leak | Cause::LongerInputs | Cause::Outside)
 }
 
 fn setting(tried: &Tried, report: &Report) -> Advice {
@@ -104,15 +138,42 @@ fn setting(tried: &Tried, report: &Report) -> Advice {
     let largest = report.waste.kinds.iter().max_by_key(|it| it.bytes).map(|it| it.kind);
     let (change, code) = to_set(&tried.best);
     Advice {
-        change,
+        remedy: None,
+        change: change + &needs(tried.needs_release.as_deref()),
         cause: largest.map_or(Cause::Fragmentation, Into::into),
         bytes: reserved.saturating_sub(tried.reserved),
+        serves: None,
+        needs_release: tried.needs_release.clone(),
         basis: Basis::Replayed,
         confidence: Confidence::High,
         cost: "none in the program".to_owned(),
         line: None,
         code,
     }
+}
+
+/// The setting that serves a failed request.
+fn serving(failure: &FailureAnswer, tried: Option<&Tried>, report: &Report) -> Advice {
+    let (change, code) = to_set(failure.conf.as_deref().unwrap_or_default());
+    let saved = tried.map_or(0, |it| report.peak.reserved.bytes.saturating_sub(it.reserved));
+    let largest = report.waste.kinds.iter().max_by_key(|it| it.bytes).map(|it| it.kind);
+    Advice {
+        remedy: None,
+        change: change + &needs(failure.needs_release.as_deref()),
+        cause: largest.map_or(Cause::Fragmentation, Into::into),
+        bytes: saved,
+        serves: Some(failure.bytes),
+        needs_release: failure.needs_release.clone(),
+        basis: Basis::Replayed,
+        confidence: Confidence::High,
+        cost: "none in the program".to_owned(),
+        line: None,
+        code,
+    }
+}
+
+fn needs(release: Option<&str>) -> String {
+    release.map_or(String::new(), |release| format!(" (needs PyTorch {release})"))
 }
 
 /// A settings string as a change, and as a line for a shell.
@@ -156,9 +217,12 @@ fn untried_setting(report: &Report) -> Option<Advice> {
     let at_the_end = last.map_or(0, |it| it.reserved.saturating_sub(it.requested));
     let most = report.peak.reserved.bytes.saturating_sub(report.peak.requested).max(at_the_end);
     Some(Advice {
+        remedy: None,
         change,
         cause,
         bytes: report.verdict.bytes.min(most),
+        serves: None,
+        needs_release: None,
         basis: Basis::Estimated,
         confidence: Confidence::Medium,
         cost: "none in the program".to_owned(),
@@ -232,88 +296,25 @@ fn technique(report: &Report, cause: &Verdict) -> Option<Advice> {
             "none",
             &["nvidia-smi --query-compute-apps=pid,name,used_memory --format=csv"],
         ),
-        Cause::Fragmentation | Cause::Rounding | Cause::Unsplit | Cause::Need => return None,
+        Cause::Fragmentation
+        | Cause::Rounding
+        | Cause::Unsplit
+        | Cause::Need
+        | Cause::Unknown => return None,
     };
     Some(Advice {
+        remedy: None,
         change: change.to_owned(),
         cause: cause.cause,
         bytes,
+        serves: None,
+        needs_release: None,
         basis: Basis::Estimated,
         confidence,
         cost: cost.to_owned(),
         line: cause.line.clone(),
         code: code.iter().map(ToString::to_string).collect(),
     })
-}
-
-/// What makes the need of a training itself smaller.
-fn for_purposes(report: &Report) -> Vec<Advice> {
-    let of = |purpose: Purpose| {
-        report.peak.purposes.iter().find(|it| it.purpose == purpose).map_or(0, |it| it.bytes)
-    };
-    let need =
-        |change: String, bytes: u64, cost: &str, line: Option<String>, code: &[&str]| Advice {
-            change,
-            cause: Cause::Need,
-            bytes,
-            basis: Basis::Estimated,
-            confidence: Confidence::Low,
-            cost: cost.to_owned(),
-            line,
-            code: code.iter().map(ToString::to_string).collect(),
-        };
-    let activations = of(Purpose::Activations);
-    let line = report
-        .peak
-        .top
-        .iter()
-        .find(|it| it.purpose == Purpose::Activations)
-        .and_then(|it| it.line.clone());
-    let optimizer = of(Purpose::Optimizer);
-    vec![
-        need(
-            format!("checkpoint the span that keeps {} of activations", Bytes(activations)),
-            activations / 2,
-            "about a third more time: the span runs forward twice",
-            line.clone(),
-            &[
-                "from torch.utils.checkpoint import checkpoint",
-                "x = checkpoint(span, x, use_reentrant=False)    # in forward, instead of x = span(x)",
-            ],
-        ),
-        need(
-            "half the batch, two steps of accumulation".to_owned(),
-            activations / 2,
-            "two passes for each step of the optimizer",
-            None,
-            &[
-                "for half in batch.chunk(2):    # in the training loop, instead of one pass",
-                "    (loss_of(half) / 2).backward()",
-                "optimizer.step()",
-            ],
-        ),
-        need(
-            "keep activations in host memory until the way back needs them".to_owned(),
-            activations / 2,
-            "all of them cross the bus twice in each step",
-            line,
-            &[
-                "with torch.autograd.graph.save_on_cpu(pin_memory=True):    # around the forward",
-                "    loss = model(batch)",
-            ],
-        ),
-        need(
-            "keep the optimizer's states in host memory".to_owned(),
-            optimizer,
-            "each step moves them over the bus",
-            None,
-            &[
-                "def states_to(device):    # around optimizer.step(): states_to(\"cuda\"), step, states_to(\"cpu\")",
-                "    for state in optimizer.state.values():",
-                "        state.update({k: v.to(device) for k, v in state.items() if torch.is_tensor(v)})",
-            ],
-        ),
-    ]
 }
 
 #[cfg(test)]

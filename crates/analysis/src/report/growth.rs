@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
 use tonnage_events::{Action, StackId};
 
@@ -56,7 +56,7 @@ impl GrowthKind {
         match self {
             Self::Leak => "memory leaks",
             Self::LongerInputs => "inputs get longer",
-            Self::Fragmentation => "reserved memory grows, requests do not",
+            Self::Fragmentation => "reserved memory grows more than what is asked for",
             Self::Steady | Self::Unknown => "steady",
         }
     }
@@ -148,7 +148,11 @@ impl Grown {
         let mut retentions = retentions(lifetimes, loops);
         leave_out_unfinished(device, lifetimes, loops, &mut retentions);
         let growth = grow(device, lifetimes, levels, live, peak, loops, &retentions, lines);
-        if growth.leak > 0 && is_one_pass(lifetimes, loops, &retentions) {
+        // Layers look like a loop that keeps what each of them makes, or that asks for more as the pass goes on.
+        let grows = growth.leak > 0 || growth.longer_inputs > 0;
+        let start = loops.ranges[0].start;
+        let failed = device.entries[start..].iter().any(|it| it.action == Action::Oom);
+        if grows && is_one_pass(lifetimes, loops, &retentions, failed) {
             return Self::without_iterations(lifetimes);
         }
         Self { growth, iterations, retentions }
@@ -249,9 +253,12 @@ fn grow(
     retentions: &[Retention],
     lines: &mut Lines<'_>,
 ) -> Growth {
-    let passing =
-        lifetimes.iter().zip(retentions).filter(|&(_, &retention)| retention == Retention::Passes);
-    let passing = super::moments::live_after(passing.map(|(it, _)| it), device.entries.len());
+    let usual = usual_requests(lifetimes, loops);
+    let passes = |row: usize, it: &Lifetime| {
+        retentions[row] == Retention::Passes && !usual.comes_after_the_loop(row, it, loops)
+    };
+    let passing = lifetimes.iter().enumerate().filter(|(row, it)| passes(*row, it));
+    let passing = super::moments::live_after(passing.map(|(_, it)| it), device.entries.len());
     let most = |of: &dyn Fn(usize) -> u64, range: &std::ops::Range<usize>| {
         range.clone().map(of).max().unwrap_or(0)
     };
@@ -344,6 +351,57 @@ fn grow(
         fragmentation,
         lines: named,
         each: shortened(each),
+    }
+}
+
+/// What the iterations before the last ask for.
+struct UsualRequests {
+    stacks: FxHashSet<StackId>,
+    /// The most requests of one of them.
+    most: usize,
+    /// The row of the last iteration's first request, and how many it has.
+    first_of_last: usize,
+    of_last: usize,
+}
+
+/// As many requests may come after a loop that ends with its last iteration.
+const AFTER_A_LOOP: usize = 2;
+
+fn usual_requests(lifetimes: &Lifetimes, loops: &Iterations) -> UsualRequests {
+    let last = loops.ranges.len() - 1;
+    let mut requests = vec![0_usize; last + 1];
+    let mut usual =
+        UsualRequests { stacks: FxHashSet::default(), most: 0, first_of_last: usize::MAX, of_last: 0 };
+    for (row, it) in lifetimes.iter().enumerate() {
+        let Some(at) = it.allocated.event().and_then(|event| loops.of(event)) else { continue };
+        requests[at] += 1;
+        if at < last {
+            usual.stacks.extend(it.stack);
+        } else {
+            usual.first_of_last = usual.first_of_last.min(row);
+        }
+    }
+    usual.most = requests[..last].iter().copied().max().unwrap_or(0);
+    usual.of_last = requests[last];
+    usual
+}
+
+impl UsualRequests {
+    /// Whether an allocation of the last iteration is none of the loop's: its stack is of no other iteration; without
+    /// stacks, it is one of at most two that come after as many as any other has.
+    fn comes_after_the_loop(&self, row: usize, it: &Lifetime, loops: &Iterations) -> bool {
+        let last = loops.ranges.len() - 1;
+        if it.allocated.event().and_then(|event| loops.of(event)) != Some(last) {
+            return false;
+        }
+        match it.stack {
+            Some(stack) => !self.stacks.contains(&stack),
+            // Rows are in the order of their requests.
+            None => {
+                self.of_last <= self.most + AFTER_A_LOOP
+                    && row.saturating_sub(self.first_of_last) >= self.most
+            }
+        }
     }
 }
 

@@ -15,11 +15,11 @@
 //! | what bytes are for | `purpose.rs` |
 //! | what all bytes of a history are for | `history_purposes.rs` |
 //! | what held the peak | `peak.rs` |
-//! | failed requests | `oom.rs` |
+//! | failed requests | `oom.rs`; the limit they ran into: `limit.rs`; whether a setting serves them: `failure.rs` |
 //! | the device's bytes | `total.rs` |
 //! | settings, by replay | `settings.rs` |
 //! | the causes and the verdict | `verdict.rs`; as a paragraph: `summary.rs` |
-//! | what to do | `advice.rs` |
+//! | what to do | `advice.rs`; in the program: `remedies.rs`, by what it was doing: `circumstances.rs` |
 //! | memory over time, to draw | `timeline.rs` |
 //! | as text | `text.rs` |
 //! | several files | `ranks.rs` |
@@ -52,6 +52,10 @@ mod peak;
 
 mod oom;
 
+mod limit;
+
+mod failure;
+
 mod total;
 
 mod settings;
@@ -59,6 +63,10 @@ mod settings;
 mod verdict;
 
 mod summary;
+
+mod circumstances;
+
+mod remedies;
 
 mod advice;
 
@@ -69,21 +77,24 @@ mod text;
 mod ranks;
 
 use std::fmt;
+use std::time::Instant;
 
 use serde::Serialize;
 use tonnage_engine::Release;
-use tonnage_events::StackId;
 use tonnage_snapshot::SnapshotFile;
 
 pub use advice::{Advice, Basis};
+pub use failure::{Answer, Asked, FailureAnswer, Tuned};
 pub use growth::{GrowingLine, Growth, GrowthKind, Iteration};
 pub use history_purposes::HistoryPurposes;
 pub use iterations::IterationSource;
+pub use limit::{LimitInForce, LimitSource};
 pub use oom::OomReport;
 pub use peak::{Held, HeldFor, HeldStack, Holder, PeakReport, ReservedPeak};
 pub use purpose::{Confidence, Purpose};
 pub use ranks::{RankRow, Ranks};
 pub use settings::Tried;
+pub use text::Layout;
 pub use timeline::{Column, Span, Timeline};
 pub use verdict::{Cause, Verdict};
 pub use waste::{Blame, BlamedBlock, BlamedLine, WasteOfKind, WasteReport};
@@ -108,6 +119,8 @@ pub struct ReportOptions {
     pub ordinal: Option<usize>,
     /// Leave out the replay under other settings.
     pub without_replay: bool,
+    /// When the replay has to be done; what was not tried by then, the report does not speak of.
+    pub until: Option<Instant>,
 }
 
 /// A file without anything to report on.
@@ -166,7 +179,7 @@ pub struct Report {
     pub history: HistoryKind,
     /// The settings string; empty for the defaults.
     pub conf: String,
-    /// The limit on reserved bytes, if one is known.
+    /// The limit on reserved bytes, if someone said it.
     pub limit: Option<u64>,
     /// Bytes of the device, if known.
     pub total: Option<u64>,
@@ -186,6 +199,8 @@ pub struct Report {
     pub failed_requests: usize,
     /// The first of them and the last, explained.
     pub ooms: Vec<OomReport>,
+    /// What replay says of the last of them; none if none failed.
+    pub failure: Option<FailureAnswer>,
     /// What to change, the most useful first.
     pub advice: Vec<Advice>,
     /// What the settings make of the job; none without a history.
@@ -224,16 +239,26 @@ impl Report {
         let mut lines = Lines::new(&file.stacks);
         // What the file tells, and a replay of it.
         let history = History::read(device, options);
-        let tried = history.try_settings(options);
         let states = history.states(device);
         // What was reserved, what grew, what was live, what failed.
         let full = FullestReserved::of(device, &history, &states, &mut lines);
         let grown = history.growth(device, full.moment, &mut lines);
         let peak = history.live_peak(device, full.reserved, &grown, &mut lines);
         let failures = Failures::of(device, &history, &states, options.total, &mut lines);
+        let (tried, failure) = history.try_settings(device, options);
+        let now = history.circumstances(device, &grown, &failures);
         // What of that is to blame, and what to do about it.
-        let judgement =
-            Judgement::of(device, &history, &states, &full, &grown, &peak, &failures, &mut lines);
+        let judgement = Judgement::of(
+            device,
+            &history,
+            &states,
+            &full,
+            &grown,
+            &peak,
+            &failures,
+            failure.as_ref(),
+            &mut lines,
+        );
         let mut notes = history.notes(tried.as_ref());
         failures.add_notes(&mut notes);
         let mut report = Self {
@@ -252,12 +277,13 @@ impl Report {
             growth: grown.growth,
             failed_requests: failures.count,
             ooms: failures.explained,
+            failure,
             advice: Vec::new(),
             settings: None,
             pinned: PinnedInspection::of(device.file),
             notes,
         };
-        report.advice = advice::advise(&report, tried.as_ref(), trains(device));
+        report.advice = advice::advise(&report, tried.as_ref(), now);
         report.verdict.text = summary::paragraph(&report, tried.as_ref());
         report.settings = tried;
         Ok(report)
@@ -274,10 +300,16 @@ impl Report {
         serde_json::to_string_pretty(&json).expect("numbers and strings can be written")
     }
 
-    /// The report as a page of text, 100 columns wide.
+    /// The report as a page of text, for files and pipes.
     #[must_use]
     pub fn to_text(&self, file: &str) -> String {
-        text::page(self, file)
+        self.to_text_in(file, Layout::default())
+    }
+
+    /// The report as a page of text.
+    #[must_use]
+    pub fn to_text_in(&self, file: &str, layout: Layout) -> String {
+        text::page(self, file, layout)
     }
 }
 
@@ -299,15 +331,4 @@ fn choose_device<'a, 'f>(
         ordinal: ordinal.unwrap_or(0),
         present: devices.iter().map(|it| it.device.0).collect(),
     })
-}
-
-/// Whether something is trained: an optimizer leaves marks, a way back leaves its frames.
-fn trains(device: &DeviceView<'_>) -> bool {
-    let steps = || device.file.annotations.iter().any(|it| it.name.starts_with("Optimizer."));
-    let stacks = &device.file.stacks;
-    let goes_back = |frame: &tonnage_events::Frame| {
-        &*frame.name == "backward" && frame.filename.contains("/torch/autograd/")
-    };
-    let mut all = (0..stacks.len()).filter_map(|number| StackId::new(u32::try_from(number).ok()?));
-    steps() || all.any(|stack| stacks.frames(stack).iter().any(goes_back))
 }

@@ -9,7 +9,8 @@
 //! 1. The way back, where the history has it: it frees the latest first and asks for gradients in between. Whoever gives
 //!    up a list frees in one go.
 //! 2. The layers themselves: there are as many of them, with parameters of the same sizes, as there are iterations, and no
-//!    request comes twice in one. A loop over batches goes through all layers each time.
+//!    request comes twice in one. A loop over batches goes through all layers each time. A pass that failed did not come to
+//!    all of them.
 
 use std::collections::BTreeMap;
 
@@ -27,11 +28,12 @@ pub(super) fn is_one_pass(
     lifetimes: &Lifetimes,
     loops: &Iterations,
     retentions: &[Retention],
+    failed: bool,
 ) -> bool {
     // The optimizer steps once a pass, so its marks cut no layers.
     loops.source != IterationSource::Annotations
         && loops.ranges.len() >= LAYERS
-        && (goes_back(lifetimes, loops, retentions) || has_as_many_layers(lifetimes, loops))
+        && (goes_back(lifetimes, loops, retentions) || has_as_many_layers(lifetimes, loops, failed))
 }
 
 /// Whether most of what is kept is freed later, latest first and with requests in between.
@@ -67,7 +69,7 @@ fn goes_back(lifetimes: &Lifetimes, loops: &Iterations, retentions: &[Retention]
 /// A stack and a size; without stacks, a size and those that are asked for before and after it.
 type Request = (Option<StackId>, u64, [u64; 2]);
 
-fn has_as_many_layers(lifetimes: &Lifetimes, loops: &Iterations) -> bool {
+fn has_as_many_layers(lifetimes: &Lifetimes, loops: &Iterations, failed: bool) -> bool {
     let count = loops.ranges.len();
     let size = |row: Option<usize>| {
         row.filter(|&row| row < lifetimes.len()).map_or(0, |row| lifetimes.get(row).requested)
@@ -98,7 +100,8 @@ fn has_as_many_layers(lifetimes: &Lifetimes, loops: &Iterations) -> bool {
     // The ends of the loop may be one off, or be cut.
     let is_of_layers = |&&number: &&usize| {
         let layers = (number + count / 2) / count;
-        layers >= 1 && number.abs_diff(layers * count) <= 2 * layers
+        let as_many = layers >= 1 && number.abs_diff(layers * count) <= 2 * layers;
+        as_many || (failed && number >= count)
     };
     let all: usize = parameters.values().sum();
     let of_layers: usize = parameters.values().filter(is_of_layers).sum();

@@ -5,7 +5,7 @@
 
 use serde::Serialize;
 use tonnage_engine::Config;
-use tonnage_events::{Action, BlockState, Bytes, SnapshotSegment};
+use tonnage_events::{Action, BlockState, Bytes, grouped};
 
 use super::lines::Lines;
 use super::state::States;
@@ -75,8 +75,7 @@ pub(super) fn ooms(
         None => Total::AtLeast(total_at_least(device, levels, &events)),
     };
     let found = explained.into_iter().map(|event| {
-        let segments = states.at(Moment::Event(event));
-        explain(device, &segments, event, total, &config, lines)
+        explain(device, states, event, total, &config, lines)
     });
     (events.len(), found.collect())
 }
@@ -100,12 +99,13 @@ fn total_at_least(device: &DeviceView<'_>, levels: &Levels, ooms: &[usize]) -> u
 
 fn explain(
     device: &DeviceView<'_>,
-    segments: &[SnapshotSegment],
+    states: &States<'_>,
     event: usize,
     total: Total,
     config: &Config,
     lines: &mut Lines<'_>,
 ) -> OomReport {
+    let segments = &states.at(Moment::Event(event))[..];
     let entry = &device.entries[event];
     let free = entry.address.0;
     let blocks = || segments.iter().flat_map(|it| it.blocks.iter().map(move |block| (it, block)));
@@ -172,7 +172,16 @@ fn explain(
     let enough = live().filter(|(_, block)| block.size >= entry.size);
     if let Some((_, block)) = enough.min_by_key(|(_, block)| (block.size, block.address)) {
         let line = lines.of(block.stack).map_or(String::new(), |line| format!(" from {line}"));
-        would_have.push(format!("freeing the {}{line} earlier", Bytes(block.requested_size)));
+        let asked = states.asked_for_at(block.address, Moment::Event(event));
+        let asked = asked.map_or_else(
+            || ", older than the history".to_owned(),
+            |entry| format!(", of entry {}", grouped(entry)),
+        );
+        would_have.push(format!(
+            "freeing earlier the block of {} at {:#x}{line}{asked}",
+            Bytes(block.requested_size),
+            block.address.0
+        ));
     } else {
         let largest = live().max_by_key(|(_, block)| block.size);
         let largest = largest.map_or(0, |(_, block)| block.requested_size);

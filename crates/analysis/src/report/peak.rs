@@ -94,6 +94,8 @@ pub struct Holder {
     pub line: Option<String>,
     /// What it is for.
     pub purpose: Purpose,
+    /// How sure that is.
+    pub confidence: Confidence,
     /// The entry that handed it out; none if it is older than the history.
     pub allocated: Option<usize>,
     /// The entry at which its owner gave it back; none if it never did.
@@ -153,10 +155,12 @@ impl PeakReport {
         let top = top.into_iter().map(|(row, it)| {
             let (from, to) = (it.allocated.event(), it.free_requested.event());
             let lived = || Some(time(to?)?.saturating_sub(time(from?)?));
+            let (purpose, confidence) = purposes.of(row, &it);
             Holder {
                 bytes: it.requested,
                 line: lines.of(it.stack),
-                purpose: purposes.of(row, &it).0,
+                purpose,
+                confidence,
                 allocated: from,
                 freed: to,
                 lived_us: lived(),

@@ -14,11 +14,17 @@
 //! | `cache` | stays or leaks, from a later iteration | low |
 //! | `temporary` | gone within a fiftieth of an iteration | medium |
 //! | `activations` | everything else that an iteration frees | medium |
+//!
+//! Where there are no iterations, what comes before the first call of a module, or the first free, is the model; the rest is
+//! what it works with.
+
+use std::ops::Range;
 
 use serde::Serialize;
 use tonnage_events::{StackId, Stacks};
 use tonnage_snapshot::Stage;
 
+use super::circumstances::work_begins;
 use super::growth::Grown;
 use super::retention::Retention;
 use crate::device_view::DeviceView;
@@ -112,6 +118,8 @@ pub(super) struct Purposes<'a> {
     zero_grads: Vec<(usize, usize)>,
     /// Entries of a usual iteration.
     usual: usize,
+    /// Where a model begins to work, if there are no iterations.
+    work_begins: usize,
 }
 
 impl<'a> Purposes<'a> {
@@ -127,14 +135,13 @@ impl<'a> Purposes<'a> {
             steps: scopes(device, "Optimizer.step"),
             zero_grads: scopes(device, "Optimizer.zero_grad"),
             usual,
+            work_begins: work_begins(device),
         }
     }
 
     pub(super) fn of(&self, row: usize, it: &Lifetime) -> (Purpose, Confidence) {
         use Confidence::{High, Low, Medium};
-        let Some(loops) = &self.grown.iterations else {
-            return (Purpose::Unknown, Low);
-        };
+        let Some(loops) = &self.grown.iterations else { return self.of_one_pass(it) };
         let retention = self.grown.retentions[row];
         let inside = |scopes: &[(usize, usize)], moment: Moment| {
             let Moment::Event(event) = moment else { return false };
@@ -185,7 +192,38 @@ impl<'a> Purposes<'a> {
         }
     }
 
-    fn has_file(&self, stack: Option<StackId>, part: &str) -> bool {
+    /// The same where there are no iterations: what comes before the model works is the model.
+    fn of_one_pass(&self, it: &Lifetime) -> (Purpose, Confidence) {
+        use Confidence::{High, Low, Medium};
+        let Some(event) = it.allocated.event() else { return (Purpose::Unknown, Low) };
+        let freed = it.free_requested.event();
+        let scope = self.step_around(event);
+        if let Some(scope) = &scope {
+            let passes = freed.is_some_and(|freed| scope.contains(&freed));
+            return if passes { (Purpose::Temporary, Medium) } else { (Purpose::Optimizer, High) };
+        }
+        if self.has_file(it.stack, "/torch/optim/") && freed.is_none() {
+            return (Purpose::Optimizer, High);
+        }
+        if event < self.work_begins {
+            let built = self.has_file(it.stack, "/torch/nn/modules/module.py");
+            return (Purpose::Parameters, if built { High } else { Low });
+        }
+        match freed {
+            // Gone before the next is asked for.
+            Some(freed) if freed - event <= 2 => (Purpose::Temporary, Low),
+            _ => (Purpose::Activations, Low),
+        }
+    }
+
+    /// The scope of the optimizer's step that an entry is in.
+    pub(super) fn step_around(&self, event: usize) -> Option<Range<usize>> {
+        let place = self.steps.partition_point(|&(start, _)| start <= event);
+        let (start, end) = *self.steps.get(place.checked_sub(1)?)?;
+        (event < end).then_some(start..end)
+    }
+
+    pub(super) fn has_file(&self, stack: Option<StackId>, part: &str) -> bool {
         let frames = stack.map_or(&[][..], |stack| self.stacks.frames(stack));
         frames.iter().any(|frame| frame.filename.contains(part))
     }
@@ -208,6 +246,8 @@ fn scopes(device: &DeviceView<'_>, prefix: &str) -> Vec<(usize, usize)> {
             Stage::Other(_) => {}
         }
     }
+    // A step that failed may have no end.
+    found.extend(open.map(|from| (at(from), device.entries.len())));
     found.sort_unstable();
     found
 }

@@ -6,10 +6,10 @@
 use std::fmt::Write;
 
 use serde::Serialize;
-use tonnage_events::{Bytes, plain};
+use tonnage_events::Bytes;
 
 use super::Report;
-use super::text::{cut, wrapped};
+use super::text::{Layout, wrapped};
 use super::verdict::Cause;
 
 /// Reports of several files.
@@ -66,9 +66,9 @@ impl Ranks {
 
     /// As text: the table, then the report of the one that is the limit.
     #[must_use]
-    pub fn to_text(&self) -> String {
+    pub fn to_text_in(&self, layout: Layout) -> String {
         let mut text = String::new();
-        wrapped(&mut text, "", &self.text);
+        wrapped(&mut text, layout, "", &self.text);
         // Writing to a string cannot fail.
         let _ = writeln!(
             text,
@@ -78,19 +78,18 @@ impl Ranks {
         for (place, row) in self.ranks.iter().enumerate() {
             let report = &row.report;
             let mark = if place == self.limit { "  (the limit)" } else { "" };
-            let line = format!(
-                "{:>12}{:>12}{:>12}{:>9}  {:<15}{}{mark}",
+            let figures = format!(
+                "{:>12}{:>12}{:>12}{:>9}  {:<15}",
                 Bytes(report.peak.reserved.bytes).to_string(),
-                Bytes(report.peak.requested).to_string(),
+                Bytes(report.peak.reserved.requested).to_string(),
                 Bytes(report.waste.total()).to_string(),
                 report.failed_requests,
                 report.verdict.cause.name(),
-                plain(&row.file)
             );
-            let _ = writeln!(text, "{}", cut(&line));
+            layout.row(&mut text, &figures, &format!("{}{mark}", row.file));
         }
         let row = &self.ranks[self.limit];
-        let _ = write!(text, "\n{}", row.report.to_text(&row.file));
+        let _ = write!(text, "\n{}", row.report.to_text_in(&row.file, layout));
         text
     }
 }

@@ -1,16 +1,19 @@
-//! Which settings would have needed less, by replay.
+//! Which settings would have needed less, or would have served a request that failed, by replay.
 //!
-//! In:  a job and the conditions it ran under.
-//! Out: the settings that were tried, with what each reserves at its peak.
+//! In:  a job, the conditions it ran under, the last request that failed.
+//! Out: the settings that were tried, with what each reserves at its peak, and what they say of the failure.
 //!
-//! A replay costs as much as the job is long, so long jobs are tried under fewer settings: the whole of
-//! `tune` up to [`TUNED`] calls, four settings up to [`TRIED`], and expandable segments alone beyond.
+//! A replay costs as much as the job is long, so long jobs are tried under fewer settings: all that `tune` tries up to
+//! [`TUNED`] calls, and up to [`TRIED`] where a request failed; else four settings up to [`TRIED`] or where one failed, and
+//! expandable segments alone beyond.
 
 use serde::Serialize;
-use tonnage_engine::{Config, Policy, Release};
 use tonnage_replay::job::Job;
-use tonnage_replay::tune::{Conditions, tune};
-use tonnage_replay::what_if::WhatIf;
+use tonnage_replay::tune::{Effort, Tuning, try_settings as try_each};
+use tonnage_replay::{Outcome, Reach};
+
+use super::ReportOptions;
+use super::failure::{Asked, FailureAnswer, LastFailure, Tuned};
 
 /// Calls of a job up to which every setting of `tune` is tried.
 const TUNED: usize = 40_000;
@@ -26,10 +29,15 @@ const USUAL: [&str; 4] =
 pub struct Tried {
     /// Most bytes reserved under the recorded settings, by the same replay.
     pub recorded: u64,
-    /// The best settings that were found; those recorded if none is better.
+    /// The settings to name first: the simplest near the best, and such that the recorded release accepts; those recorded
+    /// if none is better.
     pub best: String,
     /// Most bytes reserved under them.
     pub reserved: u64,
+    /// The release from which on they exist, where the recording may be of an older one.
+    pub needs_release: Option<String>,
+    /// How far it is known how the job goes.
+    pub known: Reach,
     /// How many settings were tried.
     pub settings: usize,
     /// Whether fewer were tried than `tonnage tune` would.
@@ -42,60 +50,42 @@ impl Tried {
     pub fn saving(&self) -> u64 {
         self.recorded.saturating_sub(self.reserved)
     }
+
+    fn of(tuning: &Tuning, outcome: &Outcome, shortened: bool) -> Option<Self> {
+        let now = tuning.recorded()?;
+        let lead = tuning.lead(&outcome.candidates);
+        let best = lead.map_or(now, |lead| lead.candidate);
+        let needs = lead.and_then(|lead| lead.needs);
+        Some(Self {
+            recorded: now.reserved_peak(),
+            best: best.conf.clone(),
+            reserved: best.reserved_peak(),
+            needs_release: needs.map(|release| release.name().to_owned()),
+            known: tuning.reach,
+            settings: tuning.candidates.len(),
+            shortened: shortened || tuning.untried > 0,
+        })
+    }
 }
 
 pub(super) fn try_settings(
     job: &Job,
-    release: Release,
-    recorded: &str,
-    limit: Option<u64>,
-    total: Option<u64>,
-) -> Option<Tried> {
+    outcome: &Outcome,
+    last: Option<&LastFailure>,
+    options: &ReportOptions,
+) -> (Option<Tried>, Option<FailureAnswer>) {
     let calls = job.steps().len();
-    if calls <= TUNED {
-        let recorded = recorded.to_owned();
-        let conditions = Conditions { release, recorded, limit, total };
-        let tuning = tune(job, &conditions, &|_, _| {});
-        let now = tuning.recorded()?;
-        let best = tuning.simpler().or(tuning.best()).unwrap_or(now);
-        return Some(Tried {
-            recorded: now.reserved_peak(),
-            best: best.conf.clone(),
-            reserved: best.reserved_peak(),
-            settings: tuning.candidates.len(),
-            shortened: false,
-        });
-    }
-    let usual = if calls <= TRIED { &USUAL[..] } else { &USUAL[..1] };
-    let mut confs = vec![recorded];
-    confs.extend(usual.iter().filter(|&&conf| conf != recorded));
-    let accepted: Vec<_> = confs
-        .into_iter()
-        .filter_map(|conf| Some((conf, Config::parse(conf, release).ok()?)))
-        .collect();
-    let peaks: Vec<Option<u64>> = std::thread::scope(|scope| {
-        let runs: Vec<_> = accepted
-            .iter()
-            .map(|(_, config)| {
-                let policy = Policy::default();
-                let what_if = WhatIf { config: config.clone(), policy, limit, total };
-                scope.spawn(move || {
-                    let prediction = what_if.predict(job);
-                    let within = prediction.fits();
-                    within.then(|| prediction.stats.max_memory_reserved())
-                })
-            })
-            .collect();
-        runs.into_iter().map(|run| run.join().ok().flatten()).collect()
+    let confs = match calls {
+        0..=TUNED => None,
+        0..=TRIED if last.is_some() => None,
+        0..=TRIED => Some(&USUAL[..]),
+        _ if last.is_some() => Some(&USUAL[..]),
+        _ => Some(&USUAL[..1]),
+    };
+    let effort = Effort { confs, until: options.until };
+    let asked = Asked { limit: options.limit, total: options.total };
+    let tuned = Tuned::after(last, outcome, job, asked, effort, |job, conditions| {
+        try_each(job, conditions, effort, &|_, _| {})
     });
-    let now = peaks.first().copied().flatten()?;
-    let found = accepted.iter().zip(&peaks).filter_map(|((conf, _), peak)| Some((*conf, (*peak)?)));
-    let (best, reserved) = found.min_by_key(|&(_, peak)| peak)?;
-    Some(Tried {
-        recorded: now,
-        best: best.to_owned(),
-        reserved,
-        settings: accepted.len(),
-        shortened: true,
-    })
+    (Tried::of(&tuned.tuning, outcome, confs.is_some()), tuned.failure)
 }

@@ -9,12 +9,16 @@
 //! | 5 [`Failures`] | requests that failed, and the bytes of the device | 1 |
 //! | 6 [`Judgement`] | the causes and the verdict | 1 to 5 |
 
+use std::time::Instant;
+
 use tonnage_events::{BlockState, Bytes, StreamId};
 use tonnage_replay::Outcome;
 use tonnage_replay::job::Job;
 use tonnage_replay::recording::{Reading, RecordingOptions, read_recording};
 
 use super::ReportOptions;
+use super::circumstances::Circumstances;
+use super::failure::{FailureAnswer, LastFailure};
 use super::growth::Grown;
 use super::lines::Lines;
 use super::moments::{live_after, live_peak, near_peak, reserved_peak};
@@ -23,6 +27,7 @@ use super::peak::{PeakReport, ReservedPeak};
 use super::purpose::Purposes;
 use super::settings::{Tried, try_settings};
 use super::state::States;
+use super::summary::HOW_TO_RECORD;
 use super::total::total_of;
 use super::verdict::{self, Cause, PeakContext, Verdict};
 use super::waste::WasteReport;
@@ -31,6 +36,9 @@ use crate::inspect::{HistoryKind, history_of};
 use crate::levels::Levels;
 use crate::lifetimes::{Lifetimes, Moment};
 use crate::total_bytes::TotalBytes;
+
+/// Entries of a history that is read where time is short. Chosen: a second is enough for them.
+const READ_IN_TIME: usize = 200_000;
 
 /// Stage 1: what a device's entries tell, and what a replay of them concludes.
 pub(super) struct History {
@@ -56,7 +64,12 @@ impl History {
             let levels = Levels::of(device, &lifetimes);
             (lifetimes, levels)
         };
-        let ((lifetimes, levels), replay) = if options.without_replay || device.entries.is_empty() {
+        // Reading a history takes a replay by itself, which nothing stops.
+        let late = options.until.is_some_and(|until| {
+            device.entries.len() > READ_IN_TIME || Instant::now() >= until
+        });
+        let without = options.without_replay || device.entries.is_empty() || late;
+        let ((lifetimes, levels), replay) = if without {
             (look(), None)
         } else {
             // The replay and the look at the entries need nothing of each other.
@@ -72,10 +85,19 @@ impl History {
         Self { kind, lifetimes, levels, live, replay }
     }
 
-    /// What other settings make of the job.
-    pub(super) fn try_settings(&self, options: &ReportOptions) -> Option<Tried> {
-        let Replayed { outcome, job, .. } = self.replay.as_ref()?;
-        try_settings(job, outcome.release, &outcome.conf, options.limit, options.total)
+    /// What other settings make of the job, and of its last request that failed.
+    pub(super) fn try_settings(
+        &self,
+        device: &DeviceView<'_>,
+        options: &ReportOptions,
+    ) -> (Option<Tried>, Option<FailureAnswer>) {
+        let last = LastFailure::of(device, &self.lifetimes, &self.levels, options.limit);
+        match &self.replay {
+            Some(Replayed { outcome, job, .. }) => {
+                try_settings(job, outcome, last.as_ref(), options)
+            }
+            None => (None, last.map(|last| last.untried())),
+        }
     }
 
     /// The allocator's state at any moment.
@@ -109,6 +131,19 @@ impl History {
         PeakReport { iteration, ..peak }
     }
 
+    /// What the program was doing when it failed, or when most was live.
+    pub(super) fn circumstances(
+        &self,
+        device: &DeviceView<'_>,
+        grown: &Grown,
+        failures: &Failures,
+    ) -> Circumstances {
+        let failed = failures.explained.last().filter(|it| it.fatal).map(|it| it.event);
+        let purposes = Purposes::new(device, grown);
+        let most_live = live_peak(&self.live, &self.lifetimes, device);
+        Circumstances::of(device, &self.lifetimes, grown, &purposes, failed, most_live)
+    }
+
     /// The most live requested bytes from a moment on.
     fn most_live_from(&self, moment: Moment) -> u64 {
         let later = self.live.get(moment.event().unwrap_or(0)..).unwrap_or_default();
@@ -134,11 +169,9 @@ impl History {
             ));
         }
         if self.kind == HistoryKind::None {
-            notes.push(
-                "no history: this is the state when the snapshot was taken, not the peak; call \
-                 torch.cuda.memory._record_memory_history() before the work"
-                    .to_owned(),
-            );
+            notes.push(format!(
+                "no history: this is the state when the snapshot was taken, not the peak; {HOW_TO_RECORD}"
+            ));
         }
         notes
     }
@@ -259,6 +292,7 @@ impl Judgement {
         grown: &Grown,
         peak: &PeakReport,
         failures: &Failures,
+        answer: Option<&FailureAnswer>,
         lines: &mut Lines<'_>,
     ) -> Self {
         let growth = &grown.growth;
@@ -279,7 +313,24 @@ impl Judgement {
             causes.push(at_the_end.clone());
             verdict = at_the_end;
         }
-        verdict::sort(&mut causes);
+        if let Some(answer) = answer {
+            let waste = || {
+                let segments = states.at(Moment::Event(answer.event));
+                let stream = device.entries[answer.event].stream;
+                WasteReport::of(&segments, stream, &device.sizing(), lines)
+            };
+            if let Some(other) = verdict::of_failure(verdict.cause, answer, waste) {
+                causes.retain(|it| it.cause != other.cause);
+                causes.push(other.clone());
+                verdict = other;
+            }
+        }
+        if history.kind == HistoryKind::None {
+            verdict = verdict::of_a_state(&full.reserved);
+            causes.retain(|it| it.cause == Cause::Need);
+            causes.push(verdict.clone());
+        }
+        verdict::sort(&mut causes, verdict.cause);
         Self { verdict, causes }
     }
 }

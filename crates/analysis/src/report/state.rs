@@ -6,7 +6,7 @@
 //! Taken from the entries themselves ([`Extents`], [`Lifetimes`]): no replay is needed, and where one is not exact the
 //! state still is.
 
-use tonnage_events::{Action, BlockState, PoolId, SnapshotBlock, SnapshotSegment, TraceEntry};
+use tonnage_events::{Action, Address, BlockState, PoolId, SnapshotBlock, SnapshotSegment, TraceEntry};
 
 use crate::device_view::DeviceView;
 use crate::extents::Extents;
@@ -69,6 +69,12 @@ impl<'a> States<'a> {
         let mut blocks: Vec<_> = blocks.collect();
         blocks.sort_by_key(|block| block.address);
         blocks
+    }
+
+    /// The entry that handed out the block that is live at an address; none if it is older than the history.
+    pub(super) fn asked_for_at(&self, address: Address, moment: Moment) -> Option<usize> {
+        let mut live = self.lifetimes.iter().filter(|it| it.address == address);
+        live.find(|it| it.is_live_after(moment))?.allocated.event()
     }
 
     /// The pool that the request went to during which this entry obtained memory.

@@ -1,7 +1,10 @@
 //! The report as a page of text.
 //!
-//! In: a [`Report`]. Out: lines of at most 100 columns, the verdict first, readable without colours. Every
-//! figure is the report's own. Text from the file is made safe for terminals.
+//! In: a [`Report`] and a [`Layout`]. Out: lines, the verdict first, readable without colours. Every figure is the
+//! report's own. Text from the file is made safe for terminals.
+//!
+//! Paragraphs are wrapped. On a screen, rows are as wide as it is, and the path of a culprit is shortened from its
+//! beginning; elsewhere rows are whole. Lines to copy are whole everywhere.
 
 use std::fmt::Write;
 
@@ -11,12 +14,67 @@ use super::Report;
 use super::growth::GrowthKind;
 use crate::inspect::HistoryKind;
 
+/// Where paragraphs are wrapped if no screen says.
 const COLUMNS: usize = 100;
+
+/// The narrowest screen that rows are made for.
+const NARROWEST: usize = 40;
+
+/// How a page of text is laid out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Layout {
+    /// Columns of the screen; none for files and pipes.
+    pub columns: Option<usize>,
+    /// Whether headings stand out, by escape sequences of terminals.
+    pub colours: bool,
+}
+
+impl Layout {
+    fn wrap(self) -> usize {
+        self.columns.unwrap_or(COLUMNS).max(NARROWEST)
+    }
+
+    /// A row that names a culprit behind its figures: on a screen no wider than that, with the culprit's end.
+    pub(super) fn row(self, text: &mut String, figures: &str, culprit: &str) {
+        let culprit = plain(culprit);
+        let (wide, name) = (figures.chars().count(), culprit.chars().count());
+        let columns = self.columns.map_or(usize::MAX, |it| it.max(NARROWEST));
+        // Writing to a string cannot fail.
+        let _ = if wide.saturating_add(name) <= columns || culprit.is_empty() {
+            writeln!(text, "{}", format!("{figures}{culprit}").trim_end())
+        } else if columns >= wide + SHORTEST {
+            writeln!(text, "{figures}{}", end_of(&culprit, columns - wide))
+        } else {
+            writeln!(text, "{}\n      {}", figures.trim_end(), end_of(&culprit, columns - 6))
+        };
+    }
+
+    fn heading(self, text: &mut String, title: &str) {
+        let (bold, plain) = if self.colours { ("\x1b[1m", "\x1b[0m") } else { ("", "") };
+        text.push('\n');
+        let mut lines = String::new();
+        wrapped(&mut lines, self, "", title);
+        let _ = writeln!(text, "{bold}{}{plain}", lines.trim_end());
+    }
+}
+
+/// Letters of a culprit that a row has room for at least; else it gets a line of its own.
+const SHORTEST: usize = 24;
+
+/// The end of a name: of a path, the file and the line matter most.
+fn end_of(name: &str, columns: usize) -> String {
+    let letters = name.chars().count();
+    if letters <= columns {
+        return name.to_owned();
+    }
+    let end: String = name.chars().skip(letters + 1 - columns).collect();
+    format!("…{end}")
+}
 
 /// How many rows of each table are shown; the JSON has more.
 const ROWS: usize = 6;
 
-pub(super) fn page(report: &Report, file: &str) -> String {
+pub(super) fn page(report: &Report, file: &str, layout: Layout) -> String {
     let mut text = String::new();
     // Writing to a string cannot fail.
     let _ = writeln!(
@@ -29,30 +87,36 @@ pub(super) fn page(report: &Report, file: &str) -> String {
     );
     let conf = if report.conf.is_empty() { "defaults" } else { &report.conf };
     let _ = writeln!(text, "settings: {}", plain(conf));
-    if let Some(limit) = report.limit {
-        let _ = writeln!(text, "limit: {} ({} bytes)", Bytes(limit), grouped(limit));
+    match (&report.failure, report.limit) {
+        (Some(failure), _) => {
+            wrapped(&mut text, layout, "", &format!("limit: {}", failure.limit.in_a_line()));
+        }
+        (None, Some(limit)) => {
+            let _ = writeln!(text, "limit: {} ({} bytes)", Bytes(limit), grouped(limit));
+        }
+        (None, None) => {}
     }
     text.push('\n');
-    wrapped(&mut text, "", &report.verdict.text);
-    waste(&mut text, report);
-    peak(&mut text, report);
-    growth(&mut text, report);
-    ooms(&mut text, report);
-    advice(&mut text, report);
-    pinned(&mut text, report);
+    wrapped(&mut text, layout, "", &report.verdict.text);
+    waste(&mut text, layout, report);
+    peak(&mut text, layout, report);
+    growth(&mut text, layout, report);
+    ooms(&mut text, layout, report);
+    advice(&mut text, layout, report);
+    pinned(&mut text, layout, report);
     if !report.notes.is_empty() {
-        heading(&mut text, "Not in the file, concluded");
+        layout.heading(&mut text, "Not in the file, concluded");
         for note in &report.notes {
-            wrapped(&mut text, "  - ", note);
+            wrapped(&mut text, layout, "  - ", note);
         }
     }
     text
 }
 
 /// The host's pinned memory, which is part of no figure above.
-fn pinned(text: &mut String, report: &Report) {
+fn pinned(text: &mut String, layout: Layout, report: &Report) {
     let Some(it) = &report.pinned else { return };
-    heading(text, "Pinned memory of the host, part of no figure above");
+    layout.heading(text, "Pinned memory of the host, part of no figure above");
     let mut row = |word: &str, bytes: u64, peak: Option<u64>| {
         let peak = peak.map_or(String::new(), |peak| format!("  at most {}", Bytes(peak)));
         let _ = writeln!(text, "  {word:<15}{:>11}{peak}", Bytes(bytes).to_string());
@@ -62,53 +126,47 @@ fn pinned(text: &mut String, report: &Report) {
     row("cached", it.cached, None);
     for held in it.lines.iter().take(ROWS) {
         let line = held.line.as_deref().unwrap_or("(no line of the program)");
-        let line = format!(
-            "  {:>13}{:>9} blocks  {}",
-            Bytes(held.bytes).to_string(),
-            grouped(held.blocks),
-            plain(line)
-        );
-        let _ = writeln!(text, "{}", cut(&line));
+        let figures =
+            format!("  {:>13}{:>9} blocks  ", Bytes(held.bytes).to_string(), grouped(held.blocks));
+        layout.row(text, &figures, line);
     }
 }
 
-fn heading(text: &mut String, title: &str) {
-    let _ = writeln!(text, "\n{title}");
-}
-
-fn waste(text: &mut String, report: &Report) {
+fn waste(text: &mut String, layout: Layout, report: &Report) {
     let peak = &report.peak.reserved;
     let share = |bytes: u64| bytes as f64 / peak.bytes.max(1) as f64 * 100.0;
     let moment = match report.history {
         HistoryKind::None => "when the snapshot was taken".to_owned(),
         _ => format!("where it first peaks, entry {}", grouped(peak.event)),
     };
-    heading(text, &format!("Reserved memory {moment}"));
-    let mut row = |word: &str, bytes: u64, more: &str| {
-        let line = format!(
-            "  {word:<15}{:>11}{:>17} {:>6.1} %  {more}",
+    layout.heading(text, &format!("Reserved memory {moment}"));
+    let mut row = |word: &str, bytes: u64, more: &str, culprit: &str| {
+        let colon = if culprit.is_empty() { "" } else { ": " };
+        let figures = format!(
+            "  {word:<15}{:>11}{:>17} {:>6.1} %  {more}{colon}",
             Bytes(bytes).to_string(),
             grouped(bytes),
             share(bytes)
         );
-        let _ = writeln!(text, "{}", cut(line.trim_end()));
+        layout.row(text, &figures, culprit);
     };
-    row("reserved", peak.bytes, "");
-    row("requested", peak.requested, "asked for and live");
+    row("reserved", peak.bytes, "", "");
+    row("requested", peak.requested, "asked for and live", "");
+    if report.history == HistoryKind::None {
+        // What is free now says nothing of why.
+        row("not live", report.waste.total(), "cached, pending or rounded up", "");
+        return;
+    }
     for it in report.waste.kinds.iter().filter(|it| it.bytes > 0) {
         let line = it.lines.first().and_then(|it| it.line.as_deref());
-        let more = match line {
-            Some(line) => format!("{}: {}", it.kind.meaning(), plain(line)),
-            None => it.kind.meaning().to_owned(),
-        };
-        row(it.kind.name(), it.bytes, &more);
+        row(it.kind.name(), it.bytes, it.kind.meaning(), line.unwrap_or_default());
     }
 }
 
-fn peak(text: &mut String, report: &Report) {
+fn peak(text: &mut String, layout: Layout, report: &Report) {
     let peak = &report.peak;
     let iteration = peak.iteration.map_or(String::new(), |it| format!(", iteration {it}"));
-    heading(
+    layout.heading(
         text,
         &format!(
             "What was live when most was: {} ({} bytes) in {} blocks, entry {}{iteration}",
@@ -132,29 +190,21 @@ fn peak(text: &mut String, report: &Report) {
         let _ = writeln!(text, "  by line:");
         for it in peak.sites.iter().take(ROWS) {
             let line = it.line.as_deref().unwrap_or("(no line of the program)");
-            let line = format!(
-                "  {:>13}{:>9} blocks  {}",
-                Bytes(it.bytes).to_string(),
-                grouped(it.blocks),
-                plain(line)
-            );
-            let _ = writeln!(text, "{}", cut(&line));
+            let figures =
+                format!("  {:>13}{:>9} blocks  ", Bytes(it.bytes).to_string(), grouped(it.blocks));
+            layout.row(text, &figures, line);
         }
     }
-    let _ = writeln!(text, "  largest:");
+    let _ = writeln!(text, "  largest, and what for (confidence):");
     for it in peak.top.iter().take(ROWS) {
         let lived = match (it.lived_us, it.freed) {
             (Some(us), _) => format!("lived {}", duration(us)),
             (None, None) => "never freed".to_owned(),
             (None, Some(_)) => "older than the history".to_owned(),
         };
-        let line = it.line.as_deref().map_or(String::new(), |line| format!("  {}", plain(line)));
-        let line = format!(
-            "  {:>13}  {:<12} {lived}{line}",
-            Bytes(it.bytes).to_string(),
-            it.purpose.name()
-        );
-        let _ = writeln!(text, "{}", cut(&line));
+        let purpose = format!("{} ({})", it.purpose.name(), it.confidence.name());
+        let figures = format!("  {:>13}  {purpose:<20} {lived}  ", Bytes(it.bytes).to_string());
+        layout.row(text, &figures, it.line.as_deref().unwrap_or_default());
     }
 }
 
@@ -166,16 +216,16 @@ fn duration(us: u64) -> String {
     }
 }
 
-fn growth(text: &mut String, report: &Report) {
+fn growth(text: &mut String, layout: Layout, report: &Report) {
     let growth = &report.growth;
     let Some(told_by) = growth.told_by else {
         if report.history != HistoryKind::None {
-            heading(text, "Growth: no iterations were found");
+            layout.heading(text, "Growth: no iterations were found");
         }
         return;
     };
     let (told_by, kind) = (told_by.words(), growth.kind.words());
-    heading(
+    layout.heading(
         text,
         &format!("Growth over {} iterations, told by {told_by}: {kind}", growth.iterations),
     );
@@ -199,16 +249,16 @@ fn growth(text: &mut String, report: &Report) {
     for it in shown.take(ROWS) {
         let word = if it.kind == GrowthKind::Leak { "leaks" } else { "grows" };
         let line = it.line.as_deref().unwrap_or_default();
-        let line = format!("  {word:<15}{:>11}  {}", Bytes(it.bytes).to_string(), plain(line));
-        let _ = writeln!(text, "{}", cut(&line));
+        let figures = format!("  {word:<15}{:>11}  ", Bytes(it.bytes).to_string());
+        layout.row(text, &figures, line);
     }
 }
 
-fn ooms(text: &mut String, report: &Report) {
+fn ooms(text: &mut String, layout: Layout, report: &Report) {
     if report.failed_requests == 0 {
         return;
     }
-    heading(text, &format!("Failed requests: {}", grouped(report.failed_requests)));
+    layout.heading(text, &format!("Failed requests: {}", grouped(report.failed_requests)));
     // The first and the last tell most.
     let last = report.ooms.len().saturating_sub(1);
     for (place, it) in report.ooms.iter().enumerate() {
@@ -219,6 +269,7 @@ fn ooms(text: &mut String, report: &Report) {
         let ended = if it.fatal { "; it ended the job" } else { "; the job went on" };
         wrapped(
             text,
+            layout,
             "  - ",
             &format!(
                 "entry {}: {} on stream {}{line}{ended}. Reserved were {}: {} live, {} pending, {} cached. {}.",
@@ -237,35 +288,35 @@ fn ooms(text: &mut String, report: &Report) {
             let _ = writeln!(text, "    outside this allocator: {least}{}", Bytes(outside));
         }
         for would in &it.would_have {
-            wrapped(text, "    would have helped: ", would);
+            wrapped(text, layout, "    would have helped: ", would);
         }
         for would_not in &it.would_not_have {
-            wrapped(text, "    would not have helped: ", would_not);
+            wrapped(text, layout, "    would not have helped: ", would_not);
         }
     }
 }
 
-fn advice(text: &mut String, report: &Report) {
+fn advice(text: &mut String, layout: Layout, report: &Report) {
     if report.advice.is_empty() {
         return;
     }
-    heading(text, "What to change");
+    layout.heading(text, "What to change");
     for it in report.advice.iter().take(ROWS) {
-        let basis = it.basis.words();
         let at = it.line.as_deref().map_or(String::new(), |line| format!(" ({})", plain(line)));
         wrapped(
             text,
+            layout,
             "  - ",
             &format!(
-                "{}{at}: saves {} ({basis}, confidence: {}). Costs: {}.",
+                "{}{at}: {} (confidence: {}). Costs: {}.",
                 plain(&it.change),
-                Bytes(it.bytes),
+                it.effect(),
                 it.confidence.name(),
                 it.cost
             ),
         );
         for code in &it.code {
-            let _ = writeln!(text, "{}", cut(&format!("        {}", plain(code))));
+            let _ = writeln!(text, "        {}", plain(code));
         }
     }
 }
@@ -275,13 +326,14 @@ fn capital(text: &str) -> String {
     chars.next().map_or(String::new(), |first| first.to_uppercase().chain(chars).collect())
 }
 
-/// Words of `words`, in lines of at most [`COLUMNS`]; the first begins with `lead`, the others as far in.
-pub(super) fn wrapped(text: &mut String, lead: &str, words: &str) {
+/// Words of `words`, in lines of the layout's width; the first begins with `lead`, the others as far in.
+pub(super) fn wrapped(text: &mut String, layout: Layout, lead: &str, words: &str) {
     let inset = if lead.trim_end().ends_with(':') { 6 } else { lead.chars().count() };
+    let columns = layout.wrap();
     let mut line = lead.to_owned();
     let mut filled = false;
     for word in plain(words).split(' ') {
-        if filled && line.chars().count() + 1 + word.chars().count() > COLUMNS {
+        if filled && line.chars().count() + 1 + word.chars().count() > columns {
             let _ = writeln!(text, "{line}");
             line = " ".repeat(inset);
             filled = false;
@@ -293,13 +345,4 @@ pub(super) fn wrapped(text: &mut String, lead: &str, words: &str) {
         filled = true;
     }
     let _ = writeln!(text, "{line}");
-}
-
-/// At most as wide as the page; the beginning of a path matters less than its end.
-pub(super) fn cut(line: &str) -> String {
-    if line.chars().count() <= COLUMNS {
-        return line.to_owned();
-    }
-    let kept: String = line.chars().take(COLUMNS - 1).collect();
-    kept + "…"
 }

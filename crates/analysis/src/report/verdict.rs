@@ -20,14 +20,19 @@
 //! 3. else what kept the request from being served that ended the job, if all that is live and the request would have
 //!    fitted together: the largest waste of that moment, from 15 % on;
 //! 4. else `need`.
+//!
+//! Where a request failed, replay is asked before anything is called `need` or `longer_inputs`: if a setting serves it, the
+//! verdict is the largest waste of that moment; if that was not tried, it is `unknown`, unless the request and what was
+//! live have no room within the limit together.
 
 use serde::Serialize;
 use tonnage_engine::{WASTE_SHARE, WasteKind};
 use tonnage_events::Bytes;
 
+use super::failure::{Answer, FailureAnswer};
 use super::growth::{Growth, GrowthKind};
 use super::oom::OomReport;
-use super::peak::PeakReport;
+use super::peak::{PeakReport, ReservedPeak};
 use super::waste::WasteReport;
 
 /// Shares of reserved memory from which on a cause is the verdict. Chosen: below, allocators that work
@@ -77,6 +82,8 @@ pub enum Cause {
     Unsplit,
     /// Held by other processes, or by this one outside the allocator.
     Outside,
+    /// What is there does not tell.
+    Unknown,
 }
 
 impl Cause {
@@ -95,6 +102,7 @@ impl Cause {
             Self::Rounding => "rounding",
             Self::Unsplit => "unsplit",
             Self::Outside => "outside",
+            Self::Unknown => "unknown",
         }
     }
 }
@@ -142,7 +150,7 @@ pub(super) fn need(peak: &PeakReport) -> Verdict {
     }
 }
 
-/// Every other cause that has bytes, largest first.
+/// Every other cause that has bytes.
 pub(super) fn avoidable(
     waste: &WasteReport,
     growth: &Growth,
@@ -217,13 +225,59 @@ pub(super) fn avoidable(
             ),
         });
     }
-    sort(&mut causes);
     causes
 }
 
-/// Largest first.
-pub(super) fn sort(causes: &mut [Verdict]) {
-    causes.sort_by_key(|it| (u64::MAX - it.bytes, it.cause));
+/// The verdict first, then the largest.
+pub(super) fn sort(causes: &mut [Verdict], verdict: Cause) {
+    causes.sort_by_key(|it| (it.cause != verdict, u64::MAX - it.bytes, it.cause));
+}
+
+/// What a state without a history tells: what is cached may be waste, or what the next iteration uses again.
+pub(super) fn of_a_state(reserved: &ReservedPeak) -> Verdict {
+    let cached = reserved.bytes.saturating_sub(reserved.requested);
+    Verdict {
+        cause: Cause::Unknown,
+        bytes: cached,
+        line: None,
+        text: format!("{} are reserved and not live when the snapshot was taken.", Bytes(cached)),
+    }
+}
+
+/// What replay makes of a verdict where a request failed, if it refutes it or could: see Note \[The rule\].
+pub(super) fn of_failure(
+    verdict: Cause,
+    answer: &FailureAnswer,
+    waste: impl FnOnce() -> WasteReport,
+) -> Option<Verdict> {
+    if !matches!(verdict, Cause::Need | Cause::LongerInputs) {
+        return None;
+    }
+    match answer.answer {
+        Answer::Served => {
+            let waste = waste();
+            let largest = waste.kinds.iter().max_by_key(|it| it.bytes)?;
+            let line = largest.lines.first().and_then(|it| it.line.clone());
+            let at = line.as_ref().map_or(String::new(), |it| format!(" at {it}"));
+            let reserved = waste.total().saturating_add(answer.live);
+            Some(Verdict {
+                cause: largest.kind.into(),
+                bytes: largest.bytes,
+                text: format!(
+                    "When the request failed, {}",
+                    waste_text(largest.kind, largest.bytes, reserved, &at)
+                ),
+                line,
+            })
+        }
+        Answer::NotTried | Answer::DependsOnLimit => Some(Verdict {
+            cause: Cause::Unknown,
+            bytes: answer.bytes,
+            line: None,
+            text: answer.sentence(),
+        }),
+        Answer::ServedAsRecorded | Answer::TooMuch | Answer::NoneServes => None,
+    }
 }
 
 fn waste_text(kind: WasteKind, bytes: u64, reserved: u64, at: &str) -> String {

@@ -8,7 +8,11 @@ mod pytorch_planted;
 
 mod recordings;
 
+mod replay_first;
+
 mod report_goldens;
+
+mod sentences;
 
 mod support;
 

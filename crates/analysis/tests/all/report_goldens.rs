@@ -10,10 +10,14 @@ use tonnage_analysis::report::{Report, ReportOptions};
 use crate::support::testdata;
 
 /// Reported as `tonnage report` does it, with the settings that were tried.
-const WHOLE: [&str; 8] = [
+const WHOLE: [&str; 12] = [
     "cudagraph.default",
     "cudagraph.tight",
+    "deeplab_varres.tight",
     "deepnet_plain.default",
+    "gpt2_generate.tight",
+    "gpt2_varlen.tight",
+    "llama_ckpt_accum.tight",
     "mlp_seed.default",
     "mlp_seed.default.stacks",
     "mlp_seed.tight",

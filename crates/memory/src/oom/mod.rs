@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-pub use notes::{Diagnosis, SnapshotOnOom};
+pub use notes::{Diagnosis, NotLookedAt, SnapshotOnOom};
 #[cfg(feature = "explain")]
 pub use report::ReportVerdict;
 use tonnage_engine::{AllocError, OomNotes, OutOfMemory, Snapshot};
@@ -52,6 +52,8 @@ pub struct FailedRequest<'a> {
     pub snapshot: Snapshot,
     /// Whether the history is to be looked at: there is one, and failures before have left time for it.
     pub diagnose: bool,
+    /// How long that may take.
+    pub time: Duration,
     /// Where the snapshot is to be saved, if anywhere. Who saves it says so with a [`SnapshotOnOom`]; where nobody does,
     /// the message says that.
     pub save_to: Option<&'a Path>,
@@ -124,8 +126,8 @@ impl Allowance {
         Self { since: Instant::now(), spent: Duration::ZERO }
     }
 
-    fn is_left(&self) -> bool {
-        self.spent < Self::AHEAD + self.since.elapsed() / Self::PART
+    fn left(&self) -> Duration {
+        (Self::AHEAD + self.since.elapsed() / Self::PART).saturating_sub(self.spent)
     }
 }
 
@@ -143,10 +145,13 @@ impl Device {
             return AllocError::OutOfMemory(report);
         };
         let began = Instant::now();
-        let may_look = lock(&self.shared.explaining).is_left();
+        let time = lock(&self.shared.explaining).left();
+        let out_of_time;
         let snapshot = {
             let mut engine = self.shared.engine.lock();
-            let diagnose = may_look && engine.history().is_some();
+            let recorded = engine.history().is_some();
+            let diagnose = !time.is_zero() && recorded;
+            out_of_time = recorded && !diagnose;
             match save_to {
                 Some(_) => Some((engine.snapshot(), diagnose)),
                 None => diagnose.then(|| (engine.snapshot_unrecorded(), diagnose)),
@@ -154,7 +159,8 @@ impl Device {
         };
         if let Some((snapshot, diagnose)) = snapshot {
             let error = &*report;
-            let notes = explain.explain(FailedRequest { error, snapshot, diagnose, save_to });
+            let failure = FailedRequest { error, snapshot, diagnose, time, save_to };
+            let notes = explain.explain(failure);
             report.notes = notes;
             if save_to.is_some() && report.notes.get::<SnapshotOnOom>().is_none() {
                 let saved = Err(NOT_SAVED.to_owned());
@@ -163,6 +169,9 @@ impl Device {
             if diagnose {
                 lock(&self.shared.explaining).spent += began.elapsed();
             }
+        }
+        if out_of_time {
+            report.notes.push(NotLookedAt);
         }
         AllocError::OutOfMemory(report)
     }
@@ -226,7 +235,33 @@ mod tests {
         device.memory().record_history(Some(RecordOptions::default()));
         lock(&device.shared.explaining).spent = Duration::from_secs(3600);
         let error = device.allocate(80 << 20).unwrap_err();
+        let text = error.to_string();
         assert!(matches!(error, AllocError::OutOfMemory(report) if diagnosis(&report).is_none()));
+        assert!(text.contains("Verdict: unknown: ") && text.contains("not tried"), "{text}");
+        assert!(!text.contains("Verdict: need"), "a replay might refute it: {text}");
+    }
+
+    #[test]
+    fn what_there_was_no_time_to_try_is_not_called_need() {
+        use crate::oom::report::diagnose;
+        let device = Device::dry(64_u64 << 20).unwrap();
+        device.memory().record_history(Some(RecordOptions::default()));
+        // Two segments of 20 MiB, each kept by one block: 44 MiB would fit beside them.
+        let mut blocks: Vec<_> = (0..20).map(|_| device.allocate(2 << 20).unwrap()).collect();
+        let kept = [blocks.swap_remove(0), blocks.swap_remove(10)];
+        drop(blocks);
+        let AllocError::OutOfMemory(error) = device.allocate(44 << 20).unwrap_err() else {
+            panic!("another error");
+        };
+        let file = tonnage_replay::snapshot_file(device.memory().snapshot(), error.device);
+        let in_time = diagnose(&file, &error, Duration::from_secs(3600)).unwrap();
+        let late = diagnose(&file, &error, Duration::ZERO).unwrap();
+        assert!(in_time.advice.as_ref().is_some_and(|it| it.contains("serves")), "{in_time}");
+        for said in [&in_time, &late] {
+            assert!(!matches!(said.cause, "need" | "longer_inputs"), "{said}");
+        }
+        assert!(late.advice.is_none_or(|it| it.contains("estimated")));
+        drop(kept);
     }
 
     #[test]

@@ -39,6 +39,26 @@ impl OomNote for Diagnosis {
     }
 }
 
+/// That the history was not looked at, since failures before have taken all the time that there is for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotLookedAt;
+
+/// One line.
+impl fmt::Display for NotLookedAt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(
+            "Verdict: unknown: failures before have taken the time that there is to look into the history; other \
+             settings were not tried.",
+        )
+    }
+}
+
+impl OomNote for NotLookedAt {
+    fn is_verdict(&self) -> bool {
+        true
+    }
+}
+
 /// The file that a snapshot of the moment was written to, or why there is none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SnapshotOnOom {

@@ -1,8 +1,9 @@
 //! A failed request as `tonnage report` explains it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
 
-use tonnage_analysis::report::{Report, ReportOptions};
+use tonnage_analysis::report::{Answer, Report, ReportOptions};
 use tonnage_engine::{OomNotes, OutOfMemory};
 use tonnage_replay::snapshot_file;
 use tonnage_snapshot::SnapshotFile;
@@ -15,9 +16,9 @@ pub struct ReportVerdict;
 
 impl Explain for ReportVerdict {
     fn explain(&self, failure: FailedRequest<'_>) -> OomNotes {
-        let FailedRequest { error, snapshot, diagnose: looks, save_to } = failure;
+        let FailedRequest { error, snapshot, diagnose: looks, time, save_to } = failure;
         let (mut notes, file) = (OomNotes::default(), snapshot_file(snapshot, error.device));
-        let diagnosis = if looks { diagnose(&file, error) } else { None };
+        let diagnosis = if looks { diagnose(&file, error, time) } else { None };
         // The one thing of the moment that the file does not say.
         let total = diagnosis.as_ref().is_some_and(|it| it.cause == "outside");
         let total = total.then_some(error.device_total);
@@ -33,23 +34,32 @@ impl Explain for ReportVerdict {
     }
 }
 
-/// The report's verdict and its first advice. No replay: it takes a hundred times as long and decides no verdict.
-fn diagnose(file: &SnapshotFile, error: &OutOfMemory) -> Option<Diagnosis> {
+/// The report's verdict and its first advice. Settings are tried as long as there is time; what was not tried, the verdict
+/// does not speak of.
+pub(super) fn diagnose(
+    file: &SnapshotFile,
+    error: &OutOfMemory,
+    time: Duration,
+) -> Option<Diagnosis> {
     let options = ReportOptions {
         limit: error.limit,
         total: Some(error.device_total),
         ordinal: Some(error.device.0 as usize),
-        without_replay: true,
+        until: Some(Instant::now() + time),
         ..ReportOptions::default()
     };
     // Whatever might be wrong there must not take the place of the error.
     let report = catch_unwind(AssertUnwindSafe(|| Report::of(file, &options))).ok()?.ok()?;
     let chosen = report.causes.iter().find(|it| it.cause == report.verdict.cause)?;
+    let mut text = chosen.text.clone();
+    if let Some(failure) = report.failure.as_ref().filter(|it| it.answer == Answer::NoneServes) {
+        text = format!("{text} {}", failure.sentence());
+    }
     Some(Diagnosis {
         cause: chosen.cause.name(),
         bytes: chosen.bytes,
         line: chosen.line.clone(),
-        text: chosen.text.clone(),
+        text,
         advice: report.advice.first().map(|it| it.in_a_line()),
     })
 }

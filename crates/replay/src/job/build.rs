@@ -153,6 +153,7 @@ impl Builder<'_> {
             *fatal = true;
             self.job.floor = self.job.floor.max(live.saturating_add(request.bytes));
         }
+        self.job.begins_late = !reading.start.is_empty();
         self.job.notes = notes(reading, self.unknown_frees);
         self.job.steps = with_streams(self.job.steps, self.start_steps);
         self.job

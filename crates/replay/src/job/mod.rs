@@ -12,7 +12,7 @@ use tonnage_engine::{PoolId, StreamId};
 use tonnage_events::TraceEntry;
 use tonnage_snapshot::SnapshotFile;
 
-use crate::Outcome;
+use crate::{Outcome, Reach};
 use crate::recording::{Reading, RecordingError, RecordingOptions, read_recording};
 
 /// A program's calls to its allocator, in order.
@@ -35,6 +35,8 @@ pub struct Job {
     events: usize,
     blocks: usize,
     floor: u64,
+    /// Whether memory was in use before the first entry.
+    begins_late: bool,
     notes: Vec<String>,
 }
 
@@ -159,6 +161,12 @@ impl Job {
     #[must_use]
     pub fn died_at(&self) -> Option<usize> {
         self.failures().find_map(|(entry, fatal)| fatal.then_some(entry))
+    }
+
+    /// What of the job the recording has.
+    #[must_use]
+    pub fn reach(&self) -> Reach {
+        Reach { died: self.died_at().is_some(), lost_beginning: self.begins_late }
     }
 
     fn failures(&self) -> impl Iterator<Item = (usize, bool)> + '_ {

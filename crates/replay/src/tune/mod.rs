@@ -25,10 +25,13 @@ mod report;
 
 mod squeeze;
 
+use std::time::Instant;
+
 use tonnage_engine::{Config, Policy, Release};
 
 pub use squeeze::Need;
 
+use crate::Reach;
 use crate::job::Job;
 use crate::what_if::{Prediction, WhatIf};
 use knobs::Knobs;
@@ -39,6 +42,9 @@ const REFINEMENTS: usize = 2;
 
 /// How many of the best have their surroundings searched.
 const REFINED: usize = 2;
+
+/// How many of the best are squeezed to find the least memory that is needed.
+const SQUEEZED: usize = 3;
 
 /// What holds for every setting that is tried.
 #[derive(Clone, Debug)]
@@ -126,7 +132,29 @@ pub struct Tuning {
     pub candidates: Vec<Candidate>,
     /// The least memory in which the job was found to get through.
     pub need: Option<Need>,
+    /// What of the job the recording has: so far it is known how it goes.
+    pub reach: Reach,
+    /// Settings that there was no time for.
+    pub untried: usize,
     recorded: String,
+}
+
+/// Which settings are tried, and for how long.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Effort<'a> {
+    /// The recorded settings and these alone; without, all that the module's table names.
+    pub confs: Option<&'a [&'a str]>,
+    /// When to stop, if that is not done by then.
+    pub until: Option<Instant>,
+}
+
+/// The settings to name first.
+#[derive(Clone, Copy, Debug)]
+pub struct Lead<'a> {
+    /// The settings, and how the job goes under them.
+    pub candidate: &'a Candidate,
+    /// The oldest release that accepts them, where a release that may have made the recording does not.
+    pub needs: Option<Release>,
 }
 
 impl Tuning {
@@ -139,20 +167,45 @@ impl Tuning {
     /// The best, if the job gets through under it.
     #[must_use]
     pub fn best(&self) -> Option<&Candidate> {
-        self.candidates.first().filter(|best| best.prediction.fits())
+        self.candidates.iter().find(|it| it.prediction.fits())
     }
 
-    /// A setting with fewer keys than the best under which the job reserves hardly more.
+    /// Whether the job gets through under the recorded settings, and no request fails.
+    fn goes_as_recorded(&self) -> bool {
+        let now = self.recorded();
+        now.is_some_and(|now| now.prediction.fits() && now.prediction.stats.num_ooms == 0)
+    }
+
+    /// The settings to name first, if the job gets through under any: the simplest within 1 % of the best that every
+    /// release accepts that may have made the recording. One that not all of them accept comes first only if none of
+    /// the others helps.
     #[must_use]
-    pub fn simpler(&self) -> Option<&Candidate> {
+    pub fn lead(&self, releases: &[Release]) -> Option<Lead<'_>> {
         let best = self.best()?;
-        let hardly_more = best.reserved_peak() + best.reserved_peak() / 100;
-        self.candidates
-            .iter()
-            .filter(|it| {
-                it.prediction.fits() && it.reserved_peak() <= hardly_more && it.keys() < best.keys()
-            })
-            .min_by_key(|it| (it.keys(), it.reserved_peak()))
+        let accepts = |it: &Candidate, release: Release| Config::parse(&it.conf, release).is_ok();
+        let everywhere = |it: &Candidate| releases.iter().all(|&release| accepts(it, release));
+        let of_class = |it: &&Candidate| {
+            let fails = |it: &Candidate| it.prediction.stats.num_ooms > 0;
+            it.prediction.fits() && fails(it) == fails(best)
+        };
+        let simplest = |accepted: &dyn Fn(&Candidate) -> bool| {
+            let good = || self.candidates.iter().filter(of_class).filter(|it| accepted(it));
+            let least = good().map(Candidate::reserved_peak).min()?;
+            let hardly_more = least.saturating_add(least / 100);
+            let simple = good().filter(|it| it.reserved_peak() <= hardly_more);
+            simple.min_by_key(|it| (it.keys(), it.reserved_peak()))
+        };
+        // Where the job goes through as it is, settings help that reserve noticeably less.
+        let helps = |it: &&Candidate| {
+            let now = self.recorded().map_or(0, Candidate::reserved_peak);
+            !self.goes_as_recorded() || it.reserved_peak() <= now - now / 100
+        };
+        if let Some(candidate) = simplest(&everywhere).filter(helps) {
+            return Some(Lead { candidate, needs: None });
+        }
+        let candidate = simplest(&|_| true)?;
+        let newest = releases.iter().copied().find(|&release| accepts(candidate, release));
+        Some(Lead { candidate, needs: newest.filter(|_| !everywhere(candidate)) })
     }
 
     /// Bytes that the best reserves less at its peak than the recorded settings; 0 if the job does not
@@ -166,54 +219,88 @@ impl Tuning {
     }
 }
 
-/// Tries the settings that matter. `progress` is told how many predictions are done, of how many by
-/// now; from any thread.
+/// Tries the settings that matter, and finds how little memory the job needs. `progress` is told how many predictions
+/// are done, of how many by now; from any thread.
 #[must_use]
 pub fn tune(
     job: &Job,
     conditions: &Conditions,
     progress: &(dyn Fn(usize, usize) + Sync),
 ) -> Tuning {
-    let candidates = search(job, conditions, progress);
+    let mut tuning = try_settings(job, conditions, Effort::default(), progress);
     let stops = |it: &Candidate| !it.prediction.fits() || it.prediction.stats.num_alloc_retries > 0;
     // Under a limit that stops the best, what is reserved does not tell what is needed.
-    let frugal = if conditions.limit.is_some() && candidates.first().is_some_and(stops) {
-        let unlimited = Conditions { limit: None, ..conditions.clone() };
-        search(job, &unlimited, progress).into_iter().next()
-    } else {
-        candidates.first().cloned()
-    };
-    let need = frugal.and_then(|frugal| squeeze::least(job, conditions, &frugal));
-    let limit = candidates.first().and_then(|it| it.prediction.limit);
-    Tuning { floor: job.floor(), limit, candidates, need, recorded: conditions.recorded.clone() }
+    let unlimited = (conditions.limit.is_some() && tuning.candidates.first().is_some_and(stops))
+        .then(|| {
+            let unlimited = Conditions { limit: None, ..conditions.clone() };
+            try_settings(job, &unlimited, Effort::default(), progress).candidates
+        });
+    let frugal = unlimited.as_ref().unwrap_or(&tuning.candidates).iter().take(SQUEEZED);
+    let within = tuning.best().filter(|_| unlimited.is_some());
+    let least = frugal.chain(within).filter_map(|it| squeeze::least(job, conditions, it));
+    let mut need = least.min_by_key(|need| need.bytes);
+    // It gets through within the limit: what was seen there is enough, whatever a step makes of it.
+    if let (Some(limit), Some(best)) = (tuning.limit, tuning.best())
+        && need.as_ref().is_none_or(|need| need.bytes > limit)
+    {
+        need = Some(Need { bytes: limit, conf: best.conf.clone() });
+    }
+    tuning.need = need;
+    tuning
 }
 
-/// Tries the recorded settings, the grid, and what lies around the best; best first.
-fn search(
+/// Tries settings alone: the recorded ones, the grid, and what lies around the best; or those that `effort` names.
+#[must_use]
+pub fn try_settings(
     job: &Job,
     conditions: &Conditions,
+    effort: Effort<'_>,
     progress: &(dyn Fn(usize, usize) + Sync),
-) -> Vec<Candidate> {
-    let mut tuner = Tuner { job, conditions, progress, tried: Vec::new(), candidates: Vec::new() };
+) -> Tuning {
+    let until = effort.until;
+    let mut tuner = Tuner {
+        job,
+        conditions,
+        until,
+        progress,
+        tried: Vec::new(),
+        candidates: Vec::new(),
+        untried: 0,
+    };
     let mut confs = vec![conditions.recorded.clone()];
-    confs.extend(knobs::grid(conditions.limit.is_some()).iter().map(Knobs::conf));
+    match effort.confs {
+        Some(these) => confs.extend(these.iter().map(|&conf| conf.to_owned())),
+        None => confs.extend(knobs::grid(conditions.limit.is_some()).iter().map(Knobs::conf)),
+    }
     tuner.try_all(confs);
-    for _ in 0..REFINEMENTS {
+    for _ in 0..if effort.confs.is_some() { 0 } else { REFINEMENTS } {
         let best = tuner.candidates.iter().filter_map(|it| Knobs::read(&it.conf)).take(REFINED);
         let around: Vec<_> = best.flat_map(Knobs::around).map(|knobs| knobs.conf()).collect();
         tuner.try_all(around);
     }
-    tuner.candidates
+    let Tuner { candidates, untried, .. } = tuner;
+    Tuning {
+        floor: job.floor(),
+        limit: candidates.first().and_then(|it| it.prediction.limit),
+        candidates,
+        need: None,
+        reach: job.reach(),
+        untried,
+        recorded: conditions.recorded.clone(),
+    }
 }
 
 struct Tuner<'a> {
     job: &'a Job,
     conditions: &'a Conditions,
+    until: Option<Instant>,
     progress: &'a (dyn Fn(usize, usize) + Sync),
     /// Settings that were tried, or that the release does not accept.
     tried: Vec<String>,
     /// Best first.
     candidates: Vec<Candidate>,
+    /// How many there was no time for.
+    untried: usize,
 }
 
 impl Tuner<'_> {
@@ -234,9 +321,14 @@ impl Tuner<'_> {
         let done = self.candidates.len();
         let of = done + new.len();
         let predictions =
-            predict_all(self.job, &what_ifs, &|more| (self.progress)(done + more, of));
+            predict_all(self.job, &what_ifs, self.until, &|more| (self.progress)(done + more, of));
         for ((conf, what_if), prediction) in new.into_iter().zip(what_ifs).zip(predictions) {
-            self.candidates.push(Candidate { conf, policy: what_if.policy, prediction });
+            match prediction {
+                Some(prediction) => {
+                    self.candidates.push(Candidate { conf, policy: what_if.policy, prediction });
+                }
+                None => self.untried += 1,
+            }
         }
         self.candidates.sort_by(|one, other| one.rank().cmp(&other.rank()));
     }

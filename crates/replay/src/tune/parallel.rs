@@ -2,16 +2,19 @@
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
 use crate::job::Job;
 use crate::what_if::{Prediction, WhatIf};
 
-/// One prediction for each, in their order. `progress` is told how many are done.
+/// One prediction for each, in their order; none for those that there was no time for. `progress` is told how many are
+/// done.
 pub(super) fn predict_all(
     job: &Job,
     what_ifs: &[WhatIf],
+    until: Option<Instant>,
     progress: &(dyn Fn(usize) + Sync),
-) -> Vec<Prediction> {
+) -> Vec<Option<Prediction>> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let predictions = Mutex::new(Vec::with_capacity(what_ifs.len()));
@@ -21,7 +24,10 @@ pub(super) fn predict_all(
                 loop {
                     let index = next.fetch_add(1, Ordering::Relaxed);
                     let Some(what_if) = what_ifs.get(index) else { break };
-                    let prediction = what_if.predict(job);
+                    let prediction = match until {
+                        Some(until) => what_if.predict_until(job, until),
+                        None => Some(what_if.predict(job)),
+                    };
                     predictions
                         .lock()
                         .unwrap_or_else(|held| held.into_inner())

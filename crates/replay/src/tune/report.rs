@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::{Candidate, Tuning};
+use crate::Reach;
 use crate::outcome::{Outcome, SCHEMA};
 
 #[derive(Serialize)]
@@ -15,6 +16,7 @@ struct Json<'a> {
     floor: u64,
     limit: Option<u64>,
     fits: bool,
+    known: Reach,
     recorded: &'a str,
     saving: u64,
     need: Option<JsonNeed<'a>>,
@@ -25,6 +27,8 @@ struct Json<'a> {
 #[derive(Serialize)]
 struct JsonNeed<'a> {
     bytes: u64,
+    /// Whether the job may need more than its recording shows.
+    at_least: bool,
     conf: &'a str,
 }
 
@@ -55,15 +59,16 @@ impl<'a> JsonCandidate<'a> {
 }
 
 impl Tuning {
-    /// The tuning as one JSON object. `recorded` is the outcome of the job as it was, `inferred` what is
+    /// The fields of the tuning as JSON. `recorded` is the outcome of the job as it was, `inferred` what is
     /// not in the file.
-    ///
-    /// # Panics
-    ///
-    /// Never: the fields are numbers and strings.
     #[must_use]
-    pub fn to_json(&self, recorded: &Outcome, inferred: &[String], file: &str) -> String {
-        let json = Json {
+    pub fn fields<'a>(
+        &'a self,
+        recorded: &'a Outcome,
+        inferred: &'a [String],
+        file: &'a str,
+    ) -> impl Serialize + 'a {
+        Json {
             schema: SCHEMA,
             file,
             device: recorded.device,
@@ -72,12 +77,16 @@ impl Tuning {
             floor: self.floor,
             limit: self.limit,
             fits: self.best().is_some(),
+            known: self.reach,
             recorded: &self.recorded,
             saving: self.saving(),
-            need: self.need.as_ref().map(|need| JsonNeed { bytes: need.bytes, conf: &need.conf }),
+            need: self.need.as_ref().map(|need| JsonNeed {
+                bytes: need.bytes,
+                at_least: !self.reach.is_whole(),
+                conf: &need.conf,
+            }),
             candidates: self.candidates.iter().map(JsonCandidate::of).collect(),
             inferred,
-        };
-        serde_json::to_string_pretty(&json).expect("numbers and strings can be written")
+        }
     }
 }

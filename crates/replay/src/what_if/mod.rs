@@ -18,6 +18,8 @@ mod report;
 
 mod upgrade;
 
+use std::time::Instant;
+
 use tonnage_device::{Arenas, Dry, Placement};
 use tonnage_engine::config::Backend;
 use tonnage_engine::{Config, Engine, Policy, Stats};
@@ -37,6 +39,9 @@ const ASSUMED_TOTAL: u64 = 1 << 40;
 
 /// Most bytes that can be had, whatever is said: pages are kept one by one.
 const MOST_BYTES: u64 = 1 << 44;
+
+/// How many steps are made between two looks at the clock.
+const STEPS_AT_ONCE: usize = 1 << 12;
 
 /// The conditions of a prediction.
 ///
@@ -113,6 +118,21 @@ impl WhatIf {
             }
         }
         run.prediction(job)
+    }
+
+    /// The same, unless it takes longer than until then.
+    #[must_use]
+    pub fn predict_until(&self, job: &Job, until: Instant) -> Option<Prediction> {
+        let mut run = Run::new(self.engine(), job);
+        for steps in job.steps().chunks(STEPS_AT_ONCE) {
+            if Instant::now() >= until {
+                return None;
+            }
+            if steps.iter().any(|step| run.step(step).is_break()) {
+                break;
+            }
+        }
+        Some(run.prediction(job))
     }
 
     /// The state when reserved memory first was at its peak: after the request that grew it. Serves

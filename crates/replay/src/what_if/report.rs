@@ -6,6 +6,7 @@ use tonnage_engine::{Policy, Stats};
 use tonnage_events::BlockState;
 
 use super::{FirstOom, Prediction, Waste, WhatIf};
+use crate::Reach;
 use crate::job::Job;
 use crate::outcome::{HistoryKind, Outcome, SCHEMA, serialize_stats};
 
@@ -24,6 +25,8 @@ pub struct Report {
     pub oom_means: Option<String>,
     /// What the recording does not say and was concluded instead, and what is not known.
     pub inferred: Vec<String>,
+    /// What of the job the recording has: so far it is known how it goes.
+    pub reach: Reach,
 }
 
 /// Reserved memory when it first was at its peak. *Requested + waste = reserved.*
@@ -56,7 +59,7 @@ impl Report {
             inferred.push("garbage_collection_threshold does nothing without a limit".to_owned());
         }
         let oom_means = prediction.oom.map(|oom| meaning(&oom, job, &prediction));
-        Self { conf, policy: what_if.policy, prediction, at_peak, oom_means, inferred }
+        Self { conf, policy: what_if.policy, prediction, at_peak, oom_means, inferred, reach: job.reach() }
     }
 }
 
@@ -136,6 +139,7 @@ struct Json<'a> {
     waste: Waste,
     oom: Option<JsonOom>,
     oom_means: Option<&'a str>,
+    known: Reach,
     inferred: &'a [String],
     #[serde(serialize_with = "serialize_stats")]
     stats: &'a Stats,
@@ -213,6 +217,7 @@ impl Report {
                 stream: oom.stream.0,
             }),
             oom_means: self.oom_means.as_deref(),
+            known: self.reach,
             inferred: &self.inferred,
             stats,
         };

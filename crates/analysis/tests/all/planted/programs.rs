@@ -50,7 +50,7 @@ impl Program {
         Self::on(Dry::new(TOTAL), seed, conf)
     }
 
-    fn on(device: Dry, seed: u64, conf: &str) -> Self {
+    pub(crate) fn on(device: Dry, seed: u64, conf: &str) -> Self {
         let config = Config::parse(conf, Release::default()).unwrap();
         let mut engine = Engine::new(device, config);
         engine.record_history(Some(RecordOptions { clock: tick, ..RecordOptions::default() }));

@@ -1,0 +1,129 @@
+//! What the program was doing when it failed, or when most was live.
+//!
+//! In:  a device, its lifetimes, its iterations, the moment.
+//! Out: [`Circumstances`]: what decides which remedy helps there.
+
+use tonnage_events::{Action, Frame, StackId};
+
+use super::growth::Grown;
+use super::purpose::{Purpose, Purposes};
+use crate::device_view::DeviceView;
+use crate::lifetimes::{Lifetimes, Moment};
+
+/// Whether anything goes backward, as far as the file tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Learning {
+    /// An optimizer or a way back was recorded.
+    Trains,
+    /// Neither was, but what a way back would need is kept.
+    KeepsForAWayBack,
+    /// Neither, and nothing is kept.
+    OnlyForward,
+}
+
+/// What the program was doing.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Circumstances {
+    pub(super) learning: Learning,
+    /// Whether no iteration was finished before.
+    pub(super) first_step: bool,
+    /// Whether it was inside the optimizer's step.
+    pub(super) in_step: bool,
+    /// Bytes live then that the same step asked for and does not keep; with the request that failed.
+    pub(super) of_the_step: u64,
+    /// The largest of them.
+    pub(super) largest_of_the_step: u64,
+}
+
+impl Circumstances {
+    /// `failed`: the entry of the request that ended the job; else the moment is that when most was live.
+    pub(super) fn of(
+        device: &DeviceView<'_>,
+        lifetimes: &Lifetimes,
+        grown: &Grown,
+        purposes: &Purposes<'_>,
+        failed: Option<usize>,
+        most_live: Moment,
+    ) -> Self {
+        let moment = failed.map_or(most_live, Moment::Event);
+        let scope = moment.event().and_then(|event| purposes.step_around(event));
+        // Without marks, the stack of the failed request tells.
+        let stack = failed.and_then(|event| device.entries[event].stack);
+        let in_step = scope.is_some() || purposes.has_file(stack, "/torch/optim/");
+        let live = || lifetimes.iter().enumerate().filter(|(_, it)| it.is_live_after(moment));
+        let asked = failed.map_or(0, |event| device.entries[event].size);
+        let (mut of_the_step, mut largest) = (0_u64, 0_u64);
+        if in_step {
+            (of_the_step, largest) = (asked, asked);
+            for (_, it) in live() {
+                let Some(event) = it.allocated.event() else { continue };
+                let inside = match &scope {
+                    Some(scope) => scope.contains(&event),
+                    None => purposes.has_file(it.stack, "/torch/optim/"),
+                };
+                // What the first step makes and keeps are its states: two of them for each parameter.
+                if inside && !it.is_live_at_end() {
+                    of_the_step = of_the_step.saturating_add(it.requested);
+                    largest = largest.max(it.requested);
+                }
+            }
+        }
+        let finished = grown.iterations.as_ref().map_or(0, |loops| {
+            let before = |end: usize| moment.event().is_some_and(|event| end <= event);
+            loops.ranges.iter().filter(|it| before(it.end)).count()
+        });
+        Self {
+            learning: learning(device, lifetimes, purposes, moment),
+            first_step: finished == 0,
+            in_step,
+            of_the_step,
+            largest_of_the_step: largest,
+        }
+    }
+}
+
+/// An optimizer leaves marks, a way back leaves its frames; what is kept for one is live long after its layer.
+fn learning(
+    device: &DeviceView<'_>,
+    lifetimes: &Lifetimes,
+    purposes: &Purposes<'_>,
+    moment: Moment,
+) -> Learning {
+    if trains(device) {
+        return Learning::Trains;
+    }
+    let (mut asked, mut kept) = (0_u64, 0_u64);
+    for (row, it) in lifetimes.iter().enumerate().filter(|(_, it)| it.allocated <= moment) {
+        if matches!(purposes.of(row, &it).0, Purpose::Activations | Purpose::Temporary) {
+            asked = asked.saturating_add(it.requested);
+            if it.is_live_after(moment) {
+                kept = kept.saturating_add(it.requested);
+            }
+        }
+    }
+    if kept > asked / 4 { Learning::KeepsForAWayBack } else { Learning::OnlyForward }
+}
+
+/// Whether something is trained: an optimizer leaves marks, a way back leaves its frames.
+fn trains(device: &DeviceView<'_>) -> bool {
+    let steps = || device.file.annotations.iter().any(|it| it.name.starts_with("Optimizer."));
+    let stacks = &device.file.stacks;
+    let goes_back = |frame: &Frame| {
+        &*frame.name == "backward" && frame.filename.contains("/torch/autograd/")
+    };
+    let mut all = (0..stacks.len()).filter_map(|number| StackId::new(u32::try_from(number).ok()?));
+    steps() || all.any(|stack| stacks.frames(stack).iter().any(goes_back))
+}
+
+/// Where a model that has no iterations begins to work: at the first call of a module, or the first free.
+pub(super) fn work_begins(device: &DeviceView<'_>) -> usize {
+    let stacks = &device.file.stacks;
+    let calls = |frame: &Frame| {
+        &*frame.name == "_call_impl" && frame.filename.ends_with("/nn/modules/module.py")
+    };
+    let begins = |entry: &tonnage_events::TraceEntry| {
+        let called = || entry.stack.is_some_and(|stack| stacks.frames(stack).iter().any(calls));
+        entry.action == Action::FreeRequested || (entry.action == Action::Alloc && called())
+    };
+    device.entries.iter().position(begins).unwrap_or(device.entries.len())
+}
