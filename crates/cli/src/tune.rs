@@ -128,10 +128,14 @@ fn advise(text: &mut String, tuned: &Tuned, releases: &[Release]) {
     }
     if let Some(need) = &tuning.need {
         let (bytes, conf) = (Bytes(need.bytes), shown(&need.conf));
+        let fitting = tuning.candidates.iter().filter(|it| it.prediction.fits());
+        let more = fitting.map(Candidate::reserved_peak).min().is_some_and(|least| least < need.bytes);
+        // What an expandable segment grows by is compared with a limit before all of it is there.
+        let more = if more { "; a limit leaves no room for what is only obtained in passing" } else { "" };
         let _ = match tuning.reach.at_least() {
             None => writeln!(
                 text,
-                "needed: the job gets through with a limit of {bytes} ({} bytes) under {conf}, the least that was found",
+                "needed: the job gets through with a limit of {bytes} ({} bytes) under {conf}, the least that was found{more}",
                 need.bytes
             ),
             Some(why) => writeln!(

@@ -3,12 +3,13 @@
 //! In:  a device, its lifetimes, its iterations, the moment.
 //! Out: [`Circumstances`]: what decides which remedy helps there.
 
+use rustc_hash::FxHashMap;
 use tonnage_events::{Action, Frame, StackId};
 
 use super::growth::Grown;
 use super::purpose::{Purpose, Purposes};
 use crate::device_view::DeviceView;
-use crate::lifetimes::{Lifetimes, Moment};
+use crate::lifetimes::{Lifetime, Lifetimes, Moment};
 
 /// Whether anything goes backward, as far as the file tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +34,10 @@ pub(super) struct Circumstances {
     pub(super) of_the_step: u64,
     /// The largest of them.
     pub(super) largest_of_the_step: u64,
+    /// Bytes live then that are as large as what a loss over classes takes, and how many blocks that is.
+    pub(super) of_the_loss: (u64, usize),
+    /// Bytes of the largest queue that is filled ahead of its use, beyond two of its blocks.
+    pub(super) ahead: u64,
 }
 
 impl Circumstances {
@@ -78,8 +83,66 @@ impl Circumstances {
             in_step,
             of_the_step,
             largest_of_the_step: largest,
+            of_the_loss: of_the_loss(device, lifetimes, purposes, moment, asked),
+            ahead: ahead(lifetimes, purposes, moment),
         }
     }
+}
+
+/// A loss over classes has the scores of all of them several times: as they are, as logarithms, on the way back. The way
+/// back has no stack: those of the same size count.
+fn of_the_loss(
+    device: &DeviceView<'_>,
+    lifetimes: &Lifetimes,
+    purposes: &Purposes<'_>,
+    moment: Moment,
+    asked: u64,
+) -> (u64, usize) {
+    let is_loss = |stack: Option<StackId>| {
+        let named = |frame: &Frame| matches!(&*frame.name, "cross_entropy" | "log_softmax");
+        stack.is_some_and(|stack| device.file.stacks.frames(stack).iter().any(named))
+    };
+    let until = lifetimes.iter().filter(|it| it.allocated <= moment && is_loss(it.stack));
+    let Some(scores) = until.map(|it| it.requested).max() else { return (0, 0) };
+    let like = |bytes: u64| bytes == scores || bytes == scores / 2 || bytes == scores * 2;
+    let live = lifetimes.iter().enumerate().filter(|(_, it)| it.is_live_after(moment));
+    let passing = live.filter(|(row, it)| {
+        like(it.requested)
+            && matches!(purposes.of(*row, it).0, Purpose::Activations | Purpose::Temporary)
+    });
+    let (bytes, blocks) = passing
+        .fold((0_u64, 0), |(sum, blocks), (_, it)| (sum.saturating_add(it.requested), blocks + 1));
+    // A failed request is rounded.
+    let failed = asked > 0 && (scores..=scores.saturating_add(512)).contains(&asked);
+    if failed { (bytes.saturating_add(asked), blocks + 1) } else { (bytes, blocks) }
+}
+
+/// Fewer blocks of one kind are no queue.
+const QUEUE: usize = 3;
+
+/// What is asked for at one line outside all modules, always as large, and goes in the order in which it came.
+fn ahead(lifetimes: &Lifetimes, purposes: &Purposes<'_>, moment: Moment) -> u64 {
+    let mut queues = FxHashMap::<(StackId, u64), Vec<Lifetime>>::default();
+    for it in lifetimes.iter().filter(|it| it.allocated <= moment) {
+        if let Some(stack) = it.stack.filter(|_| it.allocated.event().is_some()) {
+            queues.entry((stack, it.requested)).or_default().push(it);
+        }
+    }
+    let beyond = queues.iter().filter_map(|(&(stack, bytes), all)| {
+        let live = all.iter().filter(|it| it.is_live_after(moment)).count();
+        let gone: Vec<_> = all
+            .iter()
+            .filter(|it| it.free_requested <= moment)
+            .filter_map(|it| it.free_requested.event())
+            .collect();
+        // Those that went are the first that came, in that order.
+        let in_order = gone.is_sorted() && all[..gone.len()].iter().all(|it| !it.is_live_after(moment));
+        let is_queue = live >= QUEUE && gone.len() >= QUEUE && in_order;
+        let of_a_module = purposes.has_file(Some(stack), "/torch/nn/modules/module.py")
+            || purposes.has_file(Some(stack), "/torch/optim/");
+        (is_queue && !of_a_module).then(|| bytes.saturating_mul(live as u64 - 2))
+    });
+    beyond.max().unwrap_or(0)
 }
 
 /// An optimizer leaves marks, a way back leaves its frames; what is kept for one is live long after its layer.

@@ -44,6 +44,8 @@ pub struct FailureAnswer {
     pub event: usize,
     /// Its bytes, rounded.
     pub bytes: u64,
+    /// How many requests failed; this is the last.
+    pub failures: usize,
     /// Live requested bytes then.
     pub live: u64,
     /// The limit that it ran into.
@@ -67,6 +69,7 @@ pub struct FailureAnswer {
 pub(crate) struct LastFailure {
     event: usize,
     bytes: u64,
+    failures: usize,
     live: u64,
     pub(crate) limit: LimitInForce,
 }
@@ -83,6 +86,7 @@ impl LastFailure {
         Some(Self {
             event,
             bytes: device.entries[event].size,
+            failures: device.entries.iter().filter(|it| it.action == Action::Oom).count(),
             live: live.map(|it| it.requested).total_bytes(),
             limit: LimitInForce::of(device, levels, given)?,
         })
@@ -95,10 +99,11 @@ impl LastFailure {
 
     /// What is known without a replay.
     pub(crate) fn untried(&self) -> FailureAnswer {
-        let Self { event, bytes, live, limit } = *self;
+        let Self { event, bytes, failures, live, limit } = *self;
         FailureAnswer {
             event,
             bytes,
+            failures,
             live,
             limit,
             answer: if self.is_too_much() { Answer::TooMuch } else { Answer::NotTried },
@@ -271,15 +276,16 @@ impl FailureAnswer {
             "" => "PyTorch's defaults (no PYTORCH_CUDA_ALLOC_CONF)".to_owned(),
             conf => format!("PYTORCH_CUDA_ALLOC_CONF={conf}"),
         });
+        let failed = if self.failures > 1 { "failed last" } else { "failed" };
         let needs = self.needs_release.as_ref();
         let needs = needs.map_or(String::new(), |release| format!(" (needs PyTorch {release})"));
         match self.answer {
             Answer::Served => format!(
-                "{conf}{needs} serves the {asked} that failed within {limit}: by replay{}.",
+                "{conf}{needs} serves the {asked} that {failed} within {limit}: by replay{}.",
                 self.known.words()
             ),
             Answer::ServedAsRecorded => format!(
-                "Within {limit} the {asked} that failed are served under the recorded settings too: by replay{}.",
+                "Within {limit} the {asked} that {failed} are served under the recorded settings too: by replay{}.",
                 self.known.words()
             ),
             Answer::TooMuch => format!(
@@ -287,11 +293,11 @@ impl FailureAnswer {
                  setting serves that."
             ),
             Answer::NoneServes => format!(
-                "None of {} settings tried serves the {asked} that failed within {limit}: by replay.",
+                "None of {} settings tried serves the {asked} that {failed} within {limit}: by replay.",
                 self.tried
             ),
             Answer::DependsOnLimit => format!(
-                "None of {} settings tried serves the {asked} that failed within {limit}; {conf}{needs} does within {}, \
+                "None of {} settings tried serves the {asked} that {failed} within {limit}; {conf}{needs} does within {}, \
                  the most that it leaves open: --limit SIZE tells which.",
                 self.tried,
                 Bytes(self.limit.at_most)

@@ -4,7 +4,6 @@
 //! Out: an [`OomReport`] for each of the first and for the last.
 
 use serde::Serialize;
-use tonnage_engine::Config;
 use tonnage_events::{Action, BlockState, Bytes, grouped};
 
 use super::lines::Lines;
@@ -69,13 +68,12 @@ pub(super) fn ooms(
         .collect();
     let mut explained: Vec<_> = events.iter().copied().take(EXPLAINED).collect();
     explained.extend(events.last().copied().filter(|_| events.len() > EXPLAINED));
-    let config = device.sizing();
     let total = match total {
         Some(total) => Total::Is(total),
         None => Total::AtLeast(total_at_least(device, levels, &events)),
     };
     let found = explained.into_iter().map(|event| {
-        explain(device, states, event, total, &config, lines)
+        explain(device, states, event, total, lines)
     });
     (events.len(), found.collect())
 }
@@ -102,7 +100,6 @@ fn explain(
     states: &States<'_>,
     event: usize,
     total: Total,
-    config: &Config,
     lines: &mut Lines<'_>,
 ) -> OomReport {
     let segments = &states.at(Moment::Event(event))[..];
@@ -161,12 +158,6 @@ fn explain(
     }
     if others >= entry.size {
         would_have.push(format!("the same stream: {} were cached for others", Bytes(others)));
-    }
-    if !config.expandable_segments() && cached >= entry.size {
-        would_have.push(
-            "expandable_segments:True, if what is free in pieces can be given back page by page"
-                .to_owned(),
-        );
     }
     // The smallest that alone is enough: the least that had to go earlier.
     let enough = live().filter(|(_, block)| block.size >= entry.size);

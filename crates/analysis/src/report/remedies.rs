@@ -29,6 +29,8 @@ pub(super) struct Remedy {
     pub(super) name: &'static str,
     /// Looks for its signature.
     signature: fn(&Scene<'_>) -> Option<Found>,
+    /// The cause that it does something about.
+    cause: Cause,
     /// What to do.
     change: &'static str,
     /// What it costs.
@@ -68,7 +70,7 @@ fn of_activations(scene: &Scene<'_>, confidence: Confidence) -> Option<Found> {
 }
 
 /// Every remedy. Among equals, the first comes first.
-pub(super) const REMEDIES: [Remedy; 6] = [
+pub(super) const REMEDIES: [Remedy; 9] = [
     Remedy {
         name: "single_tensor_step",
         signature: |scene| {
@@ -78,6 +80,7 @@ pub(super) const REMEDIES: [Remedy; 6] = [
             let found = Found { bytes, confidence: Confidence::Medium, line: None };
             (in_step && bytes > 0).then_some(found)
         },
+        cause: Cause::Need,
         change: "let the optimizer's step make no copies of all parameters at once: fused=True, or foreach=False",
         cost: "none with fused=True; foreach=False takes more launches",
         code: &[
@@ -92,6 +95,7 @@ pub(super) const REMEDIES: [Remedy; 6] = [
             let found = of_activations(scene, sure)?;
             Some(Found { line: None, ..found })
         },
+        cause: Cause::Need,
         change: "half the batch, two steps of accumulation",
         cost: "two passes for each step of the optimizer",
         code: &[
@@ -112,6 +116,7 @@ pub(super) const REMEDIES: [Remedy; 6] = [
             let bytes = if scene.now.first_step { bytes / 2 } else { bytes - bytes / 10 };
             kept.then_some(Found { bytes, confidence: sure, line })
         },
+        cause: Cause::Need,
         change: "if nothing is trained here, keep nothing for a way back: torch.no_grad()",
         cost: "none",
         code: &[
@@ -120,11 +125,63 @@ pub(super) const REMEDIES: [Remedy; 6] = [
         ],
     },
     Remedy {
+        name: "loss_in_parts",
+        signature: |scene| {
+            let (bytes, blocks) = scene.now.of_the_loss;
+            // An eighth at a time.
+            let bytes = bytes - bytes / 8;
+            let line = scene.line_of(Purpose::Activations);
+            (blocks >= 2).then_some(Found { bytes, confidence: Confidence::Medium, line })
+        },
+        cause: Cause::Need,
+        change: "compute the loss over all classes in parts of the sequence, so that not all scores are there at once",
+        cost: "the last layer runs forward twice",
+        code: &[
+            "def part(hidden, labels):    # instead of one cross_entropy over all of them",
+            "    return F.cross_entropy(head(hidden), labels, reduction=\"sum\")",
+            "parts = zip(hidden.flatten(0, 1).chunk(8), labels.flatten().chunk(8))",
+            "loss = sum(checkpoint(part, *it, use_reentrant=False) for it in parts) / labels.numel()",
+        ],
+    },
+    Remedy {
+        name: "fewer_batches_ahead",
+        signature: |scene| {
+            let found =
+                Found { bytes: scene.now.ahead, confidence: Confidence::Medium, line: None };
+            (scene.now.ahead > 0).then_some(found)
+        },
+        cause: Cause::Need,
+        change: "keep fewer batches ahead on the device: one that is used, one that is copied",
+        cost: "none, as long as a copy takes less time than a step",
+        code: &["queue = collections.deque(maxlen=2)    # where batches are fetched ahead"],
+    },
+    Remedy {
+        name: "backward_for_each_pass",
+        signature: |scene| {
+            // Each pass keeps its graph, and nothing goes back in between.
+            let leaks = scene.report.verdict.cause == Cause::Leak;
+            let keeps = scene.now.learning == Learning::KeepsForAWayBack;
+            let found = Found {
+                bytes: scene.report.growth.leak_at_peak,
+                confidence: Confidence::Medium,
+                line: scene.report.verdict.line.clone(),
+            };
+            (leaks && keeps).then_some(found)
+        },
+        cause: Cause::Leak,
+        change: "go back in each pass where losses are summed, or keep no graph: every loss holds the activations of its pass",
+        cost: "none",
+        code: &[
+            "(loss / passes).backward()    # in each pass, instead of one backward of the sum",
+        ],
+    },
+    Remedy {
         name: "checkpoint",
         signature: |scene| {
             let trains = scene.now.learning == Learning::Trains;
             of_activations(scene, Confidence::Low).filter(|_| trains)
         },
+        cause: Cause::Need,
         change: "checkpoint the span that keeps most of the activations",
         cost: "about a third more time: the span runs forward twice",
         code: &[
@@ -138,6 +195,7 @@ pub(super) const REMEDIES: [Remedy; 6] = [
             let trains = scene.now.learning == Learning::Trains;
             of_activations(scene, Confidence::Low).filter(|_| trains)
         },
+        cause: Cause::Need,
         change: "keep activations in host memory until the way back needs them",
         cost: "all of them cross the bus twice in each step",
         code: &[
@@ -153,6 +211,7 @@ pub(super) const REMEDIES: [Remedy; 6] = [
             let found = Found { bytes, confidence: Confidence::Low, line: None };
             (!scene.now.in_step && bytes > 0).then_some(found)
         },
+        cause: Cause::Need,
         change: "keep the optimizer's states in host memory",
         cost: "each step moves them over the bus",
         code: &[
@@ -176,7 +235,7 @@ pub(super) fn remedies(scene: &Scene<'_>) -> Vec<Advice> {
         Advice {
             remedy: Some(remedy.name),
             change: format!("{}{of}", remedy.change),
-            cause: Cause::Need,
+            cause: remedy.cause,
             bytes,
             serves: None,
             needs_release: None,

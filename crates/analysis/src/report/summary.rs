@@ -70,7 +70,7 @@ pub(super) fn paragraph(report: &Report, tried: Option<&Tried>) -> String {
     let rest = report.advice.iter().find(|it| it.serves.is_none());
     match rest {
         Some(best) if best.basis == Basis::Replayed => {
-            text += &format!(" What helps, by replay: {}.", best.in_a_line());
+            text += &format!(" What helps: {}.", best.in_a_line());
         }
         Some(best) => {
             let also = if rest.map(std::ptr::from_ref) == report.advice.first().map(std::ptr::from_ref) {
@@ -78,7 +78,7 @@ pub(super) fn paragraph(report: &Report, tried: Option<&Tried>) -> String {
             } else {
                 "What helps besides"
             };
-            text += &format!(" {also}, by an estimate: {}.", best.in_a_line());
+            text += &format!(" {also}: {}.", best.in_a_line());
         }
         None if report.failure.is_none() && tried.is_some() => {
             text += " No setting that was tried reserves noticeably less.";

@@ -212,3 +212,47 @@ fn rows_keep_the_line_number_and_lines_to_copy_are_whole() {
     let bold = report.to_text_in("x", Layout { columns: None, colours: true });
     assert!(bold.contains("\x1b[1m") && !whole.contains('\x1b'));
 }
+
+fn remedies(file: &SnapshotFile) -> Vec<(&'static str, u64)> {
+    let advice = quick(file).advice;
+    advice.iter().filter_map(|it| Some((it.remedy?, it.bytes))).collect()
+}
+
+#[test]
+fn scores_of_many_classes_call_for_a_loss_in_parts() {
+    let found = remedies(&recording("gpt2_varlen.default.stacks"));
+    // 8 sequences of 461 tokens, 50,257 classes of 4 bytes each, three times.
+    let scores: u64 = 3 * 742_196_224;
+    let (_, bytes) = found.iter().find(|(name, _)| *name == "loss_in_parts").expect("found");
+    assert!(bytes.abs_diff(scores - scores / 8) * 100 <= scores, "{bytes}");
+    assert_eq!(found[0].0, "loss_in_parts", "{found:?}");
+    assert!(!remedies(&recording("mlp_seed.default.stacks")).iter().any(|it| it.0 == "loss_in_parts"));
+}
+
+#[test]
+fn batches_that_wait_on_the_device_are_too_many() {
+    let mut program = Program::new(1, "");
+    let _weights = program.parameters(6, 12 * MIB);
+    let mut queue = std::collections::VecDeque::new();
+    for step in 0..24 {
+        queue.push_back(program.ask(40 * MIB));
+        if step >= 7 {
+            program.iterate(4, 8 * MIB);
+            let used = queue.pop_front().unwrap();
+            program.free([used]);
+        }
+    }
+    let file = program.planted(Cause::Need, 0, None).file;
+    let found = remedies(&file);
+    let queue = found.iter().find(|it| it.0 == "fewer_batches_ahead");
+    assert_eq!(queue, Some(&("fewer_batches_ahead", 6 * 40 * MIB)), "{found:?}");
+}
+
+#[test]
+fn a_batch_that_fails_in_the_first_step_is_to_be_smaller() {
+    let path = testdata().join("planted/need_forward_oom.pickle.gz");
+    let report = report(&tonnage_snapshot::open(&path).unwrap());
+    let names: Vec<_> = report.advice.iter().filter_map(|it| it.remedy).collect();
+    assert_eq!(names.first(), Some(&"smaller_batch"), "{names:?}");
+    assert!(names.contains(&"no_grad"), "nothing has gone back yet: {names:?}");
+}

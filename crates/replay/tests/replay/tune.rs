@@ -126,3 +126,49 @@ fn progress_never_goes_back() {
     assert!(seen.iter().all(|(done, of)| done <= of));
     assert_eq!(seen.iter().max(), Some(&(seen.len(), seen.len())));
 }
+
+#[test]
+fn the_settings_to_name_first_are_accepted_by_every_release_that_it_may_be() {
+    let both = [Release::V2_10, Release::V2_11];
+    let tuning = tuned("multistream.default", None);
+    let best = tuning.best().unwrap();
+    assert!(best.conf.contains("large_segment_size_mb"), "{}", best.conf);
+    let lead = tuning.lead(&both).unwrap();
+    assert!(!lead.candidate.conf.contains("large_segment_size_mb"), "{}", lead.candidate.conf);
+    assert_eq!(lead.needs, None);
+    assert!(tuning.lead(&both[1..]).unwrap().candidate.conf.contains("large_segment_size_mb"));
+    // Nothing that both accept serves what failed here.
+    let tight = tuned("mlp_seed.tight", Some(192 << 20));
+    let lead = tight.lead(&both).unwrap();
+    assert_eq!(lead.needs, Some(Release::V2_11), "{}", lead.candidate.conf);
+}
+
+#[test]
+fn among_the_best_the_simplest_is_named_first() {
+    let tuning = tuned("gpt2_varlen.default", Some(7300 << 20));
+    let lead = tuning.lead(&[Release::V2_11]).unwrap();
+    assert_eq!(lead.candidate.conf, "expandable_segments:True");
+    let best = tuning.best().unwrap().reserved_peak();
+    assert!(lead.candidate.reserved_peak() <= best + best / 100);
+}
+
+#[test]
+fn what_is_needed_is_never_more_than_a_limit_that_the_job_gets_through_with() {
+    for name in ["mlp_seed.default", "multistream.default", "cudagraph.default"] {
+        let floor = job(name).floor();
+        for eighths in 8..14 {
+            let limit = floor / 8 * eighths;
+            let tuning = tuned(name, Some(limit));
+            let need = tuning.need.as_ref().unwrap();
+            let within = tuning.best().is_none_or(|_| need.bytes <= limit);
+            assert!(within, "{name}: {need:?} within {limit}");
+            assert!(tuning.best().is_some() || need.bytes > limit, "{name}: {need:?}, {limit}");
+        }
+    }
+}
+
+#[test]
+fn how_far_a_tuning_is_known_is_what_the_recording_has() {
+    assert!(tuned("mlp_seed.default", None).reach.is_whole());
+    assert_eq!(tuned("mlp_seed.tight", None).reach.name(), "up_to_the_failure");
+}
