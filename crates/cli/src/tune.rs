@@ -7,9 +7,9 @@ use anyhow::Context;
 use clap::Args;
 use owo_colors::OwoColorize;
 use tonnage::Bytes;
-use tonnage::replay::Outcome;
 use tonnage::Release;
 use tonnage::analysis::report::{Answer as Said, Asked, LimitSource, Tuned};
+use tonnage::replay::Outcome;
 use tonnage::replay::tune::{Candidate, Lead, Tuning, tune};
 
 use crate::Answer;
@@ -113,7 +113,9 @@ fn advise(text: &mut String, tuned: &Tuned, releases: &[Release]) {
                 "{}: the job does not get through with {limit} under any setting that was tried",
                 "nothing helps".red().bold()
             );
-            if let Some(failure) = tuned.failure.as_ref().filter(|it| it.answer == Said::DependsOnLimit) {
+            if let Some(failure) =
+                tuned.failure.as_ref().filter(|it| it.answer == Said::DependsOnLimit)
+            {
                 let _ = writeln!(text, "{}", failure.sentence());
             }
         }
@@ -129,9 +131,11 @@ fn advise(text: &mut String, tuned: &Tuned, releases: &[Release]) {
     if let Some(need) = &tuning.need {
         let (bytes, conf) = (Bytes(need.bytes), shown(&need.conf));
         let fitting = tuning.candidates.iter().filter(|it| it.prediction.fits());
-        let more = fitting.map(Candidate::reserved_peak).min().is_some_and(|least| least < need.bytes);
+        let more =
+            fitting.map(Candidate::reserved_peak).min().is_some_and(|least| least < need.bytes);
         // What an expandable segment grows by is compared with a limit before all of it is there.
-        let more = if more { "; a limit leaves no room for what is only obtained in passing" } else { "" };
+        let more =
+            if more { "; a limit leaves no room for what is only obtained in passing" } else { "" };
         let _ = match tuning.reach.at_least() {
             None => writeln!(
                 text,
@@ -158,7 +162,8 @@ fn advise_setting(text: &mut String, tuned: &Tuned, lead: Lead<'_>) {
     let saving = if rescued { 0 } else { was.saturating_sub(peak) };
     let worthwhile = saving as f64 >= was as f64 * WORTHWHILE && saving > 0;
     if rescued || worthwhile {
-        let needs = lead.needs.map_or(String::new(), |release| format!("  (needs PyTorch {release})"));
+        let needs =
+            lead.needs.map_or(String::new(), |release| format!("  (needs PyTorch {release})"));
         let _ = writeln!(text, "{}{needs}\n", to_set(&first.conf).green().bold());
     }
     if rescued {
@@ -190,7 +195,8 @@ fn advise_setting(text: &mut String, tuned: &Tuned, lead: Lead<'_>) {
     if let Some(best) = tuning.best().filter(|_| rescued || worthwhile)
         && best.reserved_peak().saturating_add(best.reserved_peak() / 100) < peak
     {
-        let newer = if lead.needs.is_none() { ", but not of every release that this may be" } else { "" };
+        let newer =
+            if lead.needs.is_none() { ", but not of every release that this may be" } else { "" };
         let least = Bytes(best.reserved_peak());
         let _ = writeln!(text, "less still ({least}){newer}: {}", to_set(&best.conf));
     }

@@ -2,18 +2,20 @@
 //!
 //! In:  everything found before.
 //! Out: [`Advice`], the most useful first: what serves a failed request before all else, what answers the verdict before the
-//!      rest, what a replay has shown before estimates, more bytes before fewer.
+//!      rest, what a replay has shown before estimates, what is surer before the rest, more bytes before fewer.
 //!
 //! Settings come from a replay of the job. What a technique saves is estimated from what is live at the
 //! peak. A state without a history tells neither, and gets no advice.
+
+use std::cmp::Reverse;
 
 use serde::Serialize;
 use tonnage_events::Bytes;
 use tonnage_replay::what_if::WasteKind;
 
 use super::Report;
-use super::failure::{Answer, FailureAnswer};
 use super::circumstances::Circumstances;
+use super::failure::{Answer, FailureAnswer};
 use super::purpose::Confidence;
 use super::remedies::{Scene, remedies};
 use super::settings::Tried;
@@ -117,10 +119,7 @@ pub(super) fn advise(report: &Report, tried: Option<&Tried>, now: Circumstances)
         Basis::Estimated => share(it.bytes) > WORTH_WORK,
     });
     // A setting costs nothing; but what makes a job grow for good no setting stops.
-    let grows = matches!(
-        report.verdict.cause,
-        Cause::Leak | Cause::LongerInputs | Cause::Outside
-    );
+    let grows = matches!(report.verdict.cause, Cause::Leak | Cause::LongerInputs | Cause::Outside);
     let place = |it: &Advice| match (it.serves, it.basis) {
         (Some(_), _) => 0,
         (None, Basis::Replayed) if !grows => 1,
@@ -128,7 +127,7 @@ pub(super) fn advise(report: &Report, tried: Option<&Tried>, now: Circumstances)
         (None, Basis::Replayed) => 3,
         _ => 4,
     };
-    advice.sort_by_key(|it| (place(it), u64::MAX - it.bytes));
+    advice.sort_by_key(|it| (place(it), Reverse(it.confidence), u64::MAX - it.bytes));
     advice
 }
 
@@ -296,11 +295,9 @@ fn technique(report: &Report, cause: &Verdict) -> Option<Advice> {
             "none",
             &["nvidia-smi --query-compute-apps=pid,name,used_memory --format=csv"],
         ),
-        Cause::Fragmentation
-        | Cause::Rounding
-        | Cause::Unsplit
-        | Cause::Need
-        | Cause::Unknown => return None,
+        Cause::Fragmentation | Cause::Rounding | Cause::Unsplit | Cause::Need | Cause::Unknown => {
+            return None;
+        }
     };
     Some(Advice {
         remedy: None,

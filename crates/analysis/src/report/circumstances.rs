@@ -123,21 +123,17 @@ const QUEUE: usize = 3;
 /// What is asked for at one line outside all modules, always as large, and goes in the order in which it came.
 fn ahead(lifetimes: &Lifetimes, purposes: &Purposes<'_>, moment: Moment) -> u64 {
     let mut queues = FxHashMap::<(StackId, u64), Vec<Lifetime>>::default();
-    for it in lifetimes.iter().filter(|it| it.allocated <= moment) {
+    for it in lifetimes.iter() {
         if let Some(stack) = it.stack.filter(|_| it.allocated.event().is_some()) {
             queues.entry((stack, it.requested)).or_default().push(it);
         }
     }
     let beyond = queues.iter().filter_map(|(&(stack, bytes), all)| {
         let live = all.iter().filter(|it| it.is_live_after(moment)).count();
-        let gone: Vec<_> = all
-            .iter()
-            .filter(|it| it.free_requested <= moment)
-            .filter_map(|it| it.free_requested.event())
-            .collect();
-        // Those that went are the first that came, in that order.
-        let in_order = gone.is_sorted() && all[..gone.len()].iter().all(|it| !it.is_live_after(moment));
-        let is_queue = live >= QUEUE && gone.len() >= QUEUE && in_order;
+        // They go in the order in which they came, one now and then: a list that is given up goes in one go.
+        let gone: Vec<_> = all.iter().filter_map(|it| it.free_requested.event()).collect();
+        let apart = gone.windows(2).filter(|pair| pair[1] > pair[0] + 2).count();
+        let is_queue = live >= QUEUE && gone.is_sorted() && apart >= QUEUE.max(gone.len() / 2);
         let of_a_module = purposes.has_file(Some(stack), "/torch/nn/modules/module.py")
             || purposes.has_file(Some(stack), "/torch/optim/");
         (is_queue && !of_a_module).then(|| bytes.saturating_mul(live as u64 - 2))
@@ -171,9 +167,8 @@ fn learning(
 fn trains(device: &DeviceView<'_>) -> bool {
     let steps = || device.file.annotations.iter().any(|it| it.name.starts_with("Optimizer."));
     let stacks = &device.file.stacks;
-    let goes_back = |frame: &Frame| {
-        &*frame.name == "backward" && frame.filename.contains("/torch/autograd/")
-    };
+    let goes_back =
+        |frame: &Frame| &*frame.name == "backward" && frame.filename.contains("/torch/autograd/");
     let mut all = (0..stacks.len()).filter_map(|number| StackId::new(u32::try_from(number).ok()?));
     steps() || all.any(|stack| stacks.frames(stack).iter().any(goes_back))
 }

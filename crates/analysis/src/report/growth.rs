@@ -370,8 +370,12 @@ const AFTER_A_LOOP: usize = 2;
 fn usual_requests(lifetimes: &Lifetimes, loops: &Iterations) -> UsualRequests {
     let last = loops.ranges.len() - 1;
     let mut requests = vec![0_usize; last + 1];
-    let mut usual =
-        UsualRequests { stacks: FxHashSet::default(), most: 0, first_of_last: usize::MAX, of_last: 0 };
+    let mut usual = UsualRequests {
+        stacks: FxHashSet::default(),
+        most: 0,
+        first_of_last: usize::MAX,
+        of_last: 0,
+    };
     for (row, it) in lifetimes.iter().enumerate() {
         let Some(at) = it.allocated.event().and_then(|event| loops.of(event)) else { continue };
         requests[at] += 1;

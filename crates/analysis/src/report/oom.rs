@@ -72,9 +72,7 @@ pub(super) fn ooms(
         Some(total) => Total::Is(total),
         None => Total::AtLeast(total_at_least(device, levels, &events)),
     };
-    let found = explained.into_iter().map(|event| {
-        explain(device, states, event, total, lines)
-    });
+    let found = explained.into_iter().map(|event| explain(device, states, event, total, lines));
     (events.len(), found.collect())
 }
 

@@ -119,10 +119,7 @@ pub(super) const REMEDIES: [Remedy; 9] = [
         cause: Cause::Need,
         change: "if nothing is trained here, keep nothing for a way back: torch.no_grad()",
         cost: "none",
-        code: &[
-            "with torch.no_grad():    # around the pass",
-            "    output = model(batch)",
-        ],
+        code: &["with torch.no_grad():    # around the pass", "    output = model(batch)"],
     },
     Remedy {
         name: "loss_in_parts",
@@ -171,9 +168,7 @@ pub(super) const REMEDIES: [Remedy; 9] = [
         cause: Cause::Leak,
         change: "go back in each pass where losses are summed, or keep no graph: every loss holds the activations of its pass",
         cost: "none",
-        code: &[
-            "(loss / passes).backward()    # in each pass, instead of one backward of the sum",
-        ],
+        code: &["(loss / passes).backward()    # in each pass, instead of one backward of the sum"],
     },
     Remedy {
         name: "checkpoint",

@@ -65,9 +65,9 @@ impl History {
             (lifetimes, levels)
         };
         // Reading a history takes a replay by itself, which nothing stops.
-        let late = options.until.is_some_and(|until| {
-            device.entries.len() > READ_IN_TIME || Instant::now() >= until
-        });
+        let late = options
+            .until
+            .is_some_and(|until| device.entries.len() > READ_IN_TIME || Instant::now() >= until);
         let without = options.without_replay || device.entries.is_empty() || late;
         let ((lifetimes, levels), replay) = if without {
             (look(), None)

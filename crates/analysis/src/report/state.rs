@@ -6,7 +6,9 @@
 //! Taken from the entries themselves ([`Extents`], [`Lifetimes`]): no replay is needed, and where one is not exact the
 //! state still is.
 
-use tonnage_events::{Action, Address, BlockState, PoolId, SnapshotBlock, SnapshotSegment, TraceEntry};
+use tonnage_events::{
+    Action, Address, BlockState, PoolId, SnapshotBlock, SnapshotSegment, TraceEntry,
+};
 
 use crate::device_view::DeviceView;
 use crate::extents::Extents;

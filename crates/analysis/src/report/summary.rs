@@ -73,11 +73,12 @@ pub(super) fn paragraph(report: &Report, tried: Option<&Tried>) -> String {
             text += &format!(" What helps: {}.", best.in_a_line());
         }
         Some(best) => {
-            let also = if rest.map(std::ptr::from_ref) == report.advice.first().map(std::ptr::from_ref) {
-                "What helps most"
-            } else {
-                "What helps besides"
-            };
+            let also =
+                if rest.map(std::ptr::from_ref) == report.advice.first().map(std::ptr::from_ref) {
+                    "What helps most"
+                } else {
+                    "What helps besides"
+                };
             text += &format!(" {also}: {}.", best.in_a_line());
         }
         None if report.failure.is_none() && tried.is_some() => {

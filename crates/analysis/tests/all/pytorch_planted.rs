@@ -82,7 +82,8 @@ fn difference(file: &SnapshotFile, truth: &Value, lines: bool) -> Option<String>
     if truth["served"] == true {
         let served = report.failure.is_some_and(|it| it.answer == Answer::Served);
         let is_waste = !matches!(verdict.cause, Cause::Need | Cause::LongerInputs | Cause::Unknown);
-        return (!served || !is_waste).then(|| format!("{:?}, and a setting serves it", verdict.cause));
+        return (!served || !is_waste)
+            .then(|| format!("{:?}, and a setting serves it", verdict.cause));
     }
     let told = format!("{} of {} bytes at {:?}", verdict.cause.name(), verdict.bytes, verdict.line);
     if verdict.cause.name() != cause {

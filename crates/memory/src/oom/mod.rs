@@ -246,11 +246,10 @@ mod tests {
         use crate::oom::report::diagnose;
         let device = Device::dry(64_u64 << 20).unwrap();
         device.memory().record_history(Some(RecordOptions::default()));
-        // Two segments of 20 MiB, each kept by one block: 44 MiB would fit beside them.
-        let mut blocks: Vec<_> = (0..20).map(|_| device.allocate(2 << 20).unwrap()).collect();
-        let kept = [blocks.swap_remove(0), blocks.swap_remove(10)];
-        drop(blocks);
-        let AllocError::OutOfMemory(error) = device.allocate(44 << 20).unwrap_err() else {
+        // A segment of 30 MiB that 2 MiB keep: 40 MiB more have no room but where segments grow.
+        drop(device.allocate(30 << 20).unwrap());
+        let kept = device.allocate(2 << 20).unwrap();
+        let AllocError::OutOfMemory(error) = device.allocate(40 << 20).unwrap_err() else {
             panic!("another error");
         };
         let file = tonnage_replay::snapshot_file(device.memory().snapshot(), error.device);

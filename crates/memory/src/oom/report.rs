@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-use tonnage_analysis::report::{Answer, Report, ReportOptions};
+use tonnage_analysis::report::{Advice, Answer, Cause, Report, ReportOptions};
 use tonnage_engine::{OomNotes, OutOfMemory};
 use tonnage_replay::snapshot_file;
 use tonnage_snapshot::SnapshotFile;
@@ -51,6 +51,9 @@ pub(super) fn diagnose(
     // Whatever might be wrong there must not take the place of the error.
     let report = catch_unwind(AssertUnwindSafe(|| Report::of(file, &options))).ok()?.ok()?;
     let chosen = report.causes.iter().find(|it| it.cause == report.verdict.cause)?;
+    // A setting that serves this request does not end a leak.
+    let leaks = |it: &&Advice| chosen.cause == Cause::Leak && it.cause == Cause::Leak;
+    let advice = report.advice.iter().find(leaks).or(report.advice.first());
     let mut text = chosen.text.clone();
     if let Some(failure) = report.failure.as_ref().filter(|it| it.answer == Answer::NoneServes) {
         text = format!("{text} {}", failure.sentence());
@@ -60,6 +63,6 @@ pub(super) fn diagnose(
         bytes: chosen.bytes,
         line: chosen.line.clone(),
         text,
-        advice: report.advice.first().map(|it| it.in_a_line()),
+        advice: advice.map(|it| it.in_a_line()),
     })
 }

@@ -12,8 +12,8 @@ use tonnage_engine::{PoolId, StreamId};
 use tonnage_events::TraceEntry;
 use tonnage_snapshot::SnapshotFile;
 
-use crate::{Outcome, Reach};
 use crate::recording::{Reading, RecordingError, RecordingOptions, read_recording};
+use crate::{Outcome, Reach};
 
 /// A program's calls to its allocator, in order.
 ///

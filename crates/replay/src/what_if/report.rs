@@ -59,7 +59,15 @@ impl Report {
             inferred.push("garbage_collection_threshold does nothing without a limit".to_owned());
         }
         let oom_means = prediction.oom.map(|oom| meaning(&oom, job, &prediction));
-        Self { conf, policy: what_if.policy, prediction, at_peak, oom_means, inferred, reach: job.reach() }
+        Self {
+            conf,
+            policy: what_if.policy,
+            prediction,
+            at_peak,
+            oom_means,
+            inferred,
+            reach: job.reach(),
+        }
     }
 }
 

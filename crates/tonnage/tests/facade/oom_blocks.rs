@@ -109,13 +109,16 @@ fn scattered(device: &Device, wanted: &[usize]) -> Result<Vec<Block>, AllocError
 }
 
 #[test]
-fn fragmentation_is_named_with_what_to_set() {
+fn fragmentation_is_named_and_no_setting_that_does_not_serve() {
     let error = failure(1024 * MIB, |device| {
         let _kept = scattered(device, &[0, 2])?;
         device.allocate(800 * MIB).map(drop)
     });
     assert_names(&error, "fragmentation", 24 * 12 * MIB, SCATTERED);
-    assert!(error.to_string().contains("expandable_segments:True"), "{error}");
+    // Each page of a growing segment has a block that is kept: a replay shows that none of it goes back.
+    let text = error.to_string();
+    assert!(text.contains("settings tried serves") && text.contains("None of"), "{text}");
+    assert!(!text.contains("PYTORCH_CUDA_ALLOC_CONF"), "{text}");
 }
 
 #[test]
