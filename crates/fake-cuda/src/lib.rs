@@ -12,6 +12,7 @@
 //! - each device has a capacity, beyond which code 2 is returned;
 //! - contexts are current per thread, with push and pop; calls about memory, streams and events
 //!   need one (code 201);
+//! - segments and pinned memory are given back after all work of the device;
 //! - events complete in stream order, and late if told ([`control::HOLD`]).
 //!
 //! What it adds, through the entry point [`control`](mod@control): a failure at any call, the

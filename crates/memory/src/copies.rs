@@ -2,6 +2,9 @@
 //!
 //! A copy takes as long as its bytes do, and on `cuda` waits for the default stream; others allocate meanwhile. With
 //! the lock it is only looked up where the bytes are. A lock of the device's own lets copies take turns.
+//!
+//! That is so for requests that the cache serves. NVIDIA's driver makes some of its calls wait for one another: on an
+//! H200 (driver 580) another thread's `cuMemAlloc` came back when a copy did, which waited for the default stream.
 
 use std::ptr;
 

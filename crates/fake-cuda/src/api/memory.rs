@@ -156,11 +156,15 @@ entry! {
 }
 
 entry! {
-    /// Takes pinned host memory back.
-    fn cuMemFreeHost(memory: *mut c_void) |state| {
-        state.current()?;
-        let region = state.pinned.remove(&(memory.addr() as u64));
-        region.map(drop).ok_or(Code::INVALID_VALUE)
+    /// Waits for all work, then takes pinned host memory back.
+    fn cuMemFreeHost(memory: *mut c_void) by wait |state| {
+        let device = state.current()?;
+        let is_done = state.queues.try_finish_device(device);
+        if is_done {
+            let region = state.pinned.remove(&(memory.addr() as u64));
+            region.map(drop).ok_or(Code::INVALID_VALUE)?;
+        }
+        Ok(is_done)
     }
 }
 

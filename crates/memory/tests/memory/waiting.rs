@@ -150,6 +150,22 @@ fn on_a_gpu_threads_allocate_while_another_copies() {
 }
 
 #[test]
+fn on_a_gpu_threads_allocate_while_pinned_memory_goes_back() {
+    watched(|| {
+        let (fake, device) = crate::cuda(DeviceOptions::default());
+        let side = device.create_stream().unwrap();
+        drop(device.pinned().allocate(1000).unwrap());
+        fake.hold_waits();
+        let used = device.allocate(1000).unwrap();
+        used.record_stream(side.id());
+        drop(used);
+        let empty = || device.pinned().empty_cache().unwrap();
+        allocates_while_waiting(&fake, &device, "PinnedAllocator::empty_cache", empty);
+        assert_eq!(fake.live().pinned, 0);
+    });
+}
+
+#[test]
 fn on_a_gpu_threads_allocate_while_a_copy_waits_for_the_default_stream() {
     watched(|| {
         let (fake, device) = crate::cuda(DeviceOptions::default());
