@@ -10,12 +10,13 @@
 //! So threads allocate while others wait. Whoever empties the cache waits in the same way first, for the work that
 //! uses what goes back; the engine then finds it done.
 //!
-//! What still waits with the lock is memory that goes back to the device because a request found no room, and what
-//! others queued in the moment between the wait and the lock. A request is then between two rungs of its ladder: what
-//! it gives back, and whether that is enough, follows from the books as they are. Were the lock let go there, another
-//! thread could take what was just given back, and the request would fail or not by chance; PyTorch holds its mutex
-//! there too. Nor can the device give back without waiting and let someone else wait: pages are unmapped where
-//! others may be mapped next, and addresses of the host's segments are used again.
+//! What still waits with the lock is memory that goes back to the device because a request found no room; and of what
+//! empties the cache, for the work that others queued during the first wait: to wait for that in the same way could go
+//! on for ever. A request is then between two rungs of its ladder: what it gives back, and whether that is enough,
+//! follows from the books as they are. Were the lock let go there, another thread could take what was just given back,
+//! and the request would fail or not by chance; PyTorch holds its mutex there too. Nor can the device give back without
+//! waiting and let someone else wait: pages are unmapped where others may be mapped next, and addresses of the host's
+//! segments are used again.
 //!
 //! Blocks that are dropped meanwhile do not wait for the lock ([`shared_engine`](crate::shared_engine)); what else
 //! takes it does, and work must leave it alone: see [`Stream::launch`](crate::Stream::launch).

@@ -243,30 +243,40 @@ fn what_is_alive_says_who_holds_it() -> Result<()> {
 
 #[test]
 fn a_thread_that_looks_on_changes_no_figure() {
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-    let train = |device: &Device| -> Result<_> {
+    let train = |device: &Device, between: &dyn Fn()| -> Result<_> {
         let model = Sequential::new()
             .then(Linear::new(256, 512, device)?)
             .then(Relu)
             .then(Linear::new(512, 10, device)?);
         for _ in 0..50 {
             let x = Tensor::ones([64, 256], device)?;
-            model.forward(&x)?.square()?.sum()?.backward()?;
+            let loss = model.forward(&x)?.square()?.sum()?;
+            between();
+            loss.backward()?;
             model.parameters().iter().for_each(|it| drop(it.take_grad()));
         }
         drop(model);
         Ok(device.memory().stats())
     };
-    let alone = train(&Device::dry("8 GiB").unwrap()).unwrap();
-    let (device, over) = (Device::dry("8 GiB").unwrap(), AtomicBool::new(false));
+    let alone = train(&Device::dry("8 GiB").unwrap(), &|| ()).unwrap();
+    let device = Device::dry("8 GiB").unwrap();
+    let (looks, over) = (AtomicUsize::new(0), AtomicBool::new(false));
     let watched = std::thread::scope(|scope| {
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
                 drop(device.memory().live());
+                looks.fetch_add(1, Ordering::Relaxed);
             }
         });
-        let stats = train(&device);
+        // Each step is seen while its values are there, and the looking goes on.
+        let stats = train(&device, &|| {
+            let before = looks.load(Ordering::Relaxed);
+            while looks.load(Ordering::Relaxed) < before + 2 {
+                std::thread::yield_now();
+            }
+        });
         over.store(true, Ordering::Relaxed);
         stats
     });
