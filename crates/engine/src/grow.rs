@@ -22,9 +22,10 @@ impl<D: Device> Engine<D> {
         request: &Request,
         stack: Option<StackId>,
     ) -> Result<Option<BlockId>, AllocError> {
-        // The limit is compared with a whole segment even where fewer pages would do: PyTorch's rule.
-        let after = self.reserved().saturating_add(request.segment_size);
-        if self.limit.is_some_and(|limit| after > limit) || after > MOST_RESERVED {
+        // The limit is compared with a whole segment even where fewer pages would do: PyTorch's rule. So is that the sum
+        // has 64 bits: `large_segment_size_mb:-1` is no more than any limit.
+        let after = self.reserved().wrapping_add(request.segment_size);
+        if self.limit.is_some_and(|limit| after > limit) {
             return Ok(None);
         }
         if self.config.throw_on_cudamalloc_oom() {
@@ -36,6 +37,9 @@ impl<D: Device> Engine<D> {
                 self.pools.add_growth(request.pool.set);
             }
             return Ok(grown);
+        }
+        if self.reserved().saturating_add(request.segment_size) > MOST_RESERVED {
+            return Ok(None);
         }
         let address = match self.device.acquire(request.segment_size) {
             Ok(address) => address,
@@ -74,6 +78,7 @@ impl<D: Device> Engine<D> {
             self.close_ranks();
         }
         self.blocks.rank_segment(&mut block, size);
+        self.pools.revive(block.pool.set);
         self.blocks.insert(block)
     }
 

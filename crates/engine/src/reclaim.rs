@@ -78,14 +78,15 @@ impl<D: Device> Engine<D> {
             self.release_half(PoolRef { set: PoolSet::Private(key), kind }, stack)?;
         }
         if self.pools.is_over(key) {
-            self.forget_pool(key);
+            self.lose_ranges(key);
+            self.pools.forget(key);
         }
         Ok(())
     }
 
-    /// Forgets a pool that is over. What it has left are ranges whose first page could not be had: PyTorch loses them
-    /// with the pool and never gives their addresses back, so that later ranges lie elsewhere.
-    fn forget_pool(&mut self, key: PrivateKey) {
+    /// Forgets what a pool that is over has left: ranges whose first page could not be had. PyTorch loses them with the
+    /// pool and never gives their addresses back, so that later ranges lie elsewhere.
+    fn lose_ranges(&mut self, key: PrivateKey) {
         for kind in [PoolKind::Small, PoolKind::Large] {
             let half = PoolRef { set: PoolSet::Private(key), kind };
             let unmapped: Vec<_> = self.pools.half(half).unmapped().collect();
@@ -93,7 +94,6 @@ impl<D: Device> Engine<D> {
                 self.abandon_range(id);
             }
         }
-        self.pools.forget(key);
     }
 
     /// Gives back every whole segment of a half, then every whole page.

@@ -105,7 +105,8 @@ impl<T: Subject, U: Subject> Pair<T, U> {
         let ours = self.ours.play(stream)?;
         let mut comparison = compare(stream, &theirs, &ours, self.rules);
         if let Verdict::Different(difference) = &comparison.verdict
-            && let Some(why) = quirks::explains(stream, difference, &theirs, &ours, &mut self.ours)?
+            && let Some(why) =
+                quirks::explains(stream, difference, self.rules, [&theirs, &ours], &mut self.ours)?
         {
             comparison.verdict = Verdict::Cut { at: difference.at, why: why.to_owned() };
         }

@@ -24,13 +24,18 @@ pub struct Rules {
     /// The order in which blocks are freed decides later addresses too (2.12: blocks are numbered, and
     /// which of two merged blocks survives depends on it). Such streams are cut, not masked.
     pub order_decides_addresses: bool,
+    /// An open pool scope is a capture, and nothing else is.
+    pub pool_scope_is_capture: bool,
 }
 
 impl Rules {
     /// Those of a release.
     #[must_use]
     pub fn of(release: Release) -> Self {
-        Self { order_decides_addresses: release.tie() == Tie::Block }
+        Self {
+            order_decides_addresses: release.tie() == Tie::Block,
+            pool_scope_is_capture: release.pool_scope_is_capture(),
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::Subject;
 use crate::command::{Command, Stream};
-use crate::compare::Difference;
+use crate::compare::{Difference, Rules};
 use crate::transcript::{DEVICE_FREES, Reply, Segment, State, Transcript};
 
 /// Why a difference is none of the engine's, if it is not.
@@ -16,8 +16,8 @@ use crate::transcript::{DEVICE_FREES, Reply, Segment, State, Transcript};
 pub(crate) fn explains(
     stream: &Stream,
     difference: &Difference,
-    theirs: &Transcript,
-    ours: &Transcript,
+    rules: Rules,
+    [theirs, ours]: [&Transcript; 2],
     engine: &mut impl Subject,
 ) -> anyhow::Result<Option<&'static str>> {
     if ours.lost_pool_at.is_some_and(|lost| lost <= difference.at) {
@@ -33,7 +33,7 @@ pub(crate) fn explains(
             "PyTorch gives back a segment that is in use, after max_split_size changed",
         ));
     }
-    if meets_stale_capture_uses(stream, difference.at) {
+    if meets_stale_capture_uses(stream, difference.at, rules) {
         return Ok(Some("PyTorch takes a block for an earlier one that was used in a capture"));
     }
     Ok(None)
@@ -51,19 +51,24 @@ fn takes_refused_pages_for_none(theirs: &Transcript, ours: &Transcript, at: usiz
 /// Whether, before a command, a block that was recorded for a stream in a capture was freed outside of one,
 /// and a block that waits for a stream was freed in one after that. PyTorch remembers uses in captures by the
 /// block's place in the host's memory, and forgets them only of blocks that are freed in a capture: whether a
-/// later block has the same place, and is taken for the earlier one, is up to the host's allocator. What a
-/// capture is (up to 2.12 any pool scope) is not told apart: this looks at nothing but differences.
-fn meets_stale_capture_uses(stream: &Stream, at: usize) -> bool {
-    let mut open = 0_u32;
+/// later block has the same place, and is taken for the earlier one, is up to the host's allocator.
+fn meets_stale_capture_uses(stream: &Stream, at: usize, rules: Rules) -> bool {
+    let mut scopes = 0_u32;
+    // Of each capture that has begun, whether it is one here.
+    let mut captures = Vec::new();
     // Whether each block was recorded, and whether in a capture.
     let mut recorded = BTreeMap::new();
     let mut stale = false;
     for command in &stream.commands[..at] {
+        let capturing =
+            if rules.pool_scope_is_capture { scopes > 0 } else { captures.contains(&true) };
         match *command {
-            Command::PoolBegin { .. } | Command::CaptureBegin { .. } => open += 1,
-            Command::PoolEnd { .. } | Command::CaptureEnd => open = open.saturating_sub(1),
-            Command::RecordStream { id, .. } => *recorded.entry(id).or_default() |= open > 0,
-            Command::Free { id } => match (recorded.remove(&id), open > 0) {
+            Command::PoolBegin { .. } => scopes += 1,
+            Command::PoolEnd { .. } => scopes = scopes.saturating_sub(1),
+            Command::CaptureBegin { here } => captures.push(here),
+            Command::CaptureEnd => drop(captures.pop()),
+            Command::RecordStream { id, .. } => *recorded.entry(id).or_default() |= capturing,
+            Command::Free { id } => match (recorded.remove(&id), capturing) {
                 (Some(true), false) => stale = true,
                 (Some(_), true) if stale => return true,
                 _ => {}
@@ -115,6 +120,9 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
+    /// Those of the older releases.
+    const RULES: Rules = Rules { order_decides_addresses: false, pool_scope_is_capture: true };
+
     /// A segment of 100 MiB with 40 MiB in use behind, and then `settings`.
     fn stream(settings: &str) -> Stream {
         let allocate = |id, size| Command::Allocate { id, size, stream: 0 };
@@ -146,9 +154,12 @@ mod tests {
             };
             let mut theirs = engine.play(&stream).unwrap();
             let ours = theirs.clone();
-            assert_eq!(explains(&stream, &difference, &theirs, &ours, &mut engine).unwrap(), None);
+            let mut explained_by = |theirs: &Transcript| {
+                explains(&stream, &difference, RULES, [theirs, &ours], &mut engine).unwrap()
+            };
+            assert_eq!(explained_by(&theirs), None);
             theirs.answers[at].figures[DEVICE_FREES] = Some(1);
-            let why = explains(&stream, &difference, &theirs, &ours, &mut engine).unwrap();
+            let why = explained_by(&theirs);
             assert_eq!(why.is_some(), explained, "{settings}");
         }
     }
@@ -164,7 +175,7 @@ mod tests {
         let difference = Difference { at: 2, what, expected: String::new(), got: String::new() };
         for (reply, explained) in [(Reply::At(512), false), (Reply::OutOfMemory, true)] {
             theirs.answers[2].reply = reply;
-            let why = explains(&stream, &difference, &theirs, &ours, &mut engine).unwrap();
+            let why = explains(&stream, &difference, RULES, [&theirs, &ours], &mut engine).unwrap();
             assert_eq!(why.is_some(), explained, "{:?}", ours.answers[2].reply);
         }
     }
@@ -182,7 +193,7 @@ mod tests {
         for (at, explained) in [(emptied - 1, false), (emptied, true), (emptied + 1, true)] {
             let what = "segment 0".to_owned();
             let difference = Difference { at, what, expected: String::new(), got: String::new() };
-            let why = explains(&stream, &difference, &ours, &ours, &mut engine).unwrap();
+            let why = explains(&stream, &difference, RULES, [&ours, &ours], &mut engine).unwrap();
             assert_eq!(why.is_some(), explained, "{at}");
         }
     }
@@ -200,11 +211,25 @@ mod tests {
         commands.extend(block(2));
         let at = commands.len();
         let stream = Stream { start: Start::plain(), commands };
-        assert!(meets_stale_capture_uses(&stream, at));
-        assert!(!meets_stale_capture_uses(&stream, at - 1));
+        assert!(meets_stale_capture_uses(&stream, at, RULES));
+        assert!(!meets_stale_capture_uses(&stream, at - 1, RULES));
+        // From 2.13 on captures count, and only those of this thread.
+        let newer = Rules { pool_scope_is_capture: false, ..RULES };
+        assert!(!meets_stale_capture_uses(&stream, at, newer));
+        for here in [true, false] {
+            let mut captured = stream.clone();
+            for command in &mut captured.commands {
+                match command {
+                    Command::PoolBegin { .. } => *command = Command::CaptureBegin { here },
+                    Command::PoolEnd { .. } => *command = Command::CaptureEnd,
+                    _ => {}
+                }
+            }
+            assert_eq!(meets_stale_capture_uses(&captured, at, newer), here);
+        }
         let mut kept = stream.clone();
         // Freed while the scope is open: forgotten.
         kept.commands.swap(3, 4);
-        assert!(!meets_stale_capture_uses(&kept, at));
+        assert!(!meets_stale_capture_uses(&kept, at, RULES));
     }
 }

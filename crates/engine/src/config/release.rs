@@ -196,6 +196,13 @@ impl Release {
         self >= Self::V2_10
     }
 
+    /// The memory limit is the device's share to the nearest byte; before 2.13 what lies behind the point is cut off, as
+    /// it is of other shares in every release.
+    #[must_use]
+    pub fn memory_limit_is_rounded(self) -> bool {
+        self >= Self::V2_13
+    }
+
     /// Destroying a pool takes its `use_on_oom` mark away; before 2.11 the mark outlives it.
     #[must_use]
     pub fn destroyed_pool_loses_use_on_oom(self) -> bool {
@@ -507,7 +514,7 @@ mod tests {
     fn each_difference_appears_in_the_release_of_the_table() {
         type Question = fn(Release) -> bool;
         // Questions that become true with a release, and those that cease to be.
-        let since: [(Question, Release); 29] = [
+        let since: [(Question, Release); 30] = [
             (Release::capture_reuse_configurable, Release::V2_9),
             (Release::recorded_settings_have_capture_reuse, Release::V2_9),
             (Release::newest_diversion_wins, Release::V2_10),
@@ -528,6 +535,7 @@ mod tests {
             (Release::rejection_configurable, Release::V2_12),
             (Release::pinned_catch_all_configurable, Release::V2_12),
             (Release::stats_have_rejections, Release::V2_12),
+            (Release::memory_limit_is_rounded, Release::V2_13),
             (Release::pinned_bounds_configurable, Release::V2_13),
             (Release::stats_have_private_pools, Release::V2_13),
             (Release::recorded_settings_have_pinned_bounds, Release::V2_13),

@@ -55,6 +55,9 @@ pub(crate) struct PrivatePool {
     /// tells from this alone whether a pool is empty. A run of pages may be all of two growths, so that the
     /// pool never seems empty; or half of one, where PyTorch asserts and this stays 0.
     growths: u64,
+    /// It is over, and there only because requests still go there: PyTorch lets a pool be released before its
+    /// diversion ends, destroys it, and asserts when a request comes.
+    over: bool,
     pub(crate) halves: Halves,
 }
 
@@ -179,15 +182,16 @@ impl Pools {
             if pool.uses == 0 {
                 // One that only seems to hold memory begins anew; PyTorch asserts.
                 let seems_full = pool.reserved == 0 && pool.growths > 0;
-                if !seems_full {
+                if !seems_full && !pool.over {
                     return Err(PoolError::Released(id));
                 }
                 pool.growths = 0;
+                pool.over = false;
             }
             pool.uses += 1;
         } else {
-            let pool =
-                PrivatePool { id, uses: 1, reserved: 0, growths: 0, halves: Halves::default() };
+            let halves = Halves::default();
+            let pool = PrivatePool { id, uses: 1, reserved: 0, growths: 0, over: false, halves };
             self.by_id.insert(id, self.private.insert(pool));
         }
         Ok(())
@@ -209,6 +213,11 @@ impl Pools {
             .position(|&(to, _)| to == id)
             .ok_or(PoolError::NotDiverting(id))?;
         self.diversions.remove(at);
+        if let Some(&key) = self.by_id.get(&id)
+            && self.private[key].over
+        {
+            self.forget(key);
+        }
         Ok(())
     }
 
@@ -235,9 +244,10 @@ impl Pools {
         self.by_id.values().map(|&key| (key, &self.private[key]))
     }
 
-    /// Pools without uses, by id.
+    /// Pools without uses that are not over yet, by id.
     pub(crate) fn freeable(&self) -> Vec<PrivateKey> {
-        self.private().filter(|(_, pool)| pool.uses == 0).map(|(key, _)| key).collect()
+        let freeable = |(_, pool): &(_, &PrivatePool)| pool.uses == 0 && !pool.over;
+        self.private().filter(freeable).map(|(key, _)| key).collect()
     }
 
     /// Notes that a pool holds `bytes` more of the device.
@@ -251,6 +261,13 @@ impl Pools {
     pub(crate) fn sub_reserved(&mut self, set: PoolSet, bytes: u64) {
         if let PoolSet::Private(key) = set {
             self.private[key].reserved -= bytes;
+        }
+    }
+
+    /// Notes that a pool has a segment or range: it is not over then, whatever it was.
+    pub(crate) fn revive(&mut self, set: PoolSet) {
+        if let PoolSet::Private(key) = set {
+            self.private[key].over = false;
         }
     }
 
@@ -269,12 +286,10 @@ impl Pools {
         }
     }
 
-    /// Whether a pool has no uses, no memory, and by PyTorch's count none either. While requests still go there
-    /// it is not over: PyTorch lets a pool be released before its diversion ends.
+    /// Whether a pool has no uses, no memory, and by PyTorch's count none either.
     pub(crate) fn is_over(&self, key: PrivateKey) -> bool {
         let pool = &self.private[key];
-        let diverted_to = self.diversions.iter().any(|&(to, _)| to == pool.id);
-        pool.uses == 0 && pool.reserved == 0 && pool.growths == 0 && !diverted_to
+        pool.uses == 0 && pool.reserved == 0 && pool.growths == 0
     }
 
     /// Whether a pool without uses holds memory, and by PyTorch's count none.
@@ -282,10 +297,13 @@ impl Pools {
         self.private.values().any(|it| it.uses == 0 && it.growths == 0 && it.reserved > 0)
     }
 
-    /// Forgets a pool that is over and has no blocks left.
+    /// Forgets a pool that is over and has no blocks left; while requests still go there, as soon as they do not.
     pub(crate) fn forget(&mut self, key: PrivateKey) {
         debug_assert!(self.is_over(key), "a pool in use is not forgotten");
-        if let Some(pool) = self.private.remove(key) {
+        let id = self.private[key].id;
+        if self.diversions.iter().any(|&(to, _)| to == id) {
+            self.private[key].over = true;
+        } else if let Some(pool) = self.private.remove(key) {
             self.by_id.remove(&pool.id);
         }
     }

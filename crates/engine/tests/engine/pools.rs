@@ -2,7 +2,9 @@
 //! captures.
 
 use tonnage_device::{Dry, FailNth};
-use tonnage_engine::{Capture, Config, Engine, FreeError, PoolId, Release, StreamFilter, StreamId};
+use tonnage_engine::{
+    Capture, Config, Engine, FreeError, PoolError, PoolId, Release, StreamFilter, StreamId,
+};
 
 const MIB: u64 = 1 << 20;
 const S0: StreamId = StreamId(0);
@@ -105,6 +107,38 @@ fn a_pool_may_be_released_before_its_diversion_ends() {
     engine.free(&block).unwrap();
     engine.empty_cache().unwrap();
     assert_eq!(engine.stats().memory_reserved(), 0);
+    engine.create_or_use_pool(P).unwrap();
+}
+
+#[test]
+fn a_pool_that_is_over_goes_when_its_diversion_ends() {
+    // PyTorch has destroyed it by then, and makes it anew.
+    let mut engine = engine(1 << 30, "");
+    engine.begin_allocate_to_pool(P, StreamFilter::Any).unwrap();
+    engine.release_pool(P).unwrap();
+    let emptied = engine.begin_allocate_to_pool(P, StreamFilter::Any).unwrap_err();
+    assert_eq!(emptied, PoolError::Diverting(P));
+    engine.empty_cache().unwrap();
+    let before = engine.stats().num_sync_all_streams;
+    engine.empty_cache_of(P).unwrap();
+    assert_eq!(engine.stats().num_sync_all_streams, before, "there is nothing to wait for");
+    engine.end_allocate_to_pool(P).unwrap();
+    engine.begin_allocate_to_pool(P, StreamFilter::Any).unwrap();
+    assert_eq!(engine.pool_use_count(P), 1);
+}
+
+#[test]
+fn a_pool_that_is_over_may_get_a_range_before_its_diversion_ends() {
+    let mut engine = engine(10 * MIB, "expandable_segments:True");
+    engine.begin_allocate_to_pool(P, StreamFilter::Any).unwrap();
+    engine.release_pool(P).unwrap();
+    engine.empty_cache().unwrap();
+    // PyTorch asserts here.
+    engine.allocate(5 * MIB, S0).unwrap_err();
+    engine.end_allocate_to_pool(P).unwrap();
+    engine.check_invariants().unwrap();
+    engine.empty_cache().unwrap();
+    engine.check_invariants().unwrap();
     engine.create_or_use_pool(P).unwrap();
 }
 

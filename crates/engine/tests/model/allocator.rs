@@ -11,6 +11,9 @@ use tonnage_engine::Release;
 const MIB: u64 = 1 << 20;
 const GRANULE: u64 = 512;
 
+/// The pool of what pools that are gone have left behind.
+pub(crate) const NO_POOL: usize = usize::MAX;
+
 /// Where the dry device puts segments and ranges.
 const SEGMENTS_FROM: u64 = 0x7000_0000_0000;
 const RANGES_FROM: u64 = 0x6000_0000_0000;
@@ -106,6 +109,13 @@ impl Settings {
             let from = if self.release < Release::V2_10 { last } else { last + 1 };
             self.divisions[from..].fill(divisions);
         }
+    }
+
+    /// 16
+    fn limit_of(&self, fraction: f64, total: u64) -> u64 {
+        let share = fraction * total as f64;
+        // Halves go up.
+        (if self.release < Release::V2_13 { share } else { share + 0.5 }) as u64
     }
 
     /// 3
@@ -264,12 +274,13 @@ pub(crate) struct Model {
 
 impl Model {
     pub(crate) fn new(settings: Settings, total: u64, capacity: u64) -> Self {
-        let fraction = settings.fraction;
+        let limit =
+            (settings.fraction < 1.0).then_some(settings.limit_of(settings.fraction, total));
         Self {
             settings,
             total,
             capacity,
-            limit: (fraction < 1.0).then_some((fraction * total as f64) as u64),
+            limit,
             blocks: Vec::new(),
             pools: vec![Pool::new()],
             diversions: Vec::new(),
@@ -432,10 +443,12 @@ impl Model {
     fn release_pool_memory(&mut self, pool: usize) {
         self.release_free(pool, true);
         self.release_free(pool, false);
-        // A range that never got a page is left behind: nothing else will ever lie there.
         let holds = self.holds_memory(pool) || self.pools[pool].growths > 0;
-        let diverted_to = self.diversions.iter().any(|&(to, _)| to == pool);
-        self.pools[pool].gone = !holds && !diverted_to;
+        self.pools[pool].gone = !holds;
+        // A range that never got a page is left behind: nothing else will ever lie there.
+        for block in self.blocks.iter_mut().filter(|it| !holds && it.pool == pool) {
+            block.pool = NO_POOL;
+        }
     }
 
     pub(crate) fn holds_memory(&self, pool: usize) -> bool {
@@ -468,7 +481,7 @@ impl Model {
     /// 16
     pub(crate) fn set_fraction(&mut self, fraction: f64) {
         let limits = fraction < 1.0 || self.settings.release < Release::V2_10;
-        self.limit = limits.then_some((fraction * self.total as f64) as u64);
+        self.limit = limits.then_some(self.settings.limit_of(fraction, self.total));
     }
 
     // What the caller sees.
@@ -757,7 +770,9 @@ impl Model {
         }
         if request.expandable {
             let grown = self.grow_range(request);
-            self.pools[request.pool].growths += u64::from(grown.is_some());
+            if grown.is_some() {
+                self.pools[request.pool].growths += 1;
+            }
             return Ok(grown);
         }
         let size = request.segment_size;
@@ -777,6 +792,8 @@ impl Model {
 
     fn new_segment(&mut self, request: &Request, address: u64, size: u64, page: Option<u64>) {
         let number = self.make();
+        // Where it was gone and still diverted to, PyTorch asserts.
+        self.pools[request.pool].gone = false;
         self.blocks.push(Block {
             born: number,
             number,

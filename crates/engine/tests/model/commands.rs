@@ -100,7 +100,9 @@ impl Plan {
 }
 
 fn random_fraction(random: &mut Random) -> f64 {
-    (20 + random.below(80)) as f64 / 100.0
+    let fraction = (20 + random.below(80)) as f64 / 100.0;
+    // A little less changes what is behind the point.
+    if random.chance(25) { fraction.next_down() } else { fraction }
 }
 
 /// Settings that the release accepts, given what is in force (a large segment size stays).

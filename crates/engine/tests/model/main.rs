@@ -422,10 +422,7 @@ fn the_random_commands_reach_every_part_of_the_allocator() {
                 ),
                 (
                     "a range that its pool left behind",
-                    run.model
-                        .blocks
-                        .iter()
-                        .any(|it| it.state == State::Unmapped && run.model.pools[it.pool].gone),
+                    run.model.blocks.iter().any(|it| it.pool == allocator::NO_POOL),
                 ),
                 (
                     "a pool that is not gone though it holds nothing",

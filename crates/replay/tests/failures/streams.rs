@@ -31,7 +31,7 @@ fn streams() -> Vec<PathBuf> {
     let is_stream = |path: &PathBuf| path.extension().is_some_and(|it| it == "jsonl");
     let mut files: Vec<_> = entries.filter(is_stream).collect();
     files.sort();
-    assert_eq!(files.len(), 66);
+    assert_eq!(files.len(), 70);
     files
 }
 

@@ -24,7 +24,7 @@ fn read(path: &Path) -> Stream {
 #[test]
 fn every_stream_gives_pytorchs_answers() {
     let files = streams();
-    assert_eq!(files.len(), 66);
+    assert_eq!(files.len(), 70);
     for path in files {
         let outcome = replay_stream(&read(&path), None).unwrap();
         assert_eq!(outcome.difference, None, "{}", path.display());
