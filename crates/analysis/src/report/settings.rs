@@ -75,12 +75,12 @@ pub(super) fn try_settings(
     options: &ReportOptions,
 ) -> (Option<Tried>, Option<FailureAnswer>) {
     let calls = job.steps().len();
-    let confs = match calls {
-        0..=TUNED => None,
-        0..=TRIED if last.is_some() => None,
-        0..=TRIED => Some(&USUAL[..]),
-        _ if last.is_some() => Some(&USUAL[..]),
-        _ => Some(&USUAL[..1]),
+    let confs = match last {
+        _ if calls <= TUNED => None,
+        Some(_) if calls <= TRIED => None,
+        Some(_) => Some(&USUAL[..]),
+        None if calls <= TRIED => Some(&USUAL[..]),
+        None => Some(&USUAL[..1]),
     };
     let effort = Effort { confs, until: options.until };
     let asked = Asked { limit: options.limit, total: options.total };
