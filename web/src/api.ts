@@ -18,6 +18,9 @@ export interface RecordingInfo {
   conf: string;
   /** The recording it was made from, if it is a what-if. */
   of: number | null;
+  /** The policy and the limit that a what-if was asked for. */
+  policy: string;
+  limit: number | null;
 }
 
 export interface Start {
@@ -80,9 +83,13 @@ export interface Report {
   peak: Peak;
   growth: Growth;
   failed_requests: number;
+  /** The limit on reserved bytes, if one is known. */
+  limit: number | null;
   ooms: FailedRequest[];
+  /** What replay says of the last request that failed; none if none did. */
+  failure?: FailureAnswer | null;
   advice: Advice[];
-  settings: { best: string } | null;
+  settings: { best: string; recorded: number; reserved: number } | null;
   /** Pinned memory of the host, part of no other figure; only where the file speaks of it. */
   pinned?: Pinned;
   notes: string[];
@@ -117,7 +124,7 @@ export interface Peak {
   iteration: number | null;
   requested: number;
   blocks: number;
-  reserved: { event: number; bytes: number; requested: number };
+  reserved: { event: number; bytes: number; requested: number; stream: number };
   sites: { line: string | null; bytes: number; blocks: number }[];
   purposes: { purpose: string; bytes: number; blocks: number; confidence: string }[];
 }
@@ -136,8 +143,24 @@ export interface FailedRequest {
   bytes: number;
   line: string | null;
   fatal: boolean;
+  /** Bytes that the device had free, and what was reserved of it. */
+  device_free: number;
+  reserved: number;
+  /** Bytes that were free in pools, and the largest free block of the request's own stream. */
+  cached: number;
+  largest_free: number;
+  /** Whether a limit stopped it, and not the device. */
+  by_limit: boolean;
   why: string;
   would_have: string[];
+}
+
+export interface FailureAnswer {
+  answer: string;
+  /** The setting that serves it. */
+  conf: string | null;
+  /** The limit that it ran into: at least so many bytes. */
+  limit: { bytes: number };
 }
 
 export interface Advice {
@@ -148,6 +171,10 @@ export interface Advice {
   confidence: string;
   cost: string;
   line: string | null;
+  /** Lines to copy. */
+  code: string[];
+  /** Bytes of the failed request that it serves, by replay. */
+  serves?: number | null;
 }
 
 /** One setting that `tune` tried. */
@@ -269,11 +296,17 @@ function post(body: unknown): RequestInit {
 export const api = {
   start: () => json<Start>("api/start"),
   timeline: async (id: number) => (await answer(`api/recordings/${id}/timeline`)).arrayBuffer(),
+  stacks: async (id: number) => (await answer(`api/recordings/${id}/stacks`)).arrayBuffer(),
   stack: (id: number, stack: number) => json<Frame[]>(`api/recordings/${id}/stacks/${stack}`),
   report: (id: number) => json<Report>(`api/recordings/${id}/report`),
   tune: (id: number) => json<Tuning>(`api/recordings/${id}/tune`),
   whatIf: (id: number, request: WhatIfRequest) =>
     json<WhatIfAnswer>(`api/recordings/${id}/what-if`, post(request)),
+  /** Opens a file that the page was given; one recording for each of its devices. */
+  open: (file: File) =>
+    json<RecordingInfo[]>(`api/open/${encodeURIComponent(file.name)}`, {
+      method: "POST", headers: { "content-type": "application/octet-stream" }, body: file,
+    }),
   recipes: () => json<RecipeInfo[]>("api/recipes"),
   predict: (request: PredictRequest, signal?: AbortSignal) =>
     json<PredictAnswer>("api/predict", signal ? { ...post(request), signal } : post(request)),

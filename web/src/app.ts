@@ -1,11 +1,13 @@
-// What the panels share: the state, the recordings, and one place to say what went wrong.
+// What the panels share: the state, the recordings, the address, and one place to say what went wrong.
 import { api, type RecordingInfo, type Start } from "./api.ts";
+import { Address } from "./address.ts";
 import { bestColours } from "./colours.ts";
 import { type Recording, decode } from "./recording.ts";
-import { Store } from "./store.ts";
+import { type State, Store } from "./store.ts";
 
 export class App {
   readonly store = new Store();
+  readonly address = new Address();
   readonly start: Start;
   /** All there are; what-ifs are added at the end. */
   recordings: RecordingInfo[];
@@ -32,33 +34,49 @@ export class App {
     return opened;
   }
 
-  /** Brings a recording to the front, whole. */
-  async show(id: number): Promise<void> {
+  /** Brings a recording to the front: whole, at its failure or its peak, unless something else is asked for. */
+  async show(id: number, asked: (recording: Recording) => Partial<State> = () => ({})): Promise<void> {
     const recording = await this.load(id);
     this.store.set({
       recording,
       colourBy: bestColours(recording),
       from: 0,
       to: recording.entries + 1,
-      moment: recording.head.peak.reservedAt,
+      moment: opensAt(recording),
       chosen: -1,
+      lit: null,
       blamed: null,
+      pieces: null,
       shown: null,
       query: "",
+      ...asked(recording),
     });
   }
 
   /** Adds a recording, or replaces one that has grown. */
   put(info: RecordingInfo): void {
     const rest = this.recordings.filter((it) => it.id !== info.id);
-    this.recordings = [...rest, info].sort((a, b) => a.id - b.id);
-    this.#opened.delete(info.id);
+    this.#list([...rest, info].sort((a, b) => a.id - b.id), [info.id]);
+  }
+
+  /** Asks the server which recordings there are: of what-ifs it keeps few, and those that went are listed no more. */
+  async refresh(): Promise<void> {
+    const { recordings } = await api.start();
+    const gone = this.recordings.filter((known) => !recordings.some((it) => it.id === known.id));
+    if (gone.length > 0 || recordings.length !== this.recordings.length) {
+      this.#list(recordings, gone.map((it) => it.id));
+    }
+  }
+
+  #list(recordings: RecordingInfo[], forgotten: number[]): void {
+    this.recordings = recordings;
+    forgotten.forEach((id) => this.#opened.delete(id));
     for (const listener of this.#changed) {
       listener();
     }
   }
 
-  /** Calls back when recordings come or grow. */
+  /** Calls back when recordings come, grow or go. */
   onRecordings(listener: () => void): void {
     this.#changed.add(listener);
   }
@@ -80,4 +98,10 @@ export class App {
       }
     });
   }
+}
+
+/** The moment that one wants to see first: the last request that failed, or the peak. */
+export function opensAt({ head, entries }: Pick<Recording, "head" | "entries">): number {
+  const failed = head.ooms.at(-1);
+  return failed === undefined ? head.peak.reservedAt : Math.min(failed.entry + 1, entries);
 }

@@ -1,4 +1,4 @@
-// Which colour an allocation has: by purpose, call site, stream or size.
+// Which colour an allocation has: by purpose, call site, any frame, stream or size.
 //
 // In:  a recording, what to colour by, what the filter shows and a cause blames. Out: classes with their names, and a
 //      pixel for each row.
@@ -7,6 +7,7 @@ import { quoted } from "./filter/parse.ts";
 import { base, bytes, siteText } from "./format.ts";
 import { css, mix, pixel } from "./palette.ts";
 import type { Recording } from "./recording.ts";
+import { type Stacks, frameAt, stacksOf } from "./stacks.ts";
 import type { ColourBy } from "./store.ts";
 
 export interface Class {
@@ -99,22 +100,41 @@ function streamClass(name: string): { label: string; query: string } {
   return { label: `stream ${name}`, query: `stream:${quoted(name)}` };
 }
 
-const made = new WeakMap<Recording, Map<ColourBy, Classes>>();
+/** By the frame at a depth; what has none shares a class with what is not known. */
+function byFrame(recording: Recording, stacks: Stacks, depth: number): Classes {
+  const { stack, length } = recording.allocations;
+  const frames = new Uint32Array(length);
+  for (let row = 0; row < length; row++) {
+    frames[row] = stack[row] === 0 ? 0 : frameAt(stacks, stack[row] - 1, depth) + 1;
+  }
+  const named = (number: number) => {
+    const frame = stacks.names[number - 1];
+    if (frame === undefined) return { label: "no such frame", query: null };
+    return { label: siteText(frame), query: `frame:${quoted(`${frame.file}:${frame.line}`)}` };
+  };
+  return byKind(recording, frames, named, "other frames");
+}
 
-/** The classes of a recording's allocations; worked out once. */
-export function classesOf(recording: Recording, by: ColourBy): Classes {
-  const known = made.get(recording) ?? new Map<ColourBy, Classes>();
+const made = new WeakMap<Recording, Map<string, Classes>>();
+
+/** The classes of a recording's allocations; worked out once. Frames need stacks: until they are there, call sites stand for them. */
+export function classesOf(recording: Recording, by: ColourBy, depth = 0): Classes {
+  const stacks = by === "frame" ? stacksOf(recording) : null;
+  if (by === "frame" && stacks === null) return classesOf(recording, "site");
+  const known = made.get(recording) ?? new Map<string, Classes>();
   made.set(recording, known);
-  let classes = known.get(by);
+  const key = `${by} ${by === "frame" ? depth : ""}`;
+  let classes = known.get(key);
   if (classes === undefined) {
     const { allocations, head } = recording;
     classes = {
+      frame: () => byFrame(recording, stacks!, depth),
       purpose: () => byPurpose(recording),
       site: () => byKind(recording, allocations.site, (site) => siteClass(head.sites[site] ?? null), "other lines"),
       stream: () => byKind(recording, allocations.stream, (stream) => streamClass(head.streams[stream] ?? String(stream)), "other streams"),
       size: () => bySize(recording),
     }[by]();
-    known.set(by, classes);
+    known.set(key, classes);
   }
   return classes;
 }
@@ -145,10 +165,11 @@ const DIM = 0.12;
 export function rowPixels(
   recording: Recording,
   by: ColourBy,
+  depth: number,
   shown: Uint8Array | null,
   blamed: ReadonlySet<number> | null,
 ): Uint32Array {
-  const classes = classesOf(recording, by);
+  const classes = classesOf(recording, by, depth);
   const back = pixel(css("--back"));
   const ground = pixel(css("--free"));
   const bright = classes.list.flatMap(({ colour }) => SHADES.map((part) => mix(back, pixel(css(colour)), part)));

@@ -3,8 +3,19 @@ import { h } from "./dom.ts";
 
 /** Shows a line and copies it at a click. Where the clipboard is closed, the line is selected instead. */
 export function copyLine(line: string): HTMLElement {
+  return copyLines([line]);
+}
+
+/** The same for lines that belong together. */
+export function copyLines(lines: readonly string[]): HTMLElement {
+  const line = lines.join("\n");
   const code = h("code", { text: line });
-  const button = h("button", { type: "button", text: "Copy", "aria-label": `Copy ${line}` });
+  return h("div", { class: "copy" }, code, copyButton(line, code));
+}
+
+/** A button that copies a text; where the clipboard is closed, the element that shows it is selected. */
+export function copyButton(line: string, code?: HTMLElement): HTMLElement {
+  const button = h("button", { type: "button", class: "copies", text: "Copy", "aria-label": `Copy ${line}` });
   button.addEventListener("click", () => {
     const done = (word: string) => {
       button.textContent = word;
@@ -15,12 +26,12 @@ export function copyLine(line: string): HTMLElement {
     copied.then(
       () => done("Copied"),
       () => {
-        getSelection()?.selectAllChildren(code);
+        getSelection()?.selectAllChildren(code ?? button.previousElementSibling ?? button);
         done("Selected");
       },
     );
   });
-  return h("div", { class: "copy" }, code, button);
+  return button;
 }
 
 /** The settings as a line for a shell, or nothing where quoting would not be enough. */

@@ -26,6 +26,12 @@ export function exactBytes(value: number): string {
   return Number(digits) * scale === value ? rounded : `${value} bytes`;
 }
 
+/** Bytes in a unit and to the last one: "16.00 MiB (16,777,216 bytes)". */
+export function exactly(value: number): string {
+  const rounded = bytes(value);
+  return rounded.endsWith(" bytes") ? rounded : `${rounded} (${count(value)} bytes)`;
+}
+
 /** 1234567 as "1,234,567". */
 export function count(value: number): string {
   return Math.round(value).toString().replace(/\B(?=(\d{3})+$)/g, ",");
@@ -50,6 +56,16 @@ export function address(value: number): string {
 /** The last part of a path. */
 export function base(path: string): string {
   return path.slice(path.lastIndexOf("/") + 1);
+}
+
+/** The end of a path, as much of it as `most` letters hold: whole parts where that is possible. */
+export function fromEnd(path: string, most: number): string {
+  if (path.length <= most) {
+    return path;
+  }
+  const tail = path.slice(path.length - most + 1);
+  const part = tail.indexOf("/");
+  return `…${part < 0 || part === tail.length - 1 ? tail : tail.slice(part)}`;
 }
 
 /** A line as people say it: "train.py:12 forward". */

@@ -1,13 +1,21 @@
 // The page: opens what the server has, and gives each panel its place.
+import { split } from "./address.ts";
 import { api } from "./api.ts";
 import { App } from "./app.ts";
 import { mountCompare } from "./compare/compare.ts";
 import { fill, h } from "./dom.ts";
+import { mountDrop } from "./drop.ts";
 import { mountFilter } from "./filter/filter.ts";
+import { mountFlame } from "./flame/flame.ts";
 import { mountRun } from "./live/run.ts";
+import { fullName, shortName } from "./names.ts";
+import { mountPrint } from "./print.ts";
+import { mountLit } from "./report/lit.ts";
 import { mountReport } from "./report/report.ts";
 import { mountSegments } from "./segments/segments.ts";
+import { shownState } from "./shown-state.ts";
 import { mountDetails } from "./timeline/details.ts";
+import { mountEvents } from "./timeline/event-list.ts";
 import { mountTimeline } from "./timeline/timeline.ts";
 import { mountTraining } from "./training/training.ts";
 import { mountWhatIf } from "./what-if/what-if.ts";
@@ -24,12 +32,13 @@ const VIEWS = ["memory", "what-if", "compare", "training"];
 
 /** Shows the view that the address names. */
 function route(): void {
-  const asked = location.hash.slice(1);
+  const asked = split(location.hash).view;
   const shown = VIEWS.includes(asked) ? asked : "memory";
   for (const view of VIEWS) {
     place(view).hidden = view !== shown;
     const link = document.querySelector(`nav a[href="#${view}"]`);
-    link?.toggleAttribute("aria-current", view === shown);
+    if (view === shown) link?.setAttribute("aria-current", "page");
+    else link?.removeAttribute("aria-current");
   }
   window.dispatchEvent(new Event("resize"));
 }
@@ -41,9 +50,11 @@ function chooser(app: App): void {
     fill(
       select,
       ...app.recordings.map((it) =>
-        h("option", { value: it.id, selected: it.id === front, text: `${it.name} · device ${it.device}` }),
+        h("option", { value: it.id, selected: it.id === front, text: shortName(it, app.recordings), title: fullName(it, app.recordings) }),
       ),
     );
+    // One that the server has let go stays in front until another is chosen, but is offered no more.
+    if (front !== undefined && !app.recordings.some((it) => it.id === front)) select.selectedIndex = -1;
   };
   list();
   app.onRecordings(list);
@@ -56,28 +67,49 @@ function chooser(app: App): void {
   });
 }
 
+/** Keys go to the content without the address becoming another. */
+function skipping(): void {
+  document.querySelector(".skip")?.addEventListener("click", (event) => {
+    event.preventDefault();
+    place("main").focus();
+  });
+}
+
 async function main(): Promise<void> {
   const app = new App(await api.start());
   chooser(app);
+  skipping();
+  app.address.add(shownState(app));
   mountFilter(place("filter"), app);
+  mountLit(place("lit"), app);
   mountTimeline(place("timeline"), app);
   mountSegments(place("segments"), app);
+  mountEvents(place("events"), app);
+  mountFlame(place("flame"), app);
   mountDetails(place("details"), app);
-  mountReport(place("report"), app);
+  mountReport(place("report"), place("opening"), app);
   mountWhatIf(place("what-if"), app);
   mountCompare(place("compare"), app);
   mountTraining(place("training"), app);
   mountRun(place("run"), app);
-  window.addEventListener("hashchange", route);
+  mountDrop(app);
+  mountPrint();
+  window.addEventListener("hashchange", () => {
+    route();
+    app.attempt(app.address.read());
+  });
   route();
   for (const { name, error } of app.start.refused) {
     app.say(`${name}: ${error}`, true);
   }
   const first = app.recordings[0];
-  if (first !== undefined) {
-    await app.show(first.id);
-  } else if (location.hash === "") {
-    location.hash = "training";
+  await app.address.read();
+  if (app.store.state.recording === null) {
+    if (first !== undefined) {
+      await app.show(first.id);
+    } else if (location.hash === "") {
+      location.hash = "training";
+    }
   }
   document.documentElement.dataset["ready"] = "true";
 }

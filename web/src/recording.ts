@@ -2,7 +2,7 @@
 //
 // Moments are counted as "entries that have happened": 0 is before the first, `entries` after the last.
 // An allocation is live after moment m if begin <= m < end; its block is active until m < done.
-import type { RecordingInfo, TimelineHead } from "./api.ts";
+import type { Column, RecordingInfo, TimelineHead } from "./api.ts";
 import { plain } from "./format.ts";
 
 export interface Allocations {
@@ -49,7 +49,12 @@ const MAGIC = 0x31564e54; // "TNV1"
 
 type Columns = Map<string, Float64Array | Uint32Array | Uint16Array | Uint8Array>;
 
-function columnsOf(bytes: ArrayBuffer, head: TimelineHead, start: number): Columns {
+/** What stands before columns. */
+interface Head {
+  columns: Column[];
+}
+
+function columnsOf(bytes: ArrayBuffer, head: Head, start: number): Columns {
   const found: Columns = new Map();
   for (const { name, type, length, offset } of head.columns) {
     const make = { f64: Float64Array, u32: Uint32Array, u16: Uint16Array, u8: Uint8Array }[type];
@@ -76,8 +81,8 @@ function readable(head: TimelineHead): TimelineHead {
   };
 }
 
-/** Reads what GET timeline answers: magic, length of the head, head as JSON, columns. All little-endian. */
-export function decode(info: RecordingInfo, bytes: ArrayBuffer): Recording {
+/** Reads a head and its columns: magic, length of the head, head as JSON, columns. All little-endian. */
+export function decodeColumns<H extends Head>(bytes: ArrayBuffer): { head: H; column: <T>(name: string) => T } {
   const view = new DataView(bytes);
   if (bytes.byteLength < 8 || view.getUint32(0, true) !== MAGIC) {
     throw new Error("this is not a timeline");
@@ -86,7 +91,7 @@ export function decode(info: RecordingInfo, bytes: ArrayBuffer): Recording {
   if (8 + length > bytes.byteLength) {
     throw new Error("the timeline ends within its head");
   }
-  const head = readable(JSON.parse(new TextDecoder().decode(new Uint8Array(bytes, 8, length))) as TimelineHead);
+  const head = JSON.parse(new TextDecoder().decode(new Uint8Array(bytes, 8, length))) as H;
   const columns = columnsOf(bytes, head, 8 + length);
   const column = <T>(name: string): T => {
     const found = columns.get(name);
@@ -95,6 +100,14 @@ export function decode(info: RecordingInfo, bytes: ArrayBuffer): Recording {
     }
     return found as T;
   };
+  return { head, column };
+}
+
+/** Reads what GET timeline answers. */
+export function decode(info: RecordingInfo, bytes: ArrayBuffer): Recording {
+  const decoded = decodeColumns<TimelineHead>(bytes);
+  const head = readable(decoded.head);
+  const { column } = decoded;
   const address = column<Float64Array>("allocations.address");
   const segment = column<Float64Array>("segments.address");
   const time = column<Float64Array>("time");

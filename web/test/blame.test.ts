@@ -2,9 +2,10 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import type { Report, Verdict } from "../src/api.ts";
 import type { Recording } from "../src/recording.ts";
-import { around, blamed } from "../src/report/blame.ts";
+import { around, blamed, litWords } from "../src/report/blame.ts";
 import { queryFor } from "../src/report/query.ts";
 import { readable } from "../src/report/readable.ts";
+import { recordingOf } from "./made.ts";
 
 interface Row { address: number; requested?: number; size: number; begin: number; end: number; done?: number; site?: number; segment?: number }
 
@@ -15,7 +16,8 @@ function recording(rows: Row[], segments: number[] = []): Recording {
   const column = (of: (row: Row) => number) => Float64Array.from(rows, of);
   return {
     entries: ENTRIES,
-    head: { iterations: [], sites: [null, { file: "a.py", line: 1, function: "f" }, { file: "b.py", line: 2, function: "g" }] },
+    info: { conf: "" },
+    head: { iterations: [], pools: ["large"], streams: ["0"], sites: [null, { file: "a.py", line: 1, function: "f" }, { file: "b.py", line: 2, function: "g" }] },
     allocations: {
       length: rows.length,
       address: column((it) => it.address), size: column((it) => it.size),
@@ -23,7 +25,11 @@ function recording(rows: Row[], segments: number[] = []): Recording {
       begin: column((it) => it.begin), end: column((it) => it.end), done: column((it) => it.done ?? it.end),
       site: column((it) => it.site ?? 0), segment: column((it) => it.segment ?? 0),
     },
-    segments: { length: segments.length, size: Float64Array.from(segments) },
+    segments: {
+      length: segments.length, size: Float64Array.from(segments), address: Float64Array.from(segments, (_, place) => place * 100),
+      begin: new Uint32Array(segments.length), end: new Uint32Array(segments.length).fill(NEVER),
+      stream: new Uint16Array(segments.length), pool: new Uint16Array(segments.length),
+    },
   } as unknown as Recording;
 }
 
@@ -97,6 +103,32 @@ test("free pieces are shown by what lay there last", () => {
   const from = report({ blame: [{ kind: "fragmentation", blocks: [{ address: 0, size: 16 }] }] } as unknown as Report);
   assert.deepEqual(rowsOf("fragmentation", it, from), [1]);
   assert.deepEqual(rowsOf("stream", it, from), []);
+});
+
+test("free pieces are marked by the reason for which they are of no use", () => {
+  const it = recordingOf(
+    100,
+    [
+      { begin: 1, size: 10, address: 1000, segment: 1 }, { begin: 1, size: 10, address: 1050, segment: 1 },
+      { begin: 1, size: 10, address: 2000, segment: 2 },
+      { begin: 1, size: 10, address: 3000, segment: 3 }, { begin: 1, size: 10, address: 4000, segment: 4 },
+      // Freed, but not yet done: no live block keeps this segment.
+      { begin: 1, end: 20, done: 90, size: 10, address: 5000, segment: 5 },
+    ],
+    [
+      { address: 1000, size: 100 }, { address: 2000, size: 100 }, { address: 3000, size: 100, stream: 1 },
+      { address: 4000, size: 100, pool: 2, stream: 1 }, { address: 5000, size: 100 },
+    ],
+    { streams: ["0", "7"], pools: ["small", "large", "private 0.1, large"] },
+  );
+  const pieces = (cause: string) => blamed(report({ peak: { event: 59, reserved: { event: 49, stream: 0 } } } as unknown as Report), { cause } as Verdict, it).pieces;
+  assert.deepEqual(pieces("fragmentation"), [{ address: 1010, size: 40 }, { address: 1060, size: 40 }, { address: 5010, size: 90 }]);
+  assert.deepEqual(pieces("pinned_segment"), [{ address: 2010, size: 90 }]);
+  assert.deepEqual(pieces("stream"), [{ address: 3010, size: 90 }]);
+  assert.deepEqual(pieces("private_pool"), [{ address: 4010, size: 90 }]);
+  assert.deepEqual(pieces("need"), []);
+  const words = litWords({ rows: new Set([1]), pieces: pieces("fragmentation"), words: "so", moment: 0, from: 0, to: 1 });
+  assert.equal(words, "1 block is lit up: so. In the segment map 3 free pieces are marked, 170 bytes in all.");
 });
 
 test("pending blocks are freed and not yet done", () => {

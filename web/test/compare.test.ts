@@ -35,7 +35,7 @@ test("a summary keeps the figures and lets the rows go", () => {
 test("the sentence names the one that counts", () => {
   const all = [one("rank 0", 100 * MIB), one("rank 1", 400 * MIB, 2)];
   assert.equal(
-    meansFor(all, tightest(all)),
+    meansFor(all, tightest(all), (it) => it.info.name),
     "rank 1 reserves most: 400.00 MiB at the peak; the least is 300.00 MiB (75 %) below. Requests failed in 1 of 2.",
   );
 });

@@ -12,7 +12,7 @@ function recording(entries: number, reservedAt: number, rows: number): Recording
   return { entries, head: { peak: { reservedAt } }, allocations: { length: rows } } as unknown as Recording;
 }
 
-const VIEW = { chosen: -1, blamed: null, shown: null };
+const VIEW = { chosen: -1, blamed: null, lit: null, pieces: null, shown: null };
 
 test("recordings are read again when their version counts up", () => {
   const known = [info(0, 3), info(1, 0)];
@@ -28,7 +28,7 @@ test("whoever sees the whole goes on seeing the whole", () => {
 
 test("whoever has zoomed in stays there", () => {
   const before = recording(100, 40, 10);
-  const state = { ...VIEW, recording: before, from: 10, to: 20, moment: 15, chosen: 7, blamed: new Set([1]) };
+  const state = { ...VIEW, recording: before, from: 10, to: 20, moment: 15, chosen: 7, lit: null, pieces: null, blamed: new Set([1]) };
   const after = follow(state, recording(200, 150, 20));
   assert.deepEqual([after.from, after.to, after.moment, after.chosen, after.blamed], [10, 20, 15, 7, null]);
 });

@@ -1,6 +1,6 @@
-//! A timeline as the page takes it.
+//! Columns as the page takes them.
 //!
-//! In: a [`Timeline`]. Out: its bytes, all little-endian:
+//! In: a [`Timeline`], or [`StackTable`]s. Out: their bytes, all little-endian:
 //!
 //! ```text
 //! "TNV1" | u32 length of the head | head: JSON, padded with blanks | columns
@@ -11,7 +11,7 @@
 
 use serde::Serialize;
 
-use crate::timeline::{Head, Timeline};
+use crate::timeline::{StackTable, Timeline};
 
 const MAGIC: &[u8; 4] = b"TNV1";
 
@@ -75,10 +75,10 @@ struct Column {
 }
 
 #[derive(Serialize)]
-struct WholeHead<'a> {
+struct WholeHead<'a, H> {
     columns: Vec<Column>,
     #[serde(flatten)]
-    head: &'a Head,
+    head: &'a H,
 }
 
 /// The bytes of a timeline.
@@ -87,14 +87,31 @@ struct WholeHead<'a> {
 ///
 /// If the head is longer than its length can say.
 pub(crate) fn encode(timeline: &Timeline) -> Result<Vec<u8>, String> {
-    let columns = columns(timeline);
+    encoded(&timeline.head, &columns(timeline))
+}
+
+/// The bytes of all stacks.
+///
+/// # Errors
+///
+/// If the head is longer than its length can say.
+pub(crate) fn encode_stacks(stacks: &StackTable) -> Result<Vec<u8>, String> {
+    let columns =
+        [("starts", Values::U32(&stacks.starts)), ("frames", Values::U32(&stacks.frames))];
+    encoded(&stacks.head, &columns)
+}
+
+fn encoded(
+    head: &impl Serialize,
+    columns: &[(&'static str, Values<'_>)],
+) -> Result<Vec<u8>, String> {
     let mut listed = Vec::with_capacity(columns.len());
     let mut offset = 0;
-    for &(name, values) in &columns {
+    for &(name, values) in columns {
         listed.push(Column { name, kind: values.name(), length: values.length(), offset });
         offset = (offset + values.bytes()).next_multiple_of(ALIGNMENT);
     }
-    let head = WholeHead { columns: listed, head: &timeline.head };
+    let head = WholeHead { columns: listed, head };
     let head = serde_json::to_vec(&head).map_err(|error| error.to_string())?;
     let length = head.len().next_multiple_of(ALIGNMENT);
     let counted = u32::try_from(length).map_err(|_| "its call sites alone take over 4 GiB")?;
@@ -104,7 +121,7 @@ pub(crate) fn encode(timeline: &Timeline) -> Result<Vec<u8>, String> {
     out.extend(counted.to_le_bytes());
     out.extend_from_slice(&head);
     out.resize(start, b' ');
-    for (_, values) in columns {
+    for &(_, values) in columns {
         values.write(&mut out);
         out.resize(out.len().next_multiple_of(ALIGNMENT), 0);
     }

@@ -18,7 +18,7 @@
 //!
 //! | stage | in → out | lives in |
 //! | --- | --- | --- |
-//! | 1 gate | request → the same, or a refusal | `serve.rs`, `gate.rs`, `token.rs` |
+//! | 1 gate | request → the same, or a refusal | `serve.rs`, `connections.rs`, `gate.rs`, `token.rs` |
 //! | 2 page | path → an embedded file | `assets.rs` |
 //! | 3 route | path, JSON → question | `api/`, one file each |
 //! | 4 recordings | id → file, what was computed of it | `recordings.rs`, `recording.rs`, `run.rs` |
@@ -43,6 +43,8 @@ mod gate;
 
 mod serve;
 
+mod connections;
+
 // 2. The page.
 mod assets;
 
@@ -63,6 +65,7 @@ mod timeline;
 
 mod encode;
 
+pub use connections::Patience;
 pub use recordings::{Recordings, ViewOptions};
 pub use run::{LiveRun, RunProgress};
 pub use serve::{PORT, Running, ServeError, Server, Stopper};

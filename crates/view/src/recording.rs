@@ -16,10 +16,10 @@ use tonnage_replay::recording::RecordingOptions;
 use tonnage_replay::tune::{Conditions, Tuning, tune};
 use tonnage_snapshot::SnapshotFile;
 
-use crate::encode::encode;
+use crate::encode::{encode, encode_stacks};
 use crate::error::ApiError;
 use crate::recordings::ViewOptions;
-use crate::timeline::Timeline;
+use crate::timeline::{StackTable, Timeline};
 
 /// Where a recording comes from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -43,6 +43,9 @@ pub(crate) struct Info {
     pub(crate) version: u32,
     pub(crate) conf: String,
     pub(crate) of: Option<u32>,
+    /// Of a what-if, the policy and the limit that were asked for.
+    pub(crate) policy: &'static str,
+    pub(crate) limit: Option<u64>,
 }
 
 /// A what-if's question, to the byte: equal questions have equal answers, and names, which are rounded, decide nothing.
@@ -90,6 +93,7 @@ pub(crate) struct Recording {
     /// Of a what-if, how it went.
     pub(crate) made: Option<Made>,
     pub(crate) timeline: OnceCell<Result<Bytes, ApiError>>,
+    pub(crate) stacks: OnceCell<Result<Bytes, ApiError>>,
     pub(crate) report: OnceCell<Result<Bytes, ApiError>>,
     pub(crate) understood: OnceCell<Result<Arc<Understood>, ApiError>>,
     pub(crate) tuning: OnceCell<Result<Bytes, ApiError>>,
@@ -110,6 +114,7 @@ impl Recording {
             options,
             made: None,
             timeline: OnceCell::new(),
+            stacks: OnceCell::new(),
             report: OnceCell::new(),
             understood: OnceCell::new(),
             tuning: OnceCell::new(),
@@ -119,6 +124,10 @@ impl Recording {
     pub(crate) fn encoded(&self) -> Result<Bytes, ApiError> {
         let timeline = Timeline::of(&self.file, self.info.device, self.options.limit);
         encode(&timeline).map(Bytes::from).map_err(ApiError::Failed)
+    }
+
+    pub(crate) fn stacked(&self) -> Result<Bytes, ApiError> {
+        encode_stacks(&StackTable::of(&self.file.stacks)).map(Bytes::from).map_err(ApiError::Failed)
     }
 
     pub(crate) fn reported(&self) -> Result<Bytes, ApiError> {

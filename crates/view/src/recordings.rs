@@ -60,13 +60,24 @@ impl Recordings {
 
     /// Opens each device of a file; refuses a file that has none.
     pub fn open(&self, name: &str, file: SnapshotFile) {
+        if let Err(why) = self.opened(name, file) {
+            self.refuse(name, &why);
+        }
+    }
+
+    /// What each device of a file becomes.
+    ///
+    /// # Errors
+    ///
+    /// Why there is nothing to show.
+    pub(crate) fn opened(&self, name: &str, file: SnapshotFile) -> Result<Vec<Info>, String> {
         let file = Arc::new(file);
         let mut found: Vec<u32> = devices(&file).iter().map(|it| it.device.0).collect();
         if found.is_empty() {
-            return self.refuse(
-                name,
+            return Err(
                 "nothing was allocated and nothing was recorded: call \
-                 torch.cuda.memory._record_memory_history() before the work and dump the snapshot after it",
+                 torch.cuda.memory._record_memory_history() before the work and dump the snapshot after it"
+                    .to_owned(),
             );
         }
         if let Some(ordinal) = self.options.ordinal {
@@ -74,17 +85,15 @@ impl Recordings {
             found.retain(|&it| it as usize == ordinal);
             if found.is_empty() {
                 let present = present.join(", ");
-                return self.refuse(
-                    name,
-                    &format!("device {ordinal} is not in this file; these are: {present}"),
-                );
+                return Err(format!("device {ordinal} is not in this file; these are: {present}"));
             }
         }
-        for device in found {
+        let added = found.into_iter().map(|device| {
             let conf = file.settings.as_ref().map_or_else(String::new, |it| it.conf.clone());
             let info = Info { name: name.to_owned(), device, conf, ..Info::default() };
-            self.add(info, Arc::clone(&file), None);
-        }
+            self.add(info, Arc::clone(&file), None).info.clone()
+        });
+        Ok(added.collect())
     }
 
     /// Lists a file that could not be read, and why.

@@ -8,7 +8,6 @@ use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
@@ -18,18 +17,13 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 
 use crate::api;
+use crate::connections::{Patience, serve, whole_body};
 use crate::gate::gate;
 use crate::recordings::Recordings;
 use crate::token::Token;
 
 /// The port that is taken if none is asked for and no one has it. Chosen.
 pub const PORT: u16 = 7266;
-
-/// Longest body of a request.
-const MOST_BODY: usize = 64 << 10;
-
-/// How long connections have to end once the server is stopped.
-const GRACE: Duration = Duration::from_millis(500);
 
 /// Why there is no server.
 #[derive(Debug, Error)]
@@ -57,6 +51,7 @@ pub struct Server {
     address: SocketAddr,
     token: Token,
     recordings: Recordings,
+    patience: Patience,
 }
 
 impl Server {
@@ -76,7 +71,13 @@ impl Server {
         };
         let address = listener.local_addr().map_err(ServeError::Listen)?;
         let token = Token::random().map_err(ServeError::Token)?;
-        Ok(Self { listener, address, token, recordings })
+        Ok(Self { listener, address, token, recordings, patience: Patience::default() })
+    }
+
+    /// The same with another patience.
+    #[must_use]
+    pub fn with_patience(self, patience: Patience) -> Self {
+        Self { patience, ..self }
     }
 
     /// The address to open, token included.
@@ -97,7 +98,7 @@ impl Server {
     ///
     /// If the system has no threads to spare.
     pub fn start(self) -> Result<Running, ServeError> {
-        let Self { listener, token, recordings, .. } = self;
+        let Self { listener, token, recordings, patience, .. } = self;
         listener.set_nonblocking(true).map_err(ServeError::Start)?;
         let mut threads = Builder::new_multi_thread();
         let runtime = threads.worker_threads(2).thread_name("view").enable_all().build();
@@ -105,7 +106,12 @@ impl Server {
         let stopper = Stopper(Arc::new(watch::Sender::new(false)));
         let stopped = stopper.clone();
         let thread = std::thread::Builder::new().name("view".to_owned());
-        let thread = thread.spawn(move || run(runtime, listener, token, &recordings, &stopped));
+        let app = api::routes(&recordings)
+            // Bodies are counted where they are taken.
+            .layer(DefaultBodyLimit::disable())
+            .layer(from_fn_with_state(patience, whole_body))
+            .layer(from_fn_with_state(token, gate));
+        let thread = thread.spawn(move || run(runtime, listener, app, patience, &stopped));
         Ok(Running { stopper, thread: Some(thread.map_err(ServeError::Start)?) })
     }
 }
@@ -113,28 +119,14 @@ impl Server {
 fn run(
     runtime: Runtime,
     listener: TcpListener,
-    token: Token,
-    recordings: &Recordings,
-    stopped: &Stopper,
+    app: Router,
+    patience: Patience,
+    stopper: &Stopper,
 ) {
-    let app: Router = api::routes(recordings)
-        .layer(DefaultBodyLimit::max(MOST_BODY))
-        .layer(from_fn_with_state(token, gate));
     runtime.block_on(async {
         // What cannot be taken over by the runtime was not listening to begin with.
         let Ok(listener) = tokio::net::TcpListener::from_std(listener) else { return };
-        let (ends, gone) = (stopped.clone(), stopped.clone());
-        let serve = axum::serve(listener, app)
-            .with_graceful_shutdown(async move { ends.stopped().await })
-            .into_future();
-        let grace = async {
-            gone.stopped().await;
-            tokio::time::sleep(GRACE).await;
-        };
-        tokio::select! {
-            _ = serve => {}
-            () = grace => {}
-        }
+        serve(listener, app, patience, stopper).await;
     });
     // A tuning that is under way is not waited for.
     runtime.shutdown_background();
@@ -183,7 +175,7 @@ impl Stopper {
         self.0.send_replace(true);
     }
 
-    async fn stopped(&self) {
+    pub(crate) async fn stopped(&self) {
         // The sender lives as long as this: an error cannot come.
         let _ = self.0.subscribe().wait_for(|stopped| *stopped).await;
     }

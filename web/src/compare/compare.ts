@@ -6,11 +6,13 @@ import type { Clock } from "../chart/columns.ts";
 import { Overlay, place } from "../chart/overlay.ts";
 import { upTo } from "../chart/scale.ts";
 import { fill, h } from "../dom.ts";
-import { bytes, count, plain } from "../format.ts";
+import { bytes, count } from "../format.ts";
+import { fullName, shortName } from "../names.ts";
 import { decode } from "../recording.ts";
 import { whenShown } from "../shown.ts";
+import { COLUMNS, type Order, found, ordered } from "./order.ts";
 import { change, meansFor } from "./words.ts";
-import { type Summary, scales, summary, tightest } from "./summary.ts";
+import { CLOCKS, type Summary, scales, summary, tightest } from "./summary.ts";
 
 /** More drawings than one can compare by eye; the table has all. */
 const DRAWN = 36;
@@ -29,6 +31,8 @@ class Compare {
   #clock: Clock = "entries";
   #clocks = h("select", { id: "compare-clock" },
     h("option", { value: "entries", text: "entries" }), h("option", { value: "time", text: "time" }), h("option", { value: "allocations", text: "allocations made" }));
+  #order: Order = { by: "opened", down: false };
+  #find = h("input", { type: "search", id: "compare-find", autocomplete: "off", spellcheck: "false", placeholder: "name, device or settings" });
   #status = h("p", { class: "muted", role: "status" });
   #table = h("div", { class: "scrolls" });
   #drawings = h("div", { class: "multiples" });
@@ -38,6 +42,10 @@ class Compare {
   #apart = h("p", { class: "lead" });
   #overlay = new Overlay("compare");
   #two = h("section", { class: "two", "aria-labelledby": "two-h" });
+  /** The two that an address names, until the list is there. */
+  #wanted: [string, string] | null = null;
+  #name = (it: Summary): string => shortName(it.info, this.#app.recordings);
+  #full = (it: Summary): string => fullName(it.info, this.#app.recordings);
   /** What the difference shows, so that it is not made twice. */
   #shown = "";
 
@@ -46,7 +54,10 @@ class Compare {
     this.#element = element;
     fill(
       element,
-      h("div", { class: "head" }, h("h2", { text: "Side by side" }), h("label", { for: "compare-clock", text: "Along " }, this.#clocks)),
+      h("div", { class: "head" }, h("h2", { text: "Side by side" }),
+        h("span", { class: "pair" },
+          h("label", { for: "compare-find", text: "Find" }), this.#find,
+          h("label", { for: "compare-clock", text: "Along" }), this.#clocks)),
       this.#status,
       this.#table,
       legend({ word: "reserved", swatch: "stroke reserved" }, { word: "allocated", swatch: "area" }),
@@ -63,13 +74,41 @@ class Compare {
     );
     this.#clocks.addEventListener("change", () => {
       this.#clock = this.#clocks.value as Clock;
+      app.address.changed();
+      this.#draw();
+    });
+    this.#find.addEventListener("input", () => {
+      app.address.changed();
       this.#draw();
     });
     for (const select of [this.#first, this.#second]) {
-      select.addEventListener("change", () => app.attempt(this.#difference()));
+      select.addEventListener("change", () => {
+        app.address.changed();
+        app.attempt(this.#difference());
+      });
     }
+    app.address.add({ write: (into) => this.#write(into), read: (from) => this.#read(from) });
     whenShown(element, () => app.attempt(this.#load()));
     app.onRecordings(() => app.attempt(this.#load()));
+  }
+
+  #write(into: URLSearchParams): void {
+    if (this.#clock !== "entries") into.set("c.along", this.#clock);
+    if (this.#find.value !== "") into.set("c.find", this.#find.value);
+    if (this.#order.by !== "opened") into.set("c.sort", `${this.#order.down ? "-" : ""}${this.#order.by}`);
+    if (this.#first.value !== "") into.set("c.pair", `${this.#first.value}.${this.#second.value}`);
+  }
+
+  #read(from: URLSearchParams): void {
+    this.#clock = CLOCKS.find((it) => it === from.get("c.along")) ?? "entries";
+    this.#clocks.value = this.#clock;
+    this.#find.value = from.get("c.find") ?? "";
+    const sort = from.get("c.sort") ?? "";
+    const by = COLUMNS.find((it) => it.by === sort.replace(/^-/, ""))?.by;
+    this.#order = by === undefined ? { by: "opened", down: false } : { by, down: sort.startsWith("-") };
+    const pair = /^(\d+)\.(\d+)$/.exec(from.get("c.pair") ?? "");
+    this.#wanted = pair === null ? null : [pair[1], pair[2]];
+    if (!this.#element.hidden) this.#draw();
   }
 
   /** Sums up what is not yet known, one after the other: each may be large. */
@@ -117,12 +156,15 @@ class Compare {
     const few = all.length < 2;
     this.#status.textContent = few
       ? "One recording has nothing beside it. Start `tonnage view` with several files, or ask a what-if."
-      : meansFor(all, limit);
+      : meansFor(all, limit, this.#name);
     this.#clocks.querySelector<HTMLOptionElement>('[value="time"]')!.disabled = !all.every((it) => it.timed);
-    fill(this.#table, table(all, limit, (it) => this.#open(it)));
+    const shown = ordered(found(all, this.#find.value, this.#full), this.#order, this.#full);
+    fill(this.#table, all.length === 0 ? null : shown.length === 0
+      ? h("p", { class: "muted", text: `None of ${count(all.length)} recordings has “${this.#find.value}” in its name, device or settings.` })
+      : this.#tableOf(shown, limit, all.length));
     const shared = scales(all, this.#clock);
     this.#charts.splice(0).forEach((it) => it.close());
-    fill(this.#drawings, ...all.slice(0, DRAWN).map((it) => this.#drawing(it, shared, it === limit)));
+    fill(this.#drawings, ...shown.slice(0, DRAWN).map((it) => this.#drawing(it, shared, it === limit)));
     this.#two.hidden = few;
     if (!few) {
       this.#choices(all, limit);
@@ -144,11 +186,41 @@ class Compare {
         { stroke: () => colour("--reserved"), width: 1.5, paths: steps(), points: { show: false } },
       ],
     });
-    chart.set([at, allocated, reserved], `${it.info.name}: ${bytes(it.reserved)} reserved at the peak, ${bytes(it.allocated)} allocated.`);
+    chart.set([at, allocated, reserved], `${this.#full(it)}: ${bytes(it.reserved)} reserved at the peak, ${bytes(it.allocated)} allocated.`);
     this.#charts.push(chart);
-    const name = h("button", { type: "button", class: "link name", text: label(it.info) });
+    const name = h("button", { type: "button", class: "link name", text: this.#name(it), title: this.#full(it) });
     name.addEventListener("click", () => this.#open(it));
     return h("figure", { class: tight ? "tight" : "" }, h("figcaption", {}, name, h("span", { class: "size", text: bytes(it.reserved) })), chart.element);
+  }
+
+  #sort(by: Order["by"]): void {
+    // Figures are wanted largest first; the second click turns them around.
+    const first = by !== "name";
+    this.#order = this.#order.by === by ? { by, down: !this.#order.down } : { by, down: first };
+    this.#app.address.changed();
+    this.#draw();
+    this.#table.querySelector<HTMLElement>(`[data-by="${by}"]`)?.focus();
+  }
+
+  #tableOf(shown: Summary[], limit: Summary | null, all: number): HTMLElement {
+    const heads = COLUMNS.map(({ by, word }) => {
+      const sorted = this.#order.by === by ? (this.#order.down ? "descending" : "ascending") : "none";
+      const button = h("button", { type: "button", class: "sort", "data-by": by }, word, h("span", { "aria-hidden": "true", text: { none: "", ascending: " ↑", descending: " ↓" }[sorted] }));
+      button.addEventListener("click", () => this.#sort(by));
+      return h("th", { scope: "col", class: by === "name" ? "" : "number", "aria-sort": sorted }, button);
+    });
+    const row = (it: Summary) => {
+      const button = h("button", { type: "button", text: "Open", "aria-label": `Open ${this.#full(it)}` });
+      button.addEventListener("click", () => this.#open(it));
+      const cells = COLUMNS.slice(1).map(({ word, text, wrong }) =>
+        h("td", { class: wrong?.(it) ? "number more" : "number", "data-word": word, text: text(it) }));
+      return h("tr", { class: it === limit ? "tight" : "" },
+        h("th", { scope: "row", class: "name", title: this.#full(it) }, this.#name(it), it === limit && all > 1 ? h("span", { class: "tag", text: "reserves most" }) : null),
+        ...cells, h("td", { class: "number" }, button));
+    };
+    return h("table", { class: "figures-table cards" },
+      h("thead", {}, h("tr", {}, ...heads, h("th", {}, h("span", { class: "unseen", text: "Open" })))),
+      h("tbody", {}, ...shown.map(row)));
   }
 
   #open(it: Summary): void {
@@ -157,9 +229,11 @@ class Compare {
   }
 
   #choices(all: Summary[], limit: Summary | null): void {
-    const before = [this.#first.value, this.#second.value];
+    const known = (value: string) => (all.some((it) => String(it.info.id) === value) ? value : "");
+    const before = (this.#wanted ?? [this.#first.value, this.#second.value]).map(known);
+    this.#wanted = null;
     for (const select of [this.#first, this.#second]) {
-      fill(select, ...all.map((it) => h("option", { value: it.info.id, text: label(it.info) })));
+      fill(select, ...all.map((it) => h("option", { value: it.info.id, text: this.#name(it), title: this.#full(it) })));
     }
     // At first: the tightest, beside the one that needs least.
     const least = all.reduce((best, it) => (it.reserved < best.reserved ? it : best));
@@ -176,32 +250,12 @@ class Compare {
     }
     const [first, second] = await Promise.all(ids.map((id) => this.#app.load(id)));
     this.#shown = shown;
-    this.#apart.textContent = change(first, second);
-    this.#overlay.set(first, second, this.#clock, ["first", "second"]);
+    const names = [first, second].map((it) => shortName(it.info, this.#app.recordings)) as [string, string];
+    this.#apart.textContent = change(first, second, names);
+    this.#overlay.set(first, second, this.#clock, names);
   }
 }
 
 function key(info: RecordingInfo): string {
   return `${info.id}.${info.version}`;
-}
-
-function label(info: RecordingInfo): string {
-  return `${plain(info.name)} · device ${info.device}`;
-}
-
-function table(all: Summary[], limit: Summary | null, open: (it: Summary) => void): HTMLElement {
-  const head = ["Recording", "Reserved at the peak", "Allocated at the peak", "Reserved, not allocated", "Failed requests", "Limit", ""];
-  const row = (it: Summary) => {
-    const button = h("button", { type: "button", text: "Open", "aria-label": `Open ${label(it.info)}` });
-    button.addEventListener("click", () => open(it));
-    const number = (text: string) => h("td", { class: "number", text });
-    return h("tr", { class: it === limit ? "tight" : "" },
-      h("th", { scope: "row", class: "name" }, label(it.info), it === limit && all.length > 1 ? h("span", { class: "tag", text: "reserves most" }) : null),
-      number(bytes(it.reserved)), number(bytes(it.allocated)), number(bytes(it.unused)),
-      h("td", { class: it.failed > 0 ? "number more" : "number", text: count(it.failed) }),
-      number(it.limit === null ? "none" : bytes(it.limit)), h("td", { class: "number" }, button));
-  };
-  return h("table", { class: "figures-table" },
-    h("thead", {}, h("tr", {}, ...head.map((text, place) => h("th", { scope: "col", class: place === 0 ? "" : "number", text })))),
-    h("tbody", {}, ...all.map(row)));
 }

@@ -1,11 +1,11 @@
 // What a comparison means, in sentences.
-import { bytes, count, plain } from "../format.ts";
+import { bytes, count } from "../format.ts";
 import type { Recording } from "../recording.ts";
 import { percent } from "../what-if/meaning.ts";
 import type { Summary } from "./summary.ts";
 
 /** Which of them reserves most, how far apart they are, and which failed. */
-export function meansFor(all: Summary[], limit: Summary | null): string {
+export function meansFor(all: Summary[], limit: Summary | null, name: (it: Summary) => string): string {
   if (limit === null) {
     return "";
   }
@@ -14,13 +14,12 @@ export function meansFor(all: Summary[], limit: Summary | null): string {
   const failures = failed === 0 ? "" : ` Requests failed in ${count(failed)} of ${count(all.length)}.`;
   const apart = limit.reserved - least;
   const spread = apart > 0 ? `; the least is ${bytes(apart)} (${percent(apart, limit.reserved)}) below` : "";
-  return `${plain(limit.info.name)} reserves most: ${bytes(limit.reserved)} at the peak${spread}.${failures}`;
+  return `${name(limit)} reserves most: ${bytes(limit.reserved)} at the peak${spread}.${failures}`;
 }
 
 /** How two of them differ. */
-export function change(first: Recording, second: Recording): string {
+export function change(first: Recording, second: Recording, [one, other]: [string, string]): string {
   const [a, b] = [first.head.peak.reserved, second.head.peak.reserved];
-  const [one, other] = [plain(first.info.name), plain(second.info.name)];
   if (a === b) {
     return `${one} and ${other} reserve the same at the peak: ${bytes(a)}.`;
   }

@@ -5,11 +5,12 @@ import type { App } from "../app.ts";
 import { fill, h } from "../dom.ts";
 import { bytes, count } from "../format.ts";
 import type { Recording } from "../recording.ts";
+import { isStacked, loadStacks, stacksOf } from "../stacks.ts";
 import { momentOf } from "../timeline/live.ts";
 import { lineOf, purposeOf } from "../timeline/words.ts";
 import { builder } from "./builder.ts";
 import { type Matched, match } from "./match.ts";
-import { type Complaint, parse } from "./parse.ts";
+import { type Complaint, needsStacks, parse } from "./parse.ts";
 
 /** Typing goes on: wait this long, in milliseconds, before everything is coloured anew. */
 const PAUSE = 120;
@@ -17,7 +18,7 @@ const PAUSE = 120;
 class Filter {
   readonly #app: App;
   readonly #field = h("input", {
-    type: "search", id: "query", spellcheck: "false", autocomplete: "off", "aria-describedby": "query-said", placeholder: "line:train.py:12  size:>1MiB  purpose:activations",
+    type: "search", id: "query", spellcheck: "false", autocomplete: "off", "aria-describedby": "query-said", placeholder: "any word of a stack  line:train.py:12  frame:attention  size:>1MiB",
   });
   readonly #said = h("div", { id: "query-said", class: "said", role: "status" });
   readonly #largest = h("ol", { class: "largest" });
@@ -31,7 +32,7 @@ class Filter {
       const query = `${app.store.state.query.trim()} ${term}`.trim();
       app.store.set({ query });
     });
-    const clear = h("button", { type: "button", text: "Clear", on: { click: () => app.store.set({ query: "", blamed: null }) } });
+    const clear = h("button", { type: "button", text: "Clear", on: { click: () => app.store.set({ query: "", lit: null, blamed: null, pieces: null }) } });
     element.append(
       h("div", { class: "query" }, h("label", { for: "query", text: "Filter" }), this.#field, clear),
       this.#said,
@@ -60,7 +61,11 @@ class Filter {
     const { recording, query } = this.#app.store.state;
     if (recording === null) return;
     const { terms, complaints } = parse(query);
-    const found = match(recording, terms);
+    if (needsStacks(terms) && stacksOf(recording) === null && isStacked(recording)) {
+      this.#app.attempt(loadStacks(recording).then(() => this.#again(recording, query)));
+      return;
+    }
+    const found = match(recording, terms, stacksOf(recording));
     const wrong = [...complaints, ...found.complaints];
     const { matched } = found;
     // A term that is not understood takes everything; the rest of them still hold.
@@ -73,6 +78,12 @@ class Filter {
     }
     // Whoever waits for the query to be shown looks here.
     this.#field.dataset["applied"] = query;
+  }
+
+  /** The stacks are there; something else may have been typed or opened since. */
+  #again(recording: Recording, query: string): void {
+    const { state } = this.#app.store;
+    if (state.recording === recording && state.query === query) this.#apply();
   }
 
   #tell(query: string, wrong: Complaint[], matched: Matched | null): void {

@@ -6,6 +6,7 @@
 // What depends on the call site, stream, pool or purpose is decided once for each of those, not for each row.
 import type { Site } from "../api.ts";
 import type { Recording } from "../recording.ts";
+import { type Stacks, frameText, hasText, stacksWith } from "../stacks.ts";
 import type { Complaint, Range, Term, Test } from "./parse.ts";
 
 export interface Matched {
@@ -31,7 +32,24 @@ function takesSite(site: Site | null, test: Test): boolean {
   if (test.kind === "line") {
     return isFile(site.file, test.file) && (test.line === null || site.line === test.line);
   }
-  return test.kind === "word" && `${site.file}:${site.line} ${site.function}`.toLowerCase().includes(test.text);
+  return (test.kind === "word" || test.kind === "frame") && takesFrame(site, test);
+}
+
+/** A word may be a part of anything; a frame that is named to its line is that line alone. */
+function takesFrame(frame: Site, { kind, text }: { kind: string; text: string }): boolean {
+  return kind === "word" ? frameText(frame).toLowerCase().includes(text) : hasText(frame, text);
+}
+
+/** Keeps rows one of whose frames has a text; without stacks, the program's own lines are all there is. */
+function keepFrames(shown: Uint8Array, { allocations, head }: Recording, stacks: Stacks | null, test: Test & { text: string }, negated: boolean): void {
+  const sites = flags(head.sites, (site) => takesSite(site, test));
+  const byStack = stacks === null ? null : stacksWith(stacks, (frame) => takesFrame(frame, test));
+  const wanted = negated ? 0 : 1;
+  for (let row = 0; row < shown.length; row++) {
+    const stack = allocations.stack[row];
+    const taken = (sites[allocations.site[row]] ?? 0) === 1 || (stack > 0 && byStack?.[stack - 1] === 1) ? 1 : 0;
+    if (taken !== wanted) shown[row] = 0;
+  }
 }
 
 /** Keeps rows whose number in a column has a 1 in `taken`. */
@@ -84,11 +102,14 @@ function namesOf(list: string[], text: string, kind: string, exact: boolean): Ui
 }
 
 /** Applies one term; returns what is wrong with it, if anything is. */
-function keep(shown: Uint8Array, recording: Recording, { test, negated }: Term): string | null {
+function keep(shown: Uint8Array, recording: Recording, stacks: Stacks | null, { test, negated }: Term): string | null {
   const { allocations, head } = recording;
   switch (test.kind) {
-    case "line":
     case "word":
+    case "frame":
+      keepFrames(shown, recording, stacks, test, negated);
+      return null;
+    case "line":
       keepKinds(shown, allocations.site, flags(head.sites, (site) => takesSite(site, test)), negated);
       return null;
     case "size":
@@ -149,11 +170,11 @@ function summed({ allocations, head }: Recording, shown: Uint8Array): Matched {
 }
 
 /** The rows that all terms take. Terms that do not fit the recording are complained about and left out. */
-export function match(recording: Recording, terms: Term[]): { matched: Matched; complaints: Complaint[] } {
+export function match(recording: Recording, terms: Term[], stacks: Stacks | null = null): { matched: Matched; complaints: Complaint[] } {
   const shown = new Uint8Array(recording.allocations.length).fill(1);
   const complaints: Complaint[] = [];
   for (const term of terms) {
-    const wrong = keep(shown, recording, term);
+    const wrong = keep(shown, recording, stacks, term);
     if (wrong !== null) complaints.push({ from: term.from, to: term.to, text: wrong });
   }
   return { matched: summed(recording, shown), complaints };

@@ -1,9 +1,9 @@
 // The filter's language: text in, terms or complaints out. What the terms mean is in match.ts.
 //
-//   line:train.py:12  size:>1MiB  life:<100  life:>5ms  stream:0  pool:large  purpose:activations  live:peak  address:0x7f…
+//   line:train.py:12  frame:attention  size:>1MiB  life:<100  life:>5ms  stream:0  pool:large  purpose:activations  live:peak  address:0x7f…
 //
 // Terms are separated by spaces and all must hold; "-" before one turns it around; quotes keep spaces together. A word
-// without a key is looked for in file, line and function.
+// without a key is looked for in file, line and function of every frame; line: means the program's own line alone.
 
 /** A comparison, as bounds: least <= value <= most. */
 export interface Range {
@@ -13,7 +13,7 @@ export interface Range {
 
 export type Test =
   | { kind: "line"; file: string; line: number | null }
-  | { kind: "word"; text: string }
+  | { kind: "word" | "frame"; text: string }
   | { kind: "size"; range: Range }
   | { kind: "life"; range: Range; unit: "entries" | "us" }
   | { kind: "stream" | "pool" | "purpose"; text: string }
@@ -40,7 +40,7 @@ export interface Parsed {
   complaints: Complaint[];
 }
 
-export const KEYS = ["line", "size", "life", "stream", "pool", "purpose", "live", "address"] as const;
+export const KEYS = ["line", "frame", "size", "life", "stream", "pool", "purpose", "live", "address"] as const;
 type Key = (typeof KEYS)[number];
 
 /** More terms than anyone types; a bound on the work for a text that was pasted. */
@@ -160,6 +160,9 @@ function test(key: Key, value: string): Test {
       if (file === "") throw new Wrong("a file is missing, as in line:train.py:12");
       return { kind: "line", file, line: parts?.[2] === undefined ? null : Number(parts[2]) };
     }
+    case "frame":
+      if (value === "") throw new Wrong("a file or a function is missing, as in frame:attention");
+      return { kind: "frame", text: value.toLowerCase() };
     case "size":
       return size(value);
     case "life":
@@ -200,6 +203,11 @@ function term(token: Token): Term {
     throw new Wrong(`there is no “${word}:”${meant ? `; ${meant}: is meant?` : `; there are ${KEYS.map((it) => `${it}:`).join(" ")}`}`);
   }
   return { ...place, test: test(key, text.slice(colon + 1)) };
+}
+
+/** Whether terms look at whole stacks. */
+export function needsStacks(terms: readonly Term[]): boolean {
+  return terms.some(({ test }) => test.kind === "frame" || test.kind === "word");
 }
 
 export function parse(query: string): Parsed {

@@ -9,7 +9,7 @@ export function grown(known: RecordingInfo[], now: RecordingInfo[]): RecordingIn
   return now.filter((it) => it.version > (versions.get(it.id) ?? -1));
 }
 
-type View = Pick<State, "recording" | "from" | "to" | "moment" | "chosen" | "blamed" | "shown">;
+type View = Pick<State, "recording" | "from" | "to" | "moment" | "chosen" | "lit" | "blamed" | "pieces" | "shown">;
 
 /**
  * The view of a recording that has grown. Whoever sees the whole goes on seeing the whole; whoever has zoomed in or
@@ -26,7 +26,9 @@ export function follow(state: Readonly<View>, recording: Recording): View {
     to: whole ? recording.entries + 1 : Math.min(state.to, recording.entries + 1),
     moment: atPeak ? recording.head.peak.reservedAt : Math.min(state.moment, recording.entries),
     chosen: state.chosen < recording.allocations.length ? state.chosen : -1,
+    lit: null,
     blamed: null,
+    pieces: null,
     shown: null,
   };
 }

@@ -1,14 +1,20 @@
-// Whom a cause blames. In: a report, one of its causes, the recording. Out: rows to light up, and where to look.
+// Whom a cause blames. In: a report, one of its causes, the recording. Out: rows to light up, free pieces, where to look.
 //
 // The report names the largest blocks; the page has every row, so all that the cause means are lit up:
 // - memory in use is blamed where it is: rows that are live, pending, or alone in their segment at the peak;
-// - free memory has no row, so what lay there last stands for it;
+// - free memory is marked itself, every piece of it; in the timeline, where it has no place, what lay last in the largest
+//   pieces stands for it;
 // - what grows is blamed by its lines, wherever they asked.
 import type { Report, Verdict } from "../api.ts";
+import { bytes, count } from "../format.ts";
 import type { Recording } from "../recording.ts";
+import type { Piece } from "../store.ts";
+import { FREE_KINDS, freePieces } from "./free.ts";
 
 export interface Blamed {
   rows: Set<number>;
+  /** Free memory that is meant; empty where the cause means memory in use. */
+  pieces: Piece[];
   moment: number;
   /** Moments to show. */
   from: number;
@@ -23,9 +29,11 @@ export function blamed(report: Report, cause: Verdict, recording: Recording): Bl
   const { entries } = recording;
   const after = (event: number) => Math.min(entries, event + 1);
   const reserved = after(report.peak.reserved.event);
-  const look = (rows: Set<number>, moment: number, words: string): Blamed => ({
-    rows, moment, words, ...around(moment, entries),
+  const look = (rows: Set<number>, moment: number, words: string, pieces: Piece[] = []): Blamed => ({
+    rows, pieces, moment, words, ...around(moment, entries),
   });
+  const kind = FREE_KINDS.find((it) => it === cause.cause);
+  const pieces = kind === undefined ? [] : freePieces(recording, reserved, kind, String(report.peak.reserved.stream));
   const lines = (kind: string) => sitesOf(recording, report.growth.lines.filter((it) => it.kind === kind).map((it) => it.line));
   switch (cause.cause) {
     case "need": {
@@ -36,15 +44,15 @@ export function blamed(report: Report, cause: Verdict, recording: Recording): Bl
       const sites = lines("leak");
       const stays = outliving(recording);
       const rows = select(recording, (row, { site }) => sites.has(site[row]) && stays(row));
-      return { rows, moment: reserved, from: 0, to: entries + 1, words: "what these lines ask for and the next iterations do not free" };
+      return { rows, pieces: [], moment: reserved, from: 0, to: entries + 1, words: "what these lines ask for and the next iterations do not free" };
     }
     case "longer_inputs": {
       const sites = lines("longer_inputs");
       const rows = select(recording, (row, { begin, site }) => begin[row] > 0 && sites.has(site[row]));
-      return { rows, moment: after(report.peak.event), from: 0, to: entries + 1, words: "what the lines that grow ask for" };
+      return { rows, pieces: [], moment: after(report.peak.event), from: 0, to: entries + 1, words: "what the lines that grow ask for" };
     }
     case "pinned_segment":
-      return look(aloneAt(recording, reserved), reserved, "each the only one in use in its segment");
+      return look(aloneAt(recording, reserved), reserved, "each the only one in use in its segment", pieces);
     case "pending":
       return look(select(recording, (row, { end, done }) => end[row] <= reserved && reserved < done[row]), reserved, "freed, but still in use by another stream");
     case "unsplit":
@@ -59,15 +67,24 @@ export function blamed(report: Report, cause: Verdict, recording: Recording): Bl
     case "outside":
       return look(new Set(), reserved, "held by others: no block of this job is to blame");
     default: {
-      const pieces = report.blame.find((it) => it.kind === cause.cause)?.blocks ?? [];
-      const rows = lastIn(recording, pieces, reserved);
-      const found = look(rows, reserved, "what lay last where the largest free pieces are");
+      const largest = report.blame.find((it) => it.kind === cause.cause)?.blocks ?? [];
+      const rows = lastIn(recording, largest, reserved);
+      const found = look(rows, reserved, "what lay last where the largest free pieces are", pieces);
       for (const row of rows) {
         found.from = Math.max(0, Math.min(found.from, recording.allocations.end[row] - LEAST / 2));
       }
       return found;
     }
   }
+}
+
+/** What is lit up and marked, in words. */
+export function litWords({ rows, pieces, words }: Blamed): string {
+  const blocks = rows.size === 0 ? "Nothing is lit up" : `${count(rows.size)} ${rows.size === 1 ? "block is" : "blocks are"} lit up`;
+  const free = pieces.reduce((sum, it) => sum + it.size, 0);
+  const marked = pieces.length === 0 ? ""
+    : ` In the segment map ${count(pieces.length)} free ${pieces.length === 1 ? "piece is" : "pieces are"} marked, ${bytes(free)} in all.`;
+  return `${blocks}: ${words}.${marked}`;
 }
 
 type Rows = Recording["allocations"];

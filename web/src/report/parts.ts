@@ -1,10 +1,11 @@
 // The parts of a report as elements. In: a report and what a click does. Out: sections. Keeps nothing.
 import type { Advice, FailedRequest, Growth, Peak, Report, Verdict } from "../api.ts";
-import { copyLine, exportLine } from "../copy.ts";
+import { copyLines } from "../copy.ts";
 import { h } from "../dom.ts";
 import { bytes, count } from "../format.ts";
 import { percent } from "../what-if/meaning.ts";
-import { WASTE, capital, growthWords, sentence, spaced, toPaste, toldBy } from "./words.ts";
+import { confOf, limitOf } from "./opening.ts";
+import { WASTE, capital, growthWords, sentence, spaced, toldBy } from "./words.ts";
 
 export interface Actions {
   /** Lights up what a cause blames. */
@@ -13,8 +14,8 @@ export interface Actions {
   filter: (key: "purpose" | "line", value: string) => void;
   /** Goes to what happened after so many entries. */
   go: (moment: number) => void;
-  /** Asks what settings would do. */
-  ask: (conf: string) => void;
+  /** Asks what settings would do under a limit. */
+  ask: (conf: string, limit: number | null) => void;
 }
 
 function section(title: string, ...children: (Node | null)[]): HTMLElement {
@@ -26,6 +27,21 @@ function bar(part: number, whole: number, kind: string): HTMLElement {
   const inner = h("i", { class: `fill-${kind}` });
   inner.style.width = `${whole > 0 ? Math.min(100, (part / whole) * 100) : 0}%`;
   return h("span", { class: "share", "aria-hidden": "true" }, inner);
+}
+
+/** The figures that the rest explains. */
+export function tiles(report: Report): HTMLElement {
+  const { reserved, requested } = report.peak;
+  const wasted = reserved.bytes - reserved.requested;
+  const tile = (word: string, size: number, beside: string) =>
+    h("div", {}, h("dt", { text: word }), h("dd", { title: `${count(size)} bytes` }, bytes(size), h("small", { text: beside })));
+  const best = report.settings !== null && report.settings.reserved < report.settings.recorded ? report.settings : null;
+  return h("dl", { class: "numbers tiles" },
+    tile("Reserved, at its peak", reserved.bytes, "obtained from the device"),
+    tile("Need", requested, "live at once, at most"),
+    tile("Waste", wasted, `${percent(wasted, reserved.bytes)} of reserved`),
+    report.limit === null ? null : tile("Limit", report.limit, `${percent(reserved.bytes, report.limit)} reserved`),
+    best === null ? null : tile("With the best settings", best.reserved, "reserved, by replay"));
 }
 
 export function causes(report: Report, { blame }: Actions): HTMLElement {
@@ -47,6 +63,7 @@ export function waste(report: Report): HTMLElement {
   const parts: [string, string, number][] = [
     ["requested", "asked for and live", requested],
     ...WASTE.map(([kind, meaning]): [string, string, number] => [kind, meaning, report.waste[kind] ?? 0]),
+    ...Object.entries(report.waste).flatMap(([kind, size]): [string, string, number][] => (WASTE.some(([it]) => it === kind) ? [] : [[kind, "", size]])),
   ];
   const shown = parts.filter(([, , size]) => size > 0);
   const pieces = shown.map(([kind, , size]) => {
@@ -146,17 +163,17 @@ export function advice(report: Report, { ask }: Actions): HTMLElement | null {
     return null;
   }
   const item = (it: Advice) => {
-    const best = it.basis === "replayed" ? (report.settings?.best ?? null) : null;
-    const line = best === null ? toPaste(it.cause) : exportLine(best);
+    const conf = confOf(it);
     const look = h("button", { type: "button", text: "See what it does" });
-    look.addEventListener("click", () => ask(best ?? ""));
+    look.addEventListener("click", () => ask(conf ?? "", limitOf(report)));
     const where = it.line === null ? null : h("p", { class: "muted name", text: `At ${it.line}` });
     return h("li", {},
-      h("p", { class: "saves" }, h("strong", { text: bytes(it.bytes) }), ` saved, ${it.basis === "replayed" ? "by replay" : "estimated"}`),
+      h("p", { class: "saves" }, h("strong", { text: bytes(it.serves ?? it.bytes) }),
+        ` ${it.serves ? "served" : "saved"}, ${it.basis === "replayed" ? "by replay" : "estimated"}`),
       h("p", { class: "name", text: sentence(capital(it.change)) }), where,
-      line === null ? null : copyLine(line),
+      it.code.length === 0 ? null : copyLines(it.code),
       h("p", { class: "muted small", text: `Costs: ${it.cost}. Confidence: ${it.confidence}.` }),
-      best === null ? null : look);
+      conf === null ? null : look);
   };
   return section("What to change", h("ol", { class: "plain advice" }, ...report.advice.map(item)));
 }

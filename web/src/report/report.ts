@@ -1,41 +1,54 @@
-// The report beside the timeline. Fetches the report of the recording in front; a click on a cause lights up its blocks.
+// The report: its answer above everything, its parts beside the timeline. A click on a cause lights up what it means.
 import { type Report, type Verdict, api } from "../api.ts";
 import type { App } from "../app.ts";
 import { fill, h } from "../dom.ts";
-import { count } from "../format.ts";
 import type { Recording } from "../recording.ts";
 import { askWhatIf } from "../what-if/ask.ts";
-import { around, blamed } from "./blame.ts";
+import { around, blamed, litWords } from "./blame.ts";
+import { type Opening, early, openingOf } from "./opening.ts";
 import * as parts from "./parts.ts";
 import { queryFor } from "./query.ts";
 import { readable } from "./readable.ts";
+import { capital, spaced } from "./words.ts";
 
 /** Milliseconds for which a run's report stays. */
 const STAYS = 5000;
 
-export function mountReport(element: HTMLElement, app: App): void {
-  new ReportPanel(element, app);
+export function mountReport(element: HTMLElement, opening: HTMLElement, app: App): void {
+  new ReportPanel(element, opening, app);
 }
 
 class ReportPanel {
   #element: HTMLElement;
+  #opening: HTMLElement;
   #app: App;
-  #lit = h("p", { class: "lit", role: "status" });
-  /** The cause whose blocks are lit up. */
-  #cause: Verdict | null = null;
   #asking: Recording | null = null;
+  #report: Report | null = null;
+  /** A cause that the address names, until the report is there. */
+  #wanted: string | null = null;
   #later: ReturnType<typeof setTimeout> | undefined;
 
-  constructor(element: HTMLElement, app: App) {
+  constructor(element: HTMLElement, opening: HTMLElement, app: App) {
     this.#element = element;
+    this.#opening = opening;
     this.#app = app;
     app.store.subscribe((state, before) => {
       if (state.recording !== before.recording && state.recording !== null) {
         this.#front(state.recording, state.recording.info.id !== before.recording?.info.id);
       }
-      if (state.blamed === null && before.blamed !== null) {
-        this.#press(null);
+      if (state.lit !== before.lit) {
+        this.#press(state.lit?.cause ?? null);
       }
+    });
+    app.address.add({
+      write: (into) => {
+        const cause = this.#app.store.state.lit?.cause ?? this.#wanted;
+        if (cause !== null && cause !== undefined) into.set("cause", cause);
+      },
+      read: (from) => {
+        this.#wanted = from.get("cause");
+        this.#light();
+      },
     });
   }
 
@@ -44,7 +57,9 @@ class ReportPanel {
     if (other) {
       clearTimeout(this.#later);
       this.#later = undefined;
-      fill(this.#element, h("p", { class: "muted", role: "status", text: "The report is being made…" }));
+      this.#report = null;
+      this.#open(early(recording), false);
+      fill(this.#element, h("h2", { text: "Report" }), h("p", { class: "muted", role: "status", text: "The report is being made…" }));
       void this.#load(recording);
     } else {
       this.#later ??= setTimeout(() => {
@@ -64,7 +79,8 @@ class ReportPanel {
     } catch (error) {
       if (this.#asking === recording) {
         const why = error instanceof Error ? error.message : String(error);
-        fill(this.#element, h("p", { class: "muted name", text: `There is no report: ${why}` }));
+        this.#open(early(recording), true);
+        fill(this.#element, h("h2", { text: "Report" }), h("p", { class: "muted name", text: `There is no report: ${why}` }));
       }
     }
   }
@@ -76,13 +92,14 @@ class ReportPanel {
       go: (moment) => this.#go(moment),
       ask: askWhatIf,
     };
-    this.#press(null);
+    this.#report = report;
+    this.#open(openingOf(report), true);
     fill(
       this.#element,
       h("h2", { text: "Report" }),
       h("p", { class: "verdict name", text: report.verdict.text }),
+      parts.tiles(report),
       parts.causes(report, actions),
-      this.#lit,
       parts.advice(report, actions),
       parts.waste(report),
       parts.peak(report.peak, actions),
@@ -91,33 +108,59 @@ class ReportPanel {
       parts.pinned(report),
       parts.notes(report),
     );
+    this.#press(this.#app.store.state.lit?.cause ?? null);
+    this.#light();
+  }
+
+  /** The answer: one sentence, three figures, one button. */
+  #open({ failed, sentence, figures, fix }: Opening, known: boolean): void {
+    const button = h("button", {
+      type: "button", class: "main", text: fix === null ? "See what settings would do" : "See what the fix does",
+      title: fix === null ? null : fix.conf, disabled: !known,
+    });
+    button.addEventListener("click", () => askWhatIf(fix?.conf ?? null, fix?.limit ?? null));
+    const setting = fix === null ? null : h("code", { class: "fix name", text: fix.conf });
+    fill(
+      this.#opening,
+      h("h2", { class: "name", text: sentence }),
+      h("div", { class: "answer" },
+        h("dl", { class: "numbers" }, ...figures.map((it) =>
+          h("div", {}, h("dt", { text: it.word }), h("dd", { class: "name" }, it.value, h("small", { text: it.beside }))))),
+        h("div", { class: "act" }, button, setting)),
+    );
+    this.#opening.classList.toggle("failed", failed);
+    this.#opening.dataset["known"] = String(known);
+  }
+
+  /** Lights up the cause that the address names; where one looks and at which moment, it names too. */
+  #light(): void {
+    const { recording } = this.#app.store.state;
+    const cause = this.#report?.causes.find((it) => it.cause === this.#wanted);
+    if (this.#report === null || recording === null) return;
+    this.#wanted = null;
+    if (cause !== undefined) {
+      const found = blamed(this.#report, cause, recording);
+      this.#app.store.set({ blamed: found.rows, pieces: found.pieces, lit: lit(cause, litWords(found)) });
+    }
   }
 
   #blame(report: Report, cause: Verdict): void {
-    const { recording } = this.#app.store.state;
+    const { recording, lit: shown } = this.#app.store.state;
     if (recording === null) {
       return;
     }
-    if (this.#cause === cause) {
-      this.#app.store.set({ blamed: null });
+    if (shown?.cause === cause.cause) {
+      this.#app.store.unlight();
       return;
     }
-    const { rows, moment, from, to, words } = blamed(report, cause, recording);
-    this.#app.store.set({ blamed: rows, moment, from, to });
-    this.#press(cause);
-    const clear = h("button", { type: "button", text: "Clear" });
-    clear.addEventListener("click", () => this.#app.store.set({ blamed: null }));
-    const found = rows.size === 0 ? "Nothing is lit up" : `${count(rows.size)} ${rows.size === 1 ? "block" : "blocks"} lit up`;
-    fill(this.#lit, h("span", { text: `${found}: ${words}.` }), clear);
+    const found = blamed(report, cause, recording);
+    const { rows, pieces, moment, from, to } = found;
+    this.#app.store.set({ blamed: rows, pieces, moment, from, to, lit: lit(cause, litWords(found)) });
   }
 
-  #press(cause: Verdict | null): void {
-    this.#cause = cause;
-    if (cause === null) {
-      fill(this.#lit);
-    }
+  #press(cause: string | null): void {
     for (const button of this.#element.querySelectorAll("button[data-cause]")) {
-      button.setAttribute("aria-pressed", String(button.getAttribute("data-cause") === cause?.cause));
+      button.setAttribute("aria-pressed", String(button.getAttribute("data-cause") === cause));
     }
   }
 
@@ -127,4 +170,8 @@ class ReportPanel {
       this.#app.store.set({ moment: Math.min(moment, recording.entries), ...around(moment, recording.entries) });
     }
   }
+}
+
+function lit({ cause, text }: Verdict, words: string): { cause: string; title: string; text: string; words: string } {
+  return { cause, title: capital(spaced(cause)), text, words };
 }

@@ -47,14 +47,3 @@ export function capital(text: string): string {
 export function sentence(text: string): string {
   return /[.!?]$/.test(text) ? text : `${text}.`;
 }
-
-/** A line that can be pasted, if the advice has one; the same as in `tonnage report --html`. */
-export function toPaste(cause: string): string | null {
-  const lines: Record<string, string> = {
-    leak: "total += loss.item()",
-    stream: "torch.cuda.empty_cache()  # once the side stream is done",
-    private_pool: "with torch.cuda.graph(graph, pool=largest_graph.pool()):",
-    outside: "nvidia-smi --query-compute-apps=pid,name,used_memory --format=csv",
-  };
-  return lines[cause] ?? null;
-}

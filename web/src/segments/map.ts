@@ -6,6 +6,7 @@ import { bytes } from "../format.ts";
 import { css } from "../palette.ts";
 import type { Recording } from "../recording.ts";
 import { type Layout, type Piece, HEIGHT, at } from "./layout.ts";
+import type { Piece as Marked } from "../store.ts";
 import { type Moment, type Strip, gaps } from "./moment.ts";
 
 export interface Look {
@@ -13,10 +14,43 @@ export interface Look {
   colour(row: number): string;
   chosen: number;
   pointed: number;
+  /** Free memory to mark, by address. */
+  marked: readonly Marked[];
 }
+
+/** How much of its colour a mark on free memory has: less than a block that is blamed. */
+const MARK = 0.5;
 
 /** Blocks that are merged into the pixel of the one before would only cost time. */
 const THINNEST = 0.5;
+
+/** Free memory that a cause means. What has been handed out since is painted over it. */
+function paintMarked(context: CanvasRenderingContext2D, piece: Piece, marked: readonly Marked[]): void {
+  const base = piece.strip.address;
+  const scale = piece.width / (piece.to - piece.from);
+  context.save();
+  context.fillStyle = css("--failed");
+  context.globalAlpha = MARK;
+  for (let place = firstAfter(marked, base + piece.from); place < marked.length; place++) {
+    const from = Math.max(marked[place].address - base, piece.from);
+    const to = Math.min(marked[place].address + marked[place].size - base, piece.to);
+    if (from >= piece.to) break;
+    if (to > from) context.fillRect(piece.x + (from - piece.from) * scale, piece.y, Math.max((to - from) * scale, 1), HEIGHT);
+  }
+  context.restore();
+}
+
+/** The first that ends behind an address; they are by address and do not overlap. */
+function firstAfter(marked: readonly Marked[], address: number): number {
+  let low = 0;
+  let high = marked.length;
+  while (low < high) {
+    const middle = (low + high) >>> 1;
+    if (marked[middle].address + marked[middle].size <= address) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
 
 function paintPiece(context: CanvasRenderingContext2D, recording: Recording, { blocks }: Moment, piece: Piece, look: Look): void {
   const { address, size } = recording.allocations;
@@ -24,6 +58,7 @@ function paintPiece(context: CanvasRenderingContext2D, recording: Recording, { b
   const scale = piece.width / (piece.to - piece.from);
   context.fillStyle = css("--free");
   context.fillRect(piece.x, piece.y, piece.width, HEIGHT);
+  paintMarked(context, piece, look.marked);
   let painted = -Infinity;
   for (let place = piece.strip.from; place < piece.strip.to; place++) {
     const row = blocks[place];

@@ -1,6 +1,7 @@
 // The segment map: every segment and block at the moment, and ways to move it.
 //
 // In:  the moment, the filter, what is blamed and chosen. Out: the map; changes of the moment and of what is chosen.
+import { whole } from "../address.ts";
 import type { App } from "../app.ts";
 import { onceAFrame } from "../canvas.ts";
 import { rowPixels } from "../colours.ts";
@@ -8,7 +9,7 @@ import { fill, h } from "../dom.ts";
 import { bytes, count } from "../format.ts";
 import { css, cssOf, mix, onScheme, pixel } from "../palette.ts";
 import type { Recording } from "../recording.ts";
-import type { State } from "../store.ts";
+import type { Piece, State } from "../store.ts";
 import { Tooltip } from "../timeline/tooltip.ts";
 import { lifeOf, lineOf, momentText, purposeOf, sentence } from "../timeline/words.ts";
 import { type Layout, layout } from "./layout.ts";
@@ -17,6 +18,11 @@ import { type Moment, momentAt } from "./moment.ts";
 import { Player } from "./player.ts";
 
 type Colours = "state" | "purpose" | "site";
+
+const BY: readonly [Colours, string][] = [["state", "state"], ["purpose", "purpose"], ["site", "call site"]];
+
+/** Room for a line more than the peak needs, in pixels: pools come and go. */
+const SPARE = 20;
 
 /** Lines that the largest reserved memory fills at first. */
 const LINES = 12;
@@ -33,6 +39,12 @@ const STATES: [string, string][] = [
   ["free", "--free"],
 ];
 
+function stateItem(name: string, colour: string): HTMLElement {
+  const swatch = h("span", { class: "swatch" });
+  swatch.style.background = colour;
+  return h("li", {}, swatch, name);
+}
+
 class SegmentMap {
   readonly #app: App;
   readonly #canvas = h("canvas", { tabindex: 0, role: "application", "aria-label": "Segment map", "aria-describedby": "segments-figures" });
@@ -43,6 +55,7 @@ class SegmentMap {
   readonly #where = h("output", { class: "muted" });
   readonly #play = h("button", { type: "button", text: "Play", title: "Go through what the timeline shows" });
   readonly #states = h("ul", { class: "states", "aria-label": "Colours" });
+  readonly #choose = h("select", {}, ...BY.map(([value, text]) => h("option", { value, text })));
   readonly #tooltip = new Tooltip();
   readonly #player: Player;
   readonly #paint = onceAFrame(() => this.#draw());
@@ -52,6 +65,13 @@ class SegmentMap {
   #layout: Layout | null = null;
   #pixels: Uint32Array | null = null;
   #pointed = -1;
+  /** Free memory that a cause means, by address. */
+  #marked: Piece[] = [];
+  #stateWords: HTMLElement[] = [];
+  /** What the height of the map was worked out for. */
+  #held = "";
+  readonly #map = h("div", { class: "map" });
+  readonly #markedWords = stateItem("free, and meant by the cause", "color-mix(in srgb, var(--failed) 50%, var(--free))");
 
   constructor(element: HTMLElement, app: App) {
     this.#app = app;
@@ -61,12 +81,26 @@ class SegmentMap {
     element.append(
       h("div", { class: "heading" }, h("h2", { text: "Segments" }), this.#figures),
       this.#controls(),
-      h("div", { class: "map" }, this.#canvas, this.#tooltip.element),
+      this.#map,
       this.#note,
       this.#said,
     );
+    this.#map.append(this.#canvas, this.#tooltip.element);
     this.#listen();
     app.store.subscribe((state, before) => this.#changed(state, before));
+    app.address.add({
+      write: (into) => {
+        if (this.#by !== "state") into.set("map", this.#by);
+        if (this.#closer !== 1) into.set("closer", String(this.#closer));
+      },
+      read: (from) => {
+        this.#by = BY.find(([value]) => value === from.get("map"))?.[0] ?? "state";
+        this.#choose.value = this.#by;
+        this.#closer = Math.min(Math.max(whole(from.get("closer")) ?? 1, 1), CLOSEST);
+        this.#pixels = null;
+        this.#paint();
+      },
+    });
     new ResizeObserver(() => this.#paint()).observe(element);
     onScheme(() => {
       this.#pixels = null;
@@ -75,15 +109,16 @@ class SegmentMap {
   }
 
   #controls(): HTMLElement {
-    const by = h("select", {}, ...([["state", "state"], ["purpose", "purpose"], ["site", "call site"]] as const).map(([value, text]) => h("option", { value, text })));
-    by.addEventListener("change", () => {
-      this.#by = by.value as Colours;
+    this.#choose.addEventListener("change", () => {
+      this.#by = this.#choose.value as Colours;
       this.#pixels = null;
+      this.#app.address.changed();
       this.#paint();
     });
     const button = (text: string, label: string, press: () => void) => h("button", { type: "button", text, title: label, "aria-label": label, on: { click: press } });
     const closer = (factor: number) => {
       this.#closer = Math.min(Math.max(this.#closer * factor, 1), CLOSEST);
+      this.#app.address.changed();
       this.#paint();
     };
     this.#slider.addEventListener("input", () => this.#go(Number(this.#slider.value)));
@@ -94,16 +129,14 @@ class SegmentMap {
       if (!this.#player.isPlaying && (moment < from || moment >= Math.min(to, recording.entries) - 1)) this.#go(Math.ceil(from));
       this.#player.toggle(to - from);
     });
-    for (const [name, colour] of STATES) {
-      const swatch = h("span", { class: "swatch" });
-      swatch.style.background = `var(${colour})`;
-      this.#states.append(h("li", {}, swatch, name));
-    }
+    this.#markedWords.hidden = true;
+    this.#stateWords = STATES.map(([name, colour]) => stateItem(name, `var(${colour})`));
+    this.#states.append(...this.#stateWords, this.#markedWords);
     return h(
       "div",
       { class: "toolbar", role: "toolbar", "aria-label": "Segment map" },
       h("span", { class: "scrub" }, this.#play, button("‹", "One entry back", () => this.#step(-1)), this.#slider, button("›", "One entry on", () => this.#step(1)), this.#where),
-      h("label", {}, h("span", { class: "muted", text: "Colour by" }), by),
+      h("label", {}, h("span", { class: "muted", text: "Colour by" }), this.#choose),
       this.#states,
       h("span", { class: "group" }, button("−", "Shorter strips", () => closer(0.5)), button("+", "Longer strips", () => closer(2))),
     );
@@ -143,6 +176,10 @@ class SegmentMap {
       this.#where.textContent = text;
     }
     if (isNew || state.shown !== before.shown || state.blamed !== before.blamed) this.#pixels = null;
+    if (state.pieces !== before.pieces) {
+      this.#marked = [...(state.pieces ?? [])].sort((a, b) => a.address - b.address);
+      this.#markedWords.hidden = this.#marked.length === 0;
+    }
     if (this.#moment === null || this.#pixels === null || state.chosen !== before.chosen) this.#paint();
   }
 
@@ -150,7 +187,7 @@ class SegmentMap {
   #colour(recording: Recording, moment: number): (row: number) => string {
     const { shown, blamed } = this.#app.store.state;
     if (this.#by !== "state") {
-      this.#pixels ??= rowPixels(recording, this.#by, shown, blamed);
+      this.#pixels ??= rowPixels(recording, this.#by, 0, shown, blamed);
       const pixels = this.#pixels;
       return (row) => cssOf(pixels[row + 1]);
     }
@@ -174,9 +211,19 @@ class SegmentMap {
     const perPixel = Math.max(recording.head.peak.reserved / (width * LINES), FINEST) / this.#closer;
     const found = layout(this.#moment, width, perPixel);
     this.#layout = found;
-    this.#states.hidden = this.#by !== "state";
-    paintMap(this.#canvas, recording, this.#moment, found, { colour: this.#colour(recording, moment), chosen, pointed: this.#pointed });
+    this.#hold(recording, width, perPixel);
+    for (const it of this.#stateWords) it.hidden = this.#by !== "state";
+    paintMap(this.#canvas, recording, this.#moment, found, { colour: this.#colour(recording, moment), chosen, pointed: this.#pointed, marked: this.#marked });
     this.#tell(this.#moment, found);
+  }
+
+  /** Gives the map the height that it needs where most is reserved, whatever the moment: nothing below moves. */
+  #hold(recording: Recording, width: number, perPixel: number): void {
+    const key = `${recording.info.id} ${recording.info.version} ${width} ${perPixel}`;
+    if (key === this.#held) return;
+    this.#held = key;
+    const { height } = layout(momentAt(recording, recording.head.peak.reservedAt), width, perPixel);
+    this.#map.style.height = `min(${Math.ceil(height) + SPARE}px, 26rem)`;
   }
 
   #tell({ sums }: Moment, { left }: Layout): void {
@@ -188,7 +235,7 @@ class SegmentMap {
       [bytes(sums.free), "free"],
       [bytes(sums.largestFree), "largest free block"],
     ];
-    fill(this.#figures, ...figures.filter(([value, name]) => name !== "pending" || value !== "0 bytes").map(([value, name]) => h("span", {}, h("b", { text: value }), ` ${name}`)));
+    fill(this.#figures, ...figures.map(([value, name]) => h("span", {}, h("b", { text: value }), ` ${name}`)));
     const notes = [
       left > 0 ? `${count(left)} more segments are not drawn.` : "",
       sums.homeless > 0 ? `${count(sums.homeless)} allocations are not drawn: their segments are not in the recording.` : "",

@@ -40,14 +40,35 @@ export interface Scene {
 }
 
 /** A lane of phases above the picture. */
-const LANE = 17;
-const AXIS = 20;
+const LANE = 18;
+const AXIS = 36;
+
+/** The height of the axis' title above the picture, where phases leave no room for it. */
+const TITLE = 16;
 
 /** Lines closer than this, in pixels, say nothing. */
 const CLOSEST = 7;
 
 /** A phase is named if it has so many pixels. */
-const NAMED = 32;
+const NAMED = 24;
+
+/** As much of a name as there is room for, with a sign that something is missing. */
+export function shortened(name: string, room: number, measure: (text: string) => number): string {
+  if (measure(name) <= room) return name;
+  let [low, high] = [0, name.length - 1];
+  while (low < high) {
+    const middle = (low + high + 1) >> 1;
+    if (measure(`${name.slice(0, middle)}…`) <= room) low = middle;
+    else high = middle - 1;
+  }
+  return low === 0 ? "" : `${name.slice(0, low)}…`;
+}
+
+const Y_TITLE = "Bytes: live allocations, oldest at the bottom";
+
+function xTitle(axis: Axis): string {
+  return axis === "time" ? "Time since the first entry" : "Entries of the history";
+}
 
 export class Chart {
   readonly canvas: HTMLCanvasElement;
@@ -63,8 +84,25 @@ export class Chart {
     const { clientWidth, clientHeight } = this.canvas;
     const left = clientWidth < 500 ? 56 : 72;
     const width = Math.max(clientWidth - left - 8, 1);
-    const top = Math.max(lanes, 1) * LANE + 3;
+    const top = TITLE + Math.max(lanes, 1) * LANE + 3;
     this.box = { left, top, width, height: Math.max(clientHeight - top - AXIS, 1) };
+  }
+
+  laneTop(lane: number): number {
+    return TITLE + lane * LANE + 1;
+  }
+
+  /** The phase at a place above the picture, if there is one. */
+  phaseAt(scene: Scene, x: number, y: number): Span | null {
+    const lane = Math.floor((y - TITLE - 1) / LANE);
+    const spans = lane < 0 ? undefined : scene.band[lane];
+    // Of several that share a pixel, the longest.
+    let found: Span | null = null;
+    for (const span of spans ?? []) {
+      const isHere = this.x(scene, span.begin) <= x + 0.5 && x - 0.5 < this.x(scene, span.end);
+      if (isHere && (found === null || span.end - span.begin > found.end - found.begin)) found = span;
+    }
+    return found;
   }
 
   /** Where a moment lies. */
@@ -127,6 +165,18 @@ export class Chart {
       context.fillText(label(mark), Math.min(Math.max(x, left + 14), left + width - 24), top + height + 5);
       context.fillRect(Math.round(x), top + height, 1, 3);
     }
+    this.#titles(context, scene);
+  }
+
+  /** What the axes count. */
+  #titles(context: CanvasRenderingContext2D, scene: Scene): void {
+    const { left, top, width, height } = this.box;
+    context.fillStyle = css("--muted");
+    context.textBaseline = "top";
+    context.textAlign = "left";
+    context.fillText(Y_TITLE, 0, 1);
+    context.textAlign = "right";
+    context.fillText(xTitle(scene.axis), left + width, top + height + 20);
   }
 
   #picture(context: CanvasRenderingContext2D, scene: Scene): void {
@@ -179,9 +229,9 @@ export class Chart {
     context.textAlign = "left";
     context.textBaseline = "middle";
     scene.band.forEach((spans, lane) => {
-      const top = lane * LANE + 1;
+      const top = this.laneTop(lane);
       let last = -Infinity;
-      for (const { name, begin, end } of spans) {
+      for (const { name, short, begin, end } of spans) {
         if (end <= scene.from || begin >= scene.to) continue;
         const left = Math.max(this.x(scene, begin), this.box.left);
         const right = Math.min(this.x(scene, end), this.box.left + this.box.width);
@@ -190,19 +240,21 @@ export class Chart {
         last = right;
         context.fillStyle = css("--panel");
         context.fillRect(left, top, Math.max(right - left - 1, 1), LANE - 2);
-        if (right - left > NAMED) this.#name(context, name, left + 5, right - 5, top + LANE / 2);
+        if (right - left > NAMED) this.#name(context, name, short, left + 5, right - 5, top + LANE / 2);
       }
     });
   }
 
   /** A name, as much of it as there is room for. */
-  #name(context: CanvasRenderingContext2D, name: string, left: number, right: number, y: number): void {
+  #name(context: CanvasRenderingContext2D, name: string, short: string | undefined, left: number, right: number, y: number): void {
+    const measure = (text: string) => context.measureText(text).width;
+    const said = short !== undefined && measure(name) > right - left ? short : name;
     context.save();
     context.beginPath();
     context.rect(left, y - LANE / 2, right - left, LANE);
     context.clip();
-    context.fillStyle = css("--muted");
-    context.fillText(name, left, y);
+    context.fillStyle = css("--text");
+    context.fillText(shortened(said, right - left, measure), left, y);
     context.restore();
   }
 
@@ -227,14 +279,16 @@ export class Chart {
   }
 
   #ooms(context: CanvasRenderingContext2D, scene: Scene): void {
-    context.fillStyle = css("--failed");
     const { top, height } = this.box;
     let last = -Infinity;
-    for (const { entry } of scene.recording.head.ooms) {
+    let named = -Infinity;
+    for (const { entry, requested } of scene.recording.head.ooms) {
       if (entry + 1 < scene.from || entry > scene.to) continue;
       const x = this.x(scene, Math.min(entry + 0.5, scene.to));
       if (x - last < 1) continue;
       last = x;
+      named = this.#failure(context, x, named, `out of memory: ${bytes(requested)} asked for`);
+      context.fillStyle = css("--failed");
       context.fillRect(x - 0.75, top, 1.5, height);
       context.beginPath();
       context.moveTo(x - 5, top);
@@ -242,6 +296,21 @@ export class Chart {
       context.lineTo(x, top + 8);
       context.fill();
     }
+  }
+
+  /** The name of a failed request beside its line, unless it would cover the one before, which ends at `named`. */
+  #failure(context: CanvasRenderingContext2D, x: number, named: number, text: string): number {
+    const { left, top, width } = this.box;
+    const wide = context.measureText(text).width + 12;
+    const start = x + 8 + wide > left + width ? x - 8 - wide : x + 8;
+    if (start < Math.max(named, left)) return named;
+    context.fillStyle = css("--back");
+    context.fillRect(start, top + 3, wide, 18);
+    context.fillStyle = css("--failed");
+    context.textAlign = "left";
+    context.textBaseline = "middle";
+    context.fillText(text, start + 6, top + 12);
+    return Math.max(start + wide, x);
   }
 
   /** The life of what is chosen, along the axis: seen even where it is thinner than a pixel. */

@@ -3,9 +3,10 @@
 // In:  the chosen row, the moment. Out: a panel; a click on a neighbour chooses it.
 import { type Frame, api } from "../api.ts";
 import type { App } from "../app.ts";
+import { copyButton } from "../copy.ts";
 import { fill, h } from "../dom.ts";
 import { quoted } from "../filter/parse.ts";
-import { address, base, bytes, count, plain } from "../format.ts";
+import { address, bytes, count, exactly, fromEnd, plain } from "../format.ts";
 import type { Recording } from "../recording.ts";
 import { type Neighbour, neighbours } from "../segments/moment.ts";
 import type { State } from "../store.ts";
@@ -13,27 +14,29 @@ import { sorted } from "./frames.ts";
 import { lifetime, momentOf } from "./live.ts";
 import { lifeOf, lineOf, poolOf, purposeOf, streamOf } from "./words.ts";
 
+/** Letters of a path that are shown; the whole is copied, and told where the pointer rests. */
+const SHORT = 44;
+
 /** More frames than anyone reads. */
 const MOST_FRAMES = 100;
 
-function frameItem({ file, line, function: name }: Frame): HTMLElement {
+/** A frame: its function shows all that it asked for, its place can be copied. */
+function frameItem({ file, line, function: name }: Frame, ask: (query: string) => void): HTMLElement {
   const path = plain(file);
-  return h(
-    "li",
-    {},
-    h("span", { class: "code name", text: plain(name), title: path }),
-    h("span", { class: "muted name", text: ` ${base(path)}:${line}`, title: path }),
-  );
+  const where = `${path}:${line}`;
+  const only = h("button", { type: "button", class: "link code name", text: plain(name), title: `Show all that has ${where} in its stack` });
+  only.addEventListener("click", () => ask(`frame:${quoted(where)}`));
+  return h("li", {}, only, h("span", { class: "muted name", title: where }, ` ${fromEnd(path, SHORT)}:${line}`), copyButton(where));
 }
 
-function stackList(frames: Frame[]): Node[] {
+function stackList(frames: Frame[], ask: (query: string) => void): Node[] {
   const { user, library } = sorted(frames.slice(0, MOST_FRAMES));
-  const shown = h("ol", { class: "frames" }, ...user.map(frameItem));
+  const shown = h("ol", { class: "frames" }, ...user.map((it) => frameItem(it, ask)));
   const folded = library.length > 0 && h(
     "details",
     {},
     h("summary", { text: `${library.length} ${library.length === 1 ? "frame" : "frames"} of libraries` }),
-    h("ol", { class: "frames" }, ...library.map(frameItem)),
+    h("ol", { class: "frames" }, ...library.map((it) => frameItem(it, ask))),
   );
   return folded ? [shown, folded] : [shown];
 }
@@ -91,8 +94,8 @@ class Details {
     const { open } = lifetime(recording, row);
     const begin = allocations.begin[row];
     const facts: [string, string][] = [
-      ["Requested", bytes(requested)],
-      ["Block", size === requested ? "the same" : `${bytes(size)}, ${bytes(size - requested)} more`],
+      ["Requested", exactly(requested)],
+      ["Block", size === requested ? "the same" : `${exactly(size)}, ${bytes(size - requested)} more`],
       ["Purpose", purposeOf(recording, row)],
       ["Live for", lifeOf(recording, row)],
       ["Entries", `${begin === 0 ? "before the first" : count(begin - 1)} to ${open ? "the end" : count(allocations.end[row] - 1)}`],
@@ -117,7 +120,7 @@ class Details {
     const query = `line:${quoted(`${site.file}:${site.line}`)}`;
     const button = h("button", { type: "button", text: "Show all of this line" });
     button.addEventListener("click", () => this.#app.store.set({ query }));
-    return h("div", { class: "line" }, text, button);
+    return h("div", { class: "line" }, text, button, copyButton(`${site.file}:${site.line}`));
   }
 
   async #fillStack(element: HTMLElement, recording: Recording, row: number): Promise<void> {
@@ -132,7 +135,7 @@ class Details {
       frames = await api.stack(recording.info.id, stack - 1);
       this.#stacks.set(key, frames);
     }
-    fill(element, ...stackList(frames));
+    fill(element, ...stackList(frames, (query) => this.#app.store.set({ query })));
   }
 
   #neighbours(recording: Recording, row: number, moment: number): HTMLElement {

@@ -26,7 +26,28 @@ const DOUBLES = 300;
 
 type Drag = "pan" | "mark" | "scrub";
 
+/** Two fingers: where their middle is, and how far they are apart. */
+export interface Grip {
+  x: number;
+  apart: number;
+}
+
+/** Fingers nearer than this, in pixels, zoom no further. */
+const NEAREST = 24;
+
+export function grip(one: number, other: number): Grip {
+  return { x: (one + other) / 2, apart: Math.max(Math.abs(one - other), NEAREST) };
+}
+
+/** What two fingers that moved ask for: what lay under each stays under it. */
+export function pinched(before: Grip, now: Grip): { pan: number; factor: number } {
+  return { pan: now.x - before.x, factor: before.apart / now.apart };
+}
+
 export function listen(canvas: HTMLCanvasElement, wishes: Wishes): void {
+  /** Fingers on the canvas, by their pointer. */
+  const fingers = new Map<number, number>();
+  let held: Grip | null = null;
   let drag: Drag | null = null;
   let start = 0;
   let at = 0;
@@ -39,6 +60,16 @@ export function listen(canvas: HTMLCanvasElement, wishes: Wishes): void {
   canvas.addEventListener("pointerdown", (event) => {
     if (event.button !== 0) return;
     const [x, y] = place(event);
+    if (event.pointerType === "touch") {
+      fingers.set(event.pointerId, x);
+      if (fingers.size === 2) {
+        const [one, other] = fingers.values();
+        held = grip(one, other);
+        drag = null;
+        wishes.mark(null);
+        return;
+      }
+    }
     drag = event.shiftKey ? "mark" : event.altKey || wishes.isScrubbing(x, y) ? "scrub" : "pan";
     start = at = x;
     moved = false;
@@ -47,8 +78,20 @@ export function listen(canvas: HTMLCanvasElement, wishes: Wishes): void {
   });
   canvas.addEventListener("pointermove", (event) => {
     const [x, y] = place(event);
+    if (fingers.has(event.pointerId)) fingers.set(event.pointerId, x);
+    if (held !== null) {
+      const [one, other] = fingers.values();
+      if (other === undefined) return;
+      const now = grip(one, other);
+      const { pan, factor } = pinched(held, now);
+      held = now;
+      if (pan !== 0) wishes.pan(pan);
+      if (factor !== 1) wishes.zoom(factor, now.x);
+      return;
+    }
     if (drag === null) {
-      wishes.point(x, y);
+      // A finger that rests points at nothing.
+      if (event.pointerType !== "touch") wishes.point(x, y);
       return;
     }
     moved ||= Math.abs(x - start) > STILL;
@@ -58,8 +101,15 @@ export function listen(canvas: HTMLCanvasElement, wishes: Wishes): void {
     if (drag === "scrub") wishes.scrub(x);
     at = x;
   });
+  const lift = (event: PointerEvent): boolean => {
+    fingers.delete(event.pointerId);
+    const pinching = held !== null;
+    if (fingers.size === 0) held = null;
+    return pinching;
+  };
   canvas.addEventListener("pointerup", (event) => {
     const [x, y] = place(event);
+    if (lift(event)) return;
     if (drag === "mark") {
       wishes.mark(null);
       if (moved) wishes.zoomInto(Math.min(start, x), Math.max(start, x));
@@ -68,7 +118,8 @@ export function listen(canvas: HTMLCanvasElement, wishes: Wishes): void {
     }
     drag = null;
   });
-  canvas.addEventListener("pointercancel", () => {
+  canvas.addEventListener("pointercancel", (event) => {
+    lift(event);
     drag = null;
     wishes.mark(null);
   });

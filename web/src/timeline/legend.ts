@@ -5,22 +5,33 @@ import { bytes } from "../format.ts";
 import type { Recording } from "../recording.ts";
 import type { ColourBy } from "../store.ts";
 import { heldBy } from "./live.ts";
+import type { Mark } from "./marks.ts";
 import { momentText } from "./words.ts";
 
 export class Legend {
   readonly element = h("div", { class: "legend" });
   #said = h("p", { class: "muted" });
   #list = h("ul", { "aria-label": "Colours" });
+  #marks = h("ul", { class: "marks", "aria-label": "Marks" });
+  #drawn = "";
   #figures: HTMLElement[] = [];
   #classes: Classes | null = null;
 
   constructor(private readonly ask: (query: string) => void) {
-    this.element.append(this.#said, this.#list);
+    this.element.append(this.#said, this.#list, this.#marks);
+  }
+
+  /** Shows what is drawn besides allocations. */
+  mark(marks: Mark[]): void {
+    const drawn = marks.map((it) => it.word).join();
+    if (drawn === this.#drawn) return;
+    this.#drawn = drawn;
+    fill(this.#marks, ...marks.map(({ word, swatch }) => h("li", {}, h("i", { class: `mark-sample ${swatch}`, "aria-hidden": "true" }), word)));
   }
 
   /** Shows the bytes at a moment. */
-  show(recording: Recording, by: ColourBy, moment: number): void {
-    const classes = classesOf(recording, by);
+  show(recording: Recording, by: ColourBy, depth: number, moment: number): void {
+    const classes = classesOf(recording, by, depth);
     if (classes !== this.#classes) {
       this.#classes = classes;
       this.#make(classes);

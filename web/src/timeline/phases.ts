@@ -2,6 +2,8 @@
 
 export interface Span {
   name: string;
+  /** What is shown where the name has no room. */
+  short?: string;
   begin: number;
   end: number;
 }
@@ -26,6 +28,6 @@ export function bandOf(head: { phases: Span[]; iterations: number[] }, entries: 
     return lanes([...head.phases].sort((a, b) => a.begin - b.begin || b.end - a.end));
   }
   return lanes(head.iterations.map((begin, number) => ({
-    name: `iteration ${number}`, begin, end: head.iterations[number + 1] ?? entries,
+    name: `iteration ${number}`, short: String(number), begin, end: head.iterations[number + 1] ?? entries,
   })));
 }

@@ -5,15 +5,17 @@ import type { App } from "../app.ts";
 import { onceAFrame } from "../canvas.ts";
 import { rowPixels } from "../colours.ts";
 import { h } from "../dom.ts";
-import { bytes } from "../format.ts";
+import { bytes, count } from "../format.ts";
 import { onScheme } from "../palette.ts";
 import type { Recording } from "../recording.ts";
+import { isStacked, loadStacks, stacksOf } from "../stacks.ts";
 import type { Axis, State } from "../store.ts";
 import { Chart, type Scene } from "./chart.ts";
 import { listen } from "./gestures.ts";
 import { help } from "./help.ts";
 import { Legend } from "./legend.ts";
-import { beside, momentOf } from "./live.ts";
+import { beside, isLive, momentOf } from "./live.ts";
+import { marksOf } from "./marks.ts";
 import { frameTook, pictureTook } from "./measure.ts";
 import { Overview } from "./overview.ts";
 import { type Span, bandOf } from "./phases.ts";
@@ -52,6 +54,8 @@ class Timeline {
   #known: { key: string; bounds: Bounds } | null = null;
   /** The row under the pointer or found with the keys, and the moment there. */
   #pointed: { row: number; moment: number } | null = null;
+  /** Whether a key pointed there: then it holds until the moment is another. */
+  #byKey = false;
   /** When the view was last changed, until its picture is there. */
   #asked: number | null = null;
   /** The view whose picture is to be shown. */
@@ -65,6 +69,7 @@ class Timeline {
     this.#toolbar = new Toolbar({
       axis: (axis) => app.store.set({ axis }),
       colourBy: (colourBy) => app.store.set({ colourBy }),
+      depth: (depth) => app.store.set({ depth }),
       fit: () => this.#setFit(!this.#fit),
       scrub: () => this.#setScrub(!this.#scrub),
       zoom: (factor) => this.#zoom(factor, 0.5),
@@ -85,6 +90,12 @@ class Timeline {
       if (this.#key(event)) event.preventDefault();
     });
     app.store.subscribe((state, before) => this.#changed(state, before));
+    app.address.add({
+      write: (into) => {
+        if (this.#fit) into.set("fit", "1");
+      },
+      read: (from) => this.#setFit(from.get("fit") === "1"),
+    });
     new ResizeObserver(() => {
       this.#tooltip.hide();
       this.#view();
@@ -108,12 +119,16 @@ class Timeline {
       this.#scale = scaleOf(recording.time, recording.head.timed, state.axis);
       this.#pointed = null;
     }
+    if (this.#byKey && this.#pointed !== null && state.moment !== before.moment && this.#pointed.moment !== state.moment) {
+      this.#pointed = null;
+      this.#tooltip.hide();
+    }
     if (isNew) {
       this.#band = bandOf(recording.head, recording.entries);
       this.#pictures.open(recording);
     }
-    this.#toolbar.show(state.axis, state.colourBy, recording.head.timed, this.#fit, this.#scrub);
-    if (isNew || state.colourBy !== before.colourBy || state.shown !== before.shown || state.blamed !== before.blamed) {
+    this.#tools();
+    if (isNew || state.colourBy !== before.colourBy || state.depth !== before.depth || state.shown !== before.shown || state.blamed !== before.blamed) {
       this.#colours();
     } else if (state.chosen !== before.chosen) {
       this.#pictures.choose(state.chosen);
@@ -129,9 +144,12 @@ class Timeline {
 
   /** Colours anew, and draws. */
   #colours(): void {
-    const { recording, colourBy, shown, blamed, chosen } = this.#state;
+    const { recording, colourBy, depth, shown, blamed, chosen } = this.#state;
     if (recording === null) return;
-    this.#pictures.look(rowPixels(recording, colourBy, shown, blamed), chosen);
+    if (colourBy === "frame" && stacksOf(recording) === null) {
+      this.#app.attempt(loadStacks(recording).then(() => this.#state.recording === recording && this.#colours()));
+    }
+    this.#pictures.look(rowPixels(recording, colourBy, depth, shown, blamed), chosen);
     this.#view();
   }
 
@@ -183,13 +201,14 @@ class Timeline {
   }
 
   #frame(): void {
-    const { recording, colourBy, moment, from, to } = this.#state;
+    const { recording, colourBy, depth, moment, from, to, chosen, lit } = this.#state;
     if (recording === null || this.#canvas.clientWidth === 0) return;
     const started = performance.now();
     this.#chart.fit(this.#band.length);
     this.#chart.paint(this.#scene(recording));
     this.#overview.paint(recording, this.#scale, from, to, moment);
-    this.#legend.show(recording, colourBy, this.#pointed?.moment ?? moment);
+    this.#legend.show(recording, colourBy, depth, this.#pointed?.moment ?? moment);
+    this.#legend.mark(marksOf(recording, chosen >= 0, lit !== null));
     frameTook(performance.now() - started);
     // Whoever waits for the picture looks here.
     this.#canvas.dataset["drawn"] = String(this.#pictures.last?.view === this.#wanted);
@@ -217,16 +236,21 @@ class Timeline {
 
   #setFit(fit: boolean): void {
     this.#fit = fit;
-    const { axis, colourBy, recording } = this.#state;
-    this.#toolbar.show(axis, colourBy, recording?.head.timed ?? false, fit, this.#scrub);
+    this.#app.address.changed();
+    this.#tools();
     this.#view();
   }
 
   #setScrub(scrub: boolean): void {
     this.#scrub = scrub;
-    const { axis, colourBy, recording } = this.#state;
-    this.#toolbar.show(axis, colourBy, recording?.head.timed ?? false, this.#fit, scrub);
+    this.#tools();
     this.#canvas.classList.toggle("scrubbing", scrub);
+  }
+
+  #tools(): void {
+    const { axis, colourBy, depth, recording } = this.#state;
+    const stacked = recording !== null && isStacked(recording);
+    this.#toolbar.show({ axis, by: colourBy, depth, timed: recording?.head.timed ?? false, isStacked: stacked, isFit: this.#fit, isScrub: this.#scrub });
   }
 
   /** The part of the width at which a pixel lies. */
@@ -302,6 +326,31 @@ class Timeline {
     }
   }
 
+  /** The whole name of a phase, of which the band may show a part. */
+  #tellPhase(x: number, y: number): void {
+    const { recording } = this.#state;
+    if (recording === null) return;
+    const phase = this.#chart.phaseAt(this.#scene(recording), x, y);
+    if (phase === null) return;
+    const { name, begin, end } = phase;
+    this.#tooltip.show(x, y + 40, [name, `entries ${count(begin)} to ${count(Math.max(end - 1, begin))}`]);
+  }
+
+  /** After a key: what is pointed at is told where it is now, if it is still to be seen. */
+  #follow(): void {
+    const { recording, from, to } = this.#state;
+    const pointed = this.#pointed;
+    if (recording === null || pointed === null) return;
+    if (pointed.moment < from || pointed.moment >= to) {
+      this.#pointed = null;
+      this.#tooltip.hide();
+      return;
+    }
+    const x = this.#chart.x(this.#scene(recording), pointed.moment + 0.5);
+    const { top, height } = this.#chart.box;
+    this.#tell(x, pointed.row < 0 ? top + height / 2 : this.#topOf(pointed.row, x), pointed.row, pointed.moment);
+  }
+
   #gestures(): void {
     const { store } = this.#app;
     const clear = () => {
@@ -334,11 +383,13 @@ class Timeline {
         const { left, width, top, height } = this.#chart.box;
         if (x < left || x > left + width || y < top || y > top + height) {
           clear();
+          if (y < top) this.#tellPhase(x, y);
           return;
         }
         const moment = this.#momentAt(x);
         const row = this.#rowAt(x, y);
         this.#pointed = { row, moment };
+        this.#byKey = false;
         this.#tell(x, y, row, moment);
         this.#canvas.style.cursor = row >= 0 ? "pointer" : "";
         this.#paint();
@@ -350,6 +401,7 @@ class Timeline {
       },
       scrub: (x) => {
         this.#tooltip.hide();
+        this.#pointed = null;
         store.set({ moment: this.#momentAt(x) });
       },
       isScrubbing: (x, y) => {
@@ -371,6 +423,7 @@ class Timeline {
       return;
     }
     this.#pointed = { row, moment };
+    this.#byKey = true;
     this.#said.textContent = sentence(recording, row);
     const x = this.#chart.x(this.#scene(recording), moment + 0.5);
     this.#tell(x, this.#topOf(row, x), row, moment);
@@ -384,6 +437,9 @@ class Timeline {
     const next = Math.min(Math.max(moment, 0), recording.entries);
     const half = (to - from) / 2;
     const isOut = next < from || next >= to;
+    const row = this.#pointed !== null && this.#pointed.row >= 0 && isLive(recording, this.#pointed.row, next) ? this.#pointed.row : -1;
+    this.#pointed = { row, moment: next };
+    this.#byKey = true;
     this.#app.store.set({ moment: next, ...(isOut ? within({ from: next - half, to: next + half }, recording.entries) : {}) });
     this.#said.textContent = `${momentText(recording, next)}: ${bytes(recording.allocated[next])} allocated, ${bytes(recording.reserved[next])} reserved`;
   }
@@ -433,6 +489,7 @@ class Timeline {
     };
     const action = actions[event.key];
     action?.();
+    if (action !== undefined) this.#follow();
     return action !== undefined;
   }
 }

@@ -5,6 +5,7 @@ import type { Axis, ColourBy } from "../store.ts";
 export interface Choices {
   axis(axis: Axis): void;
   colourBy(by: ColourBy): void;
+  depth(depth: number): void;
   fit(): void;
   scrub(): void;
   zoom(factor: number): void;
@@ -12,9 +13,21 @@ export interface Choices {
   help(): void;
 }
 
+export interface Shown {
+  axis: Axis;
+  by: ColourBy;
+  depth: number;
+  timed: boolean;
+  /** Whether stacks were recorded. */
+  isStacked: boolean;
+  isFit: boolean;
+  isScrub: boolean;
+}
+
 const COLOURS: [ColourBy, string][] = [
   ["purpose", "purpose"],
   ["site", "call site"],
+  ["frame", "frame"],
   ["stream", "stream"],
   ["size", "size"],
 ];
@@ -38,6 +51,8 @@ export class Toolbar {
   readonly element: HTMLElement;
   readonly #axis: HTMLSelectElement;
   readonly #colours: HTMLSelectElement;
+  readonly #depth = h("input", { type: "number", min: 0, max: 999, step: 1, class: "depth" });
+  readonly #deep: HTMLElement;
   readonly #fit: HTMLButtonElement;
   readonly #scrub: HTMLButtonElement;
 
@@ -46,6 +61,8 @@ export class Toolbar {
     const colours = choose("Colour by", COLOURS, choices.colourBy);
     this.#axis = axis.select;
     this.#colours = colours.select;
+    this.#deep = h("label", { title: "1 is the outermost call, 0 the innermost" }, h("span", { class: "muted", text: "Depth" }), this.#depth);
+    this.#depth.addEventListener("input", () => choices.depth(Math.min(Math.max(Math.round(Number(this.#depth.value)) || 0, 0), 999)));
     this.#fit = button("Fit height", "Fit the height to what is shown", choices.fit);
     this.#scrub = button("Drag moment", "A drag moves the moment instead of the view", choices.scrub);
     this.element = h(
@@ -53,6 +70,7 @@ export class Toolbar {
       { class: "toolbar", role: "toolbar", "aria-label": "Timeline" },
       axis.element,
       colours.element,
+      this.#deep,
       this.#fit,
       this.#scrub,
       h(
@@ -66,10 +84,13 @@ export class Toolbar {
     );
   }
 
-  show(axis: Axis, by: ColourBy, timed: boolean, isFit: boolean, isScrub: boolean): void {
+  show({ axis, by, depth, timed, isStacked, isFit, isScrub }: Shown): void {
     this.#axis.value = timed ? axis : "entries";
     this.#axis.disabled = !timed;
     this.#colours.value = by;
+    this.#colours.querySelector<HTMLOptionElement>('[value="frame"]')!.disabled = !isStacked;
+    this.#deep.hidden = by !== "frame";
+    if (Number(this.#depth.value) !== depth || this.#depth.value === "") this.#depth.value = String(depth);
     this.#fit.setAttribute("aria-pressed", String(isFit));
     this.#scrub.setAttribute("aria-pressed", String(isScrub));
   }

@@ -47,19 +47,28 @@ export class Controls {
     return { ...this.#request };
   }
 
-  #take(name: string): void {
+  /** Sets what an address says, as far as the recipe has it. */
+  set(asked: ReadonlyMap<string, string>): void {
+    const name = asked.get("recipe") ?? "";
+    if (this.#recipes.some((it) => it.name === name)) {
+      this.#recipe.value = name;
+      this.#take(name, asked);
+    }
+  }
+
+  #take(name: string, asked: ReadonlyMap<string, string> = new Map()): void {
     const recipe = this.#recipes.find((it) => it.name === name);
     if (recipe === undefined) {
       return;
     }
     this.#request = { recipe: name };
     this.#about.textContent = recipe.about;
-    fill(this.#sizes, ...recipe.sizes.map((it) => this.#slider(it)));
-    fill(this.#choices, ...CHOICES.map(([kind, label]) => this.#choice(kind, label, recipe[kind])));
+    fill(this.#sizes, ...recipe.sizes.map((it) => this.#slider(it, asked.get(it.name))));
+    fill(this.#choices, ...CHOICES.map(([kind, label]) => this.#choice(kind, label, recipe[kind], asked.get(kind))));
     this.#onChange();
   }
 
-  #slider(size: SizeInfo): HTMLElement {
+  #slider(size: SizeInfo, asked: string | undefined): HTMLElement {
     const id = `size-${size.name}`;
     const label = NAMES[size.name] ?? size.name;
     const slider = h("input", { type: "range", id, min: 0, max: PLACES, step: 1 });
@@ -88,17 +97,18 @@ export class Controls {
       move(snap(size, Number(number.value)));
       show(this.#request[size.name] ?? size.value);
     });
-    show(size.value);
+    show(asked === undefined ? size.value : snap(size, Number(asked)));
     return h("div", { class: "size" }, h("label", { for: id, text: label }), number, slider);
   }
 
-  #choice(kind: "amp" | "checkpoint" | "optimizer", label: string, values: string[]): HTMLElement | null {
+  #choice(kind: "amp" | "checkpoint" | "optimizer", label: string, values: string[], asked: string | undefined): HTMLElement | null {
     if (values.length === 0) {
       return null;
     }
     const id = `choice-${kind}`;
     const select = h("select", { id }, ...values.map((value) => h("option", { value, text: choiceWord(kind, value) })));
-    this.#request[kind] = values[0];
+    select.value = values.find((it) => it === asked) ?? values[0];
+    this.#request[kind] = select.value;
     select.addEventListener("change", () => {
       this.#request[kind] = select.value;
       this.#onChange();

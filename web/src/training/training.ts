@@ -51,18 +51,33 @@ class Training {
     (error) => this.#refuse(error),
   );
 
+  /** What an address says, until there are sliders. */
+  #asked: Map<string, string> | null = null;
+
   constructor(element: HTMLElement, app: App) {
     this.#element = element;
     this.#app = app;
+    app.address.add({
+      write: (into) => {
+        const asked = this.#controls === null ? this.#asked : new Map(Object.entries(this.#controls.request()).map(([name, value]) => [name, String(value)]));
+        asked?.forEach((value, name) => into.set(`t.${name}`, value));
+      },
+      read: (from) => {
+        this.#asked = new Map([...from].flatMap(([name, value]) => (name.startsWith("t.") ? [[name.slice(2), value]] : [])));
+        if (this.#asked.size > 0) this.#controls?.set(this.#asked);
+      },
+    });
   }
 
   async open(): Promise<void> {
     const recipes = await api.recipes();
     this.#controls = new Controls(recipes, () => {
       const since = performance.now();
+      this.#app.address.changed();
       // The first change comes from the constructor itself.
       queueMicrotask(() => this.#controls && this.#latest.put({ request: this.#controls.request(), since }));
     });
+    if (this.#asked !== null) this.#controls.set(this.#asked);
     fill(
       this.#element,
       h("h2", { text: "A training step, before it runs" }),

@@ -2,12 +2,18 @@
 
 const NAME = "tonnage-what-if";
 
-/** Opens the what-if view and asks for these settings. */
-export function askWhatIf(conf: string): void {
-  location.hash = "what-if";
-  window.dispatchEvent(new CustomEvent<string>(NAME, { detail: conf }));
+/** Settings to ask for; null for whatever the form has, unasked. */
+export interface Wish {
+  conf: string | null;
+  limit: number | null;
 }
 
-export function onWhatIf(listener: (conf: string) => void): void {
-  window.addEventListener(NAME, (event) => listener((event as CustomEvent<string>).detail));
+/** Opens the what-if view and asks for these settings under this limit; without settings it is only opened. */
+export function askWhatIf(conf: string | null, limit: number | null): void {
+  location.hash = "what-if";
+  window.dispatchEvent(new CustomEvent<Wish>(NAME, { detail: { conf, limit } }));
+}
+
+export function onWhatIf(listener: (wish: Wish) => void): void {
+  window.addEventListener(NAME, (event) => listener((event as CustomEvent<Wish>).detail));
 }

@@ -2,7 +2,7 @@
 import type { WhatIfRequest } from "../api.ts";
 import { copyLine, exportLine } from "../copy.ts";
 import { fill, h } from "../dom.ts";
-import { plain } from "../format.ts";
+import { exactBytes, plain } from "../format.ts";
 import { valueOf, withValue } from "./conf.ts";
 import { parseSize } from "./size.ts";
 
@@ -93,11 +93,22 @@ export class Form {
     return { conf: this.#conf.value.trim(), policy: this.#policy.value, limit: parseSize(this.#limit.value) };
   }
 
-  set(conf: string, policy = "pytorch"): void {
+  set(conf: string, policy = "pytorch", limit: number | null = null): void {
     this.#conf.value = conf;
+    this.#limit.value = limit === null ? "" : exactBytes(limit).replace(" bytes", "").replace(" ", "");
     this.policies([policy]);
     this.#policy.value = policy;
     this.#turnKnobs();
+  }
+
+  /** What the fields say, unchecked. */
+  wish(): { conf: string; policy: string; limit: string } {
+    return { conf: this.#conf.value.trim(), policy: this.#policy.value, limit: this.#limit.value.trim() };
+  }
+
+  put({ conf, policy, limit }: { conf: string; policy: string; limit: string }): void {
+    this.set(conf, policy);
+    this.#limit.value = limit;
   }
 
   /** Adds policies that the server knows. */

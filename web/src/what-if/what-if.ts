@@ -26,6 +26,7 @@ class WhatIf {
   #result = h("div", { class: "result", hidden: true });
   #overlay = new Overlay("what-if");
   #source: Recording | null = null;
+  #fronted: Promise<void> = Promise.resolve();
   #tunings = new Map<string, Promise<Tuning>>();
 
   constructor(element: HTMLElement, app: App) {
@@ -44,14 +45,39 @@ class WhatIf {
     );
     app.store.subscribe((state, before) => {
       if (state.recording !== before.recording && state.recording !== null) {
-        app.attempt(this.#front(state.recording));
+        this.#fronted = this.#front(state.recording);
+        app.attempt(this.#fronted);
       }
     });
     whenShown(element, () => this.#showRanking());
-    onWhatIf((conf) => {
-      this.#form.set(conf);
+    onWhatIf(({ conf, limit }) => {
+      if (conf === null) return;
+      this.#form.set(conf, "pytorch", limit);
       this.#form.element.requestSubmit();
     });
+    this.#form.element.addEventListener("input", () => app.address.changed());
+    app.address.add({
+      write: (into) => this.#write(into),
+      read: (from) => this.#read(from),
+    });
+  }
+
+  #write(into: URLSearchParams): void {
+    const wish = this.#form.wish();
+    if (this.#source === null || (wish.conf === this.#source.info.conf && wish.limit === "" && this.#result.hidden)) return;
+    into.set("w.conf", wish.conf);
+    into.set("w.policy", wish.policy);
+    if (wish.limit !== "") into.set("w.limit", wish.limit);
+    if (!this.#result.hidden) into.set("w.asked", "1");
+  }
+
+  async #read(from: URLSearchParams): Promise<void> {
+    const conf = from.get("w.conf");
+    // A what-if in front first finds what it was made from.
+    await this.#fronted;
+    if (conf === null) return;
+    this.#form.put({ conf, policy: from.get("w.policy") ?? "pytorch", limit: from.get("w.limit") ?? "" });
+    if (from.get("w.asked") === "1") await this.#run(this.#form.request());
   }
 
   /** A what-if in front is compared with what it was made from, not with itself. */
@@ -120,8 +146,10 @@ class WhatIf {
     try {
       const answer = await api.whatIf(source.info.id, request);
       this.#app.put(answer.recording);
+      await this.#app.refresh();
       this.#show(source, await this.#app.load(answer.recording.id), answer, request.limit);
       this.#app.say("");
+      this.#app.address.changed();
     } finally {
       this.#form.busy(false);
     }

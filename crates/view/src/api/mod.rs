@@ -2,6 +2,8 @@
 //!
 //! Addresses lie below the token, which the gate has compared already.
 
+mod open;
+
 mod predict;
 
 mod recipes;
@@ -59,6 +61,7 @@ pub(crate) fn routes(recordings: &Recordings) -> Router {
     };
     let recording = Router::new()
         .route("/timeline", get(timeline::timeline))
+        .route("/stacks", get(stack::stacks))
         .route("/stacks/{stack}", get(stack::stack))
         .route("/report", get(report::report))
         .route("/tune", get(tune::tune))
@@ -68,6 +71,7 @@ pub(crate) fn routes(recordings: &Recordings) -> Router {
         .route("/recipes", get(recipes::recipes))
         .route("/predict", post(predict::predict))
         .route("/run", get(run::run))
+        .route("/open/{name}", post(open::open))
         .nest("/recordings/{id}", recording);
     Router::new()
         // Addresses in the page are relative to a folder.

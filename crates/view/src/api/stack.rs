@@ -1,11 +1,14 @@
-//! `GET api/recordings/ID/stacks/NUMBER`: who asked for an allocation, innermost call first.
+//! `GET api/recordings/ID/stacks/NUMBER`: who asked for an allocation, innermost call first;
+//! `GET api/recordings/ID/stacks`: all of them, as columns.
 
 use axum::extract::{Path, State};
-use axum::response::Response;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
 use tonnage_events::StackId;
 
 use super::{App, json, to_json};
 use crate::error::ApiError;
+use crate::recording::Recording;
 use crate::timeline::Site;
 
 /// The most frames that are sent. Deeper stacks are those of an endless recursion, or of a stranger's file.
@@ -27,4 +30,13 @@ pub(super) async fn stack(
         sent.push(Site { file: String::new(), line: 0, function });
     }
     to_json(&sent).map(json)
+}
+
+pub(super) async fn stacks(
+    State(app): State<App>,
+    Path((_, id)): Path<(String, u32)>,
+) -> Result<Response, ApiError> {
+    let recording = app.recording(id)?;
+    let bytes = app.once(&recording, |it| &it.stacks, Recording::stacked).await?;
+    Ok(([(header::CONTENT_TYPE, "application/octet-stream")], bytes).into_response())
 }

@@ -67,6 +67,8 @@ impl App {
     ) -> Arc<Recording> {
         let Info { id, device, .. } = recording.info;
         let (prediction, file) = what_if.record(&understood.job, &recording.file, device);
+        let conf = file.settings.as_ref().map_or_else(String::new, |it| it.conf.clone());
+        let (policy, limit) = (what_if.policy.name(), question.limit);
         let made = Made {
             reserved_peak: prediction.stats.max_memory_reserved(),
             recorded_peak: understood.reserved_peak,
@@ -75,8 +77,9 @@ impl App {
                 .map(|oom| crate::recording::FirstOom { entry: oom.event, bytes: oom.bytes }),
             question,
         };
-        let conf = file.settings.as_ref().map_or_else(String::new, |it| it.conf.clone());
-        let info = Info { name, kind: Kind::WhatIf, device, conf, of: Some(id), ..Info::default() };
+        let kind = Kind::WhatIf;
+        let info =
+            Info { name, kind, device, conf, of: Some(id), policy, limit, ..Info::default() };
         self.recordings.add(info, file.into(), Some(made))
     }
 }

@@ -15,6 +15,8 @@ mod marks;
 
 mod numbered;
 
+mod stacks;
+
 use serde::Serialize;
 use tonnage_analysis::report::{HistoryPurposes, Purpose};
 use tonnage_analysis::{DeviceView, Extents, Level, Levels, Lifetimes, Moment, devices};
@@ -25,6 +27,7 @@ use extents::{Row, holding, rows};
 pub(crate) use marks::Phase;
 pub(crate) use numbered::Site;
 use numbered::{Numbered, Sites};
+pub(crate) use stacks::StackTable;
 
 /// The most failed requests that are listed: a program that tries again and again has many.
 const MOST_OOMS: usize = 10_000;

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 use std::time::Duration;
 
-use tonnage_view::{Recordings, ServeError, Server, ViewOptions};
+use tonnage_view::{Patience, Recordings, ServeError, Server, ViewOptions};
 
 use crate::support::{Page, trace};
 
@@ -168,5 +168,56 @@ fn a_server_that_is_stopped_answers_no_more() {
         let asked = socket.write_all(request.as_bytes());
         let answered = asked.and_then(|()| socket.read_to_string(&mut answer));
         assert!(answered.is_err() || !answer.starts_with("HTTP/1.1 200"), "{answer}");
+    }
+}
+
+/// A page whose clients have a fifth of a second for each part.
+fn impatient() -> Page {
+    let short = Duration::from_millis(200);
+    let patience = Patience { head: short, body: short, answer: short };
+    Page::patient(ViewOptions::default(), patience)
+}
+
+/// What comes back until the other side closes; only a server that keeps the connection open holds this up.
+fn until_closed(mut socket: TcpStream) -> String {
+    let mut said = Vec::new();
+    // A connection that is reset is closed too.
+    let _ = socket.read_to_end(&mut said);
+    String::from_utf8_lossy(&said).into_owned()
+}
+
+#[test]
+fn connections_that_say_nothing_or_half_a_thing_are_closed() {
+    let page = impatient();
+    let token = page.token.clone();
+    let head = format!("POST /{token}/api/predict HTTP/1.1\r\nHost: localhost\r\n");
+    for begun in ["".to_owned(), "GET /".to_owned(), head.clone()] {
+        let mut socket = TcpStream::connect(("127.0.0.1", page.port)).unwrap();
+        socket.write_all(begun.as_bytes()).unwrap();
+        let said = until_closed(socket);
+        assert!(!said.contains("200 OK"), "{begun:?}: {said}");
+    }
+    // A body that does not come.
+    let mut socket = TcpStream::connect(("127.0.0.1", page.port)).unwrap();
+    let begun = format!("{head}Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{{");
+    socket.write_all(begun.as_bytes()).unwrap();
+    let said = until_closed(socket);
+    assert!(said.starts_with("HTTP/1.1 408"), "{said}");
+    // One that has its answer, and asks no more.
+    let mut socket = TcpStream::connect(("127.0.0.1", page.port)).unwrap();
+    let whole = format!("GET /{token}/api/start HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    socket.write_all(whole.as_bytes()).unwrap();
+    let said = until_closed(socket);
+    assert!(said.is_empty() || said.starts_with("HTTP/1.1 200"), "{said}");
+}
+
+#[test]
+fn a_connection_that_takes_none_of_its_answers_is_closed() {
+    let page = impatient();
+    let mut socket = TcpStream::connect(("127.0.0.1", page.port)).unwrap();
+    let request = format!("GET /{}/main.js HTTP/1.1\r\nHost: localhost\r\n\r\n", page.token);
+    // Nothing is read here: once no more fits between the two, the server waits, gives up and hangs up.
+    while socket.write_all(request.as_bytes()).is_ok() {
+        std::thread::sleep(Duration::from_millis(1));
     }
 }

@@ -286,3 +286,37 @@ fn a_run_is_followed_and_stays() {
     assert_eq!((&state["finished"], &state["error"]), (&true.into(), &"out of memory".into()));
     assert_eq!(page.start()["run"], true);
 }
+
+#[test]
+fn a_file_that_is_dropped_on_the_page_is_opened_or_refused_in_words() {
+    let page = Page::with(ViewOptions::default());
+    let path = testdata().join("traces/mlp_seed.default.pickle.zst");
+    let file = std::fs::read(path).unwrap();
+    let octets = "application/octet-stream";
+    let opened = page.drop_file("my%20run%2Frank0.pickle", &file, octets).json();
+    assert_eq!(opened[0]["name"], "my run/rank0.pickle");
+    assert_eq!(page.start()["recordings"], opened);
+    ask_all(&page, opened[0]["id"].as_u64().unwrap());
+    // What a form of another site can send without asking.
+    assert_eq!(page.drop_file("a", &file, "text/plain").status, 415);
+    let broken = page.drop_file("half.pickle", &file[..file.len() / 2], octets);
+    assert_eq!(broken.status, 400);
+    assert!(broken.text().starts_with("half.pickle: "), "{}", broken.text());
+    assert_eq!(page.drop_file("empty", b"", octets).status, 400);
+}
+
+#[test]
+fn all_stacks_together_are_the_stacks_one_by_one() {
+    let page = Page::of([trace("mlp_seed.default.stacks")]);
+    let answer = page.get("api/recordings/0/stacks");
+    let all = crate::support::Columns::read(&answer.body);
+    let (starts, frames) = (all.get("starts"), all.get("frames"));
+    assert!(starts.len() > 10);
+    for stack in 0..starts.len() - 1 {
+        let one = page.get(&format!("api/recordings/0/stacks/{stack}")).json();
+        let numbers = &frames[starts[stack] as usize..starts[stack + 1] as usize];
+        let named: Vec<_> =
+            numbers.iter().map(|&it| all.head["names"][it as usize].clone()).collect();
+        assert_eq!(Value::from(named), one, "{stack}");
+    }
+}

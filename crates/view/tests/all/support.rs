@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use tonnage_snapshot::SnapshotFile;
-use tonnage_view::{Recordings, Running, Server, ViewOptions};
+use tonnage_view::{Patience, Recordings, Running, Server, ViewOptions};
 
 /// A server of its own, on any port.
 pub(crate) struct Page {
@@ -38,8 +38,12 @@ impl Answer {
 
 impl Page {
     pub(crate) fn with(options: ViewOptions) -> Self {
+        Self::patient(options, Patience::default())
+    }
+
+    pub(crate) fn patient(options: ViewOptions, patience: Patience) -> Self {
         let recordings = Recordings::new(options);
-        let server = Server::bind(recordings.clone(), Some(0)).unwrap();
+        let server = Server::bind(recordings.clone(), Some(0)).unwrap().with_patience(patience);
         let (port, url) = (server.port(), server.url());
         let token = url.trim_end_matches('/').rsplit_once('/').unwrap().1.to_owned();
         Self { port, token, recordings, _running: server.start().unwrap() }
@@ -56,8 +60,23 @@ impl Page {
 
     /// Sends a request as it is, to the end of which nothing is added.
     pub(crate) fn send(&self, request: &str) -> Answer {
+        self.send_bytes(request.as_bytes())
+    }
+
+    /// Sends a file to be opened, as this type.
+    pub(crate) fn drop_file(&self, name: &str, file: &[u8], kind: &str) -> Answer {
+        let Self { port, token, .. } = self;
+        let head = format!(
+            "POST /{token}/api/open/{name} HTTP/1.1\r\nHost: localhost:{port}\r\nConnection: close\r\n\
+             Content-Type: {kind}\r\nContent-Length: {}\r\n\r\n",
+            file.len()
+        );
+        self.send_bytes(&[head.as_bytes(), file].concat())
+    }
+
+    fn send_bytes(&self, request: &[u8]) -> Answer {
         let mut socket = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
-        socket.write_all(request.as_bytes()).unwrap();
+        socket.write_all(request).unwrap();
         let mut bytes = Vec::new();
         socket.read_to_end(&mut bytes).unwrap();
         let end = bytes.windows(4).position(|it| it == b"\r\n\r\n").expect("an answer has a head");

@@ -6,7 +6,15 @@ mod chromium;
 #[path = "../../../html/tests/suite/support/hostile.rs"]
 mod hostile;
 
+mod address;
+
+mod frames;
+
 mod large;
+
+mod manners;
+
+mod opening;
 
 mod page;
 

@@ -19,6 +19,10 @@ pub(crate) fn trace(name: &str) -> SnapshotFile {
     tonnage_snapshot::open(&testdata().join("traces").join(format!("{name}.pickle.zst"))).unwrap()
 }
 
+pub(crate) fn planted(name: &str) -> SnapshotFile {
+    tonnage_snapshot::open(&testdata().join("planted").join(format!("{name}.pickle.gz"))).unwrap()
+}
+
 /// Opens a page on these files, and checks something about it once it is drawn.
 pub(crate) fn visit(files: Vec<(&str, SnapshotFile)>, check: impl AsyncFnOnce(&Page<'_>)) {
     let recordings = Recordings::new(ViewOptions::default());
@@ -34,6 +38,12 @@ pub(crate) fn visit(files: Vec<(&str, SnapshotFile)>, check: impl AsyncFnOnce(&P
         let page = Page { browser: &browser };
         page.wait("document.documentElement.dataset.ready === 'true'").await;
         page.drawn().await;
+        // The answer above everything has its size once the report is there. That of a long history takes a while.
+        page.wait(
+            "document.getElementById('opening').dataset.known === 'true' || \
+             Number(document.querySelector('#segments input[type=range]').max) > 100000",
+        )
+        .await;
         check(&page).await;
     });
 }
@@ -51,6 +61,26 @@ impl Page<'_> {
     /// Waits until an expression is true.
     pub(crate) async fn wait(&self, expression: &str) {
         self.browser.wait(expression).await;
+    }
+
+    /// Opens one of the views.
+    pub(crate) async fn open(&self, view: &str) {
+        self.value(&format!("location.hash = '{view}'")).await;
+        self.wait(&format!("!document.getElementById('{view}').hidden")).await;
+    }
+
+    /// Goes to another address of the page, as someone does who follows a link.
+    pub(crate) async fn follow(&self, address: &str) {
+        self.browser.driver.goto("about:blank").await.unwrap();
+        self.browser.driver.goto(address).await.unwrap();
+        self.wait("document.documentElement.dataset.ready === 'true'").await;
+    }
+
+    /// The address once it says what is shown.
+    pub(crate) async fn address(&self) -> String {
+        // The page writes a moment after something has changed.
+        tokio::time::sleep(std::time::Duration::from_millis(600)).await;
+        self.value("location.href").await.as_str().unwrap().to_owned()
     }
 
     /// Waits until what was done is on the screen: two frames later everything that was to be painted is.

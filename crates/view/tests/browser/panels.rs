@@ -7,7 +7,7 @@ use thirtyfour::prelude::*;
 use tonnage_snapshot::SnapshotFile;
 
 use crate::hostile;
-use crate::page::{Page, testdata, trace, visit};
+use crate::page::{Page, planted, trace, visit};
 
 const CONTRAST: &str = include_str!("../../../html/tests/suite/support/contrast.js");
 
@@ -17,14 +17,9 @@ const WIDER: &str = "(() => { const root = document.documentElement; \
         .filter((it) => it.getBoundingClientRect().right > root.clientWidth && !it.closest('.scrolls')) \
         .map((it) => it.tagName + '.' + it.getAttribute('class')); })()";
 
-fn planted(name: &str) -> SnapshotFile {
-    tonnage_snapshot::open(&testdata().join("planted").join(format!("{name}.pickle.gz"))).unwrap()
-}
-
 /// Opens one of the views.
 async fn open(page: &Page<'_>, view: &str) {
-    page.value(&format!("location.hash = '{view}'")).await;
-    page.wait(&format!("!document.getElementById('{view}').hidden")).await;
+    page.open(view).await;
 }
 
 async fn report(page: &Page<'_>) {
@@ -37,9 +32,9 @@ fn a_cause_lights_up_the_blocks_that_it_blames() {
         report(page).await;
         assert!(page.text(".verdict").await.contains("segments that a single live block keeps"));
         page.click("[data-cause=pinned_segment]").await;
-        let lit = page.text(".lit").await;
+        let lit = page.text("#lit").await;
         // As many as the report counts.
-        assert!(lit.starts_with("6 blocks lit up"), "{lit}");
+        assert!(lit.contains("6 blocks are lit up"), "{lit}");
         assert_eq!(
             page.value("document.querySelector('[aria-pressed=true]').dataset.cause").await,
             "pinned_segment"
@@ -47,7 +42,7 @@ fn a_cause_lights_up_the_blocks_that_it_blames() {
         page.drawn().await;
         page.click("[data-cause=pinned_segment]").await;
         assert_eq!(page.value("document.querySelectorAll('[aria-pressed=true]').length").await, 0);
-        assert_eq!(page.text(".lit").await, "");
+        assert_eq!(page.text("#lit").await, "");
         page.is_quiet().await;
     });
 }
@@ -58,12 +53,12 @@ fn free_memory_and_leaks_are_blamed_by_what_lay_there_and_what_stays() {
     visit(files, async |page| {
         report(page).await;
         page.click("[data-cause=fragmentation]").await;
-        assert!(page.text(".lit").await.starts_with("3 blocks lit up"));
+        assert!(page.text("#lit").await.contains("3 blocks are lit up"));
         page.choose("#recordings", "1").await;
         page.wait("document.querySelector('[data-cause=leak]')").await;
         page.click("[data-cause=leak]").await;
-        let lit = page.text(".lit").await;
-        assert!(lit.contains("do not free") && !lit.starts_with("Nothing"), "{lit}");
+        let lit = page.text("#lit").await;
+        assert!(lit.contains("do not free") && !lit.contains("Nothing"), "{lit}");
         page.is_quiet().await;
     });
 }
@@ -293,25 +288,49 @@ fn every_panel_contrasts_in_light_and_dark_and_fits_a_phone() {
     });
 }
 
-/// For whoever changes how the panels look: pictures of them under `target/pictures`.
+/// For whoever changes how the page looks: pictures of it under `target/pictures`.
 #[test]
 #[ignore = "makes pictures to look at, checks nothing"]
 fn pictures() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/pictures");
     std::fs::create_dir_all(&folder).unwrap();
-    visit(both(), async |page| {
-        everything(page).await;
-        for (scheme, width) in [("light", 1280), ("dark", 1280), ("light", 390)] {
-            page.browser.set_scheme(scheme).await;
-            page.browser.set_width(width).await;
-            for view in ["memory", "what-if", "compare", "training"] {
-                open(page, view).await;
-                page.drawn().await;
-                page.painted().await;
-                page.browser.picture(&folder.join(format!("{view}.{scheme}.{width}.png"))).await;
+    let ranks =
+        ["resnet50.default", "resnet50.expandable", "resnet50.gc60"].map(|it| (it, trace(it)));
+    let opened: [(&str, Vec<(&str, SnapshotFile)>); 4] = [
+        ("oom", vec![("mlp_seed.tight.pickle", trace("mlp_seed.tight"))]),
+        ("leak", vec![("leak_view.pickle", planted("leak_view"))]),
+        ("healthy", vec![("gpt2_varlen", trace("gpt2_varlen.default.stacks"))]),
+        ("ranks", ranks.into()),
+    ];
+    for (name, files) in opened {
+        visit(files, async |page| {
+            page.wait("document.getElementById('opening').dataset.known === 'true'").await;
+            let views: &[&str] =
+                if name == "ranks" { &["compare", "training"] } else { &["memory"] };
+            if name == "oom" {
+                page.click("#report .cause").await;
             }
-        }
-    });
+            for &view in views {
+                open(page, view).await;
+                let there = "document.getElementById('training').dataset.took || document.querySelectorAll('.multiples figure').length > 2 || !document.getElementById('memory').hidden";
+                page.wait(there).await;
+                for (scheme, width) in [("light", 1280), ("dark", 1280), ("light", 390)] {
+                    page.browser.set_scheme(scheme).await;
+                    page.browser.set_width(width).await;
+                    page.drawn().await;
+                    page.painted().await;
+                    page.browser
+                        .picture(&folder.join(format!("{name}.{view}.{scheme}.{width}.png")))
+                        .await;
+                }
+                page.browser.set_width(1000).await;
+                page.browser.set_print().await;
+                page.painted().await;
+                page.browser.picture(&folder.join(format!("{name}.{view}.paper.png"))).await;
+                page.browser.set_scheme("light").await;
+            }
+        });
+    }
 }
 
 /// The pictures of the guide, as someone sees them who follows it.

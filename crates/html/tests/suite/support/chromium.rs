@@ -143,7 +143,16 @@ impl Browser {
 
     pub(crate) async fn set_scheme(&self, scheme: &str) {
         let features = json!([{ "name": "prefers-color-scheme", "value": scheme }]);
-        self.command("Emulation.setEmulatedMedia", json!({ "features": features })).await;
+        let media = json!({ "media": "", "features": features });
+        self.command("Emulation.setEmulatedMedia", media).await;
+    }
+
+    /// Shows the page as it is printed.
+    #[allow(dead_code, reason = "each test program uses some of it")]
+    pub(crate) async fn set_print(&self) {
+        self.command("Emulation.setEmulatedMedia", json!({ "media": "print", "features": [] }))
+            .await;
+        self.value("dispatchEvent(new Event('beforeprint'))").await;
     }
 
     pub(crate) async fn set_width(&self, width: u32) {
