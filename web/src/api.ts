@@ -210,7 +210,7 @@ export interface WhatIfAnswer {
 
 /** A number that a recipe takes, with the range of its slider. */
 export interface SizeInfo {
-  name: "layers" | "width" | "batch" | "seq";
+  name: "layers" | "width" | "batch" | "seq" | "image" | "antennas" | "users" | "subcarriers";
   least: number;
   most: number;
   step: number;
@@ -220,38 +220,61 @@ export interface SizeInfo {
 export interface RecipeInfo {
   name: string;
   about: string;
+  /** Whether it has gradients and an optimizer. */
+  trains: boolean;
   sizes: SizeInfo[];
   amp: string[];
   checkpoint: string[];
   optimizer: string[];
+  accumulate: string[];
 }
 
-export interface PredictRequest {
-  recipe: string;
-  layers?: number;
-  width?: number;
-  batch?: number;
-  seq?: number;
+export type PredictRequest = { recipe: string } & { [size in SizeInfo["name"]]?: number } & {
+  accumulate?: number;
+  /** Bytes of the GPU, to ask whether it fits. */
+  limit?: number;
   amp?: string;
   checkpoint?: string;
   optimizer?: string;
+};
+
+/** Part of a step: points, events, and how much it queues. Ends are exclusive. */
+export interface StepPhase {
+  name: string;
+  begin: number;
+  end: number;
+  from: number;
+  to: number;
+  operations: number;
+  kernels: number;
+}
+
+/** The largest batch for a GPU, as asked and with each technique; 0 if none fits. */
+export interface FitAnswer {
+  limit: number;
+  batch: number;
+  techniques: { flags: string; batch: number }[];
 }
 
 /** One training step, predicted by the engine. */
 export interface StepTimeline {
   checkpoint: string;
+  /** Events, allocations and frees, up to each point. */
+  events: number[];
   /** Bytes after each point, at most some 2,000; peaks are kept. */
   allocated: number[];
   reserved: number[];
   /** By purpose, in the order of `purposes`, at the same points. */
   held: number[][];
   purposes: string[];
-  phases: { name: string; begin: number; end: number }[];
+  phases: StepPhase[];
   peak: { allocated: number; reserved: number; point: number; phase: string };
   parameters: number;
 }
 
 export interface PredictAnswer {
+  /** Whether it runs on a device of the bytes that were asked about; null if none were. */
+  fits: boolean | null;
   /** What was asked for. */
   step: StepTimeline;
   /** The same without checkpoints and with √n of them, where the recipe can. */
@@ -276,7 +299,8 @@ async function answer(path: string, init?: RequestInit): Promise<Response> {
   let response: Response;
   try {
     response = await fetch(path, { ...init, cache: "no-store" });
-  } catch {
+  } catch (error) {
+    if (error instanceof DOMException && error.name === "AbortError") throw error;
     throw new Refused("the server does not answer: is `tonnage view` still running?");
   }
   if (!response.ok) {
@@ -298,7 +322,9 @@ export const api = {
   timeline: async (id: number) => (await answer(`api/recordings/${id}/timeline`)).arrayBuffer(),
   stacks: async (id: number) => (await answer(`api/recordings/${id}/stacks`)).arrayBuffer(),
   stack: (id: number, stack: number) => json<Frame[]>(`api/recordings/${id}/stacks/${stack}`),
-  report: (id: number) => json<Report>(`api/recordings/${id}/report`),
+  report: (id: number, signal?: AbortSignal) => json<Report>(`api/recordings/${id}/report`, signal ? { signal } : {}),
+  /** The same without what a replay would tell. */
+  reportAtOnce: (id: number) => json<Report>(`api/recordings/${id}/report/at-once`),
   tune: (id: number) => json<Tuning>(`api/recordings/${id}/tune`),
   whatIf: (id: number, request: WhatIfRequest) =>
     json<WhatIfAnswer>(`api/recordings/${id}/what-if`, post(request)),
@@ -310,5 +336,6 @@ export const api = {
   recipes: () => json<RecipeInfo[]>("api/recipes"),
   predict: (request: PredictRequest, signal?: AbortSignal) =>
     json<PredictAnswer>("api/predict", signal ? { ...post(request), signal } : post(request)),
+  fit: (request: PredictRequest, signal: AbortSignal) => json<FitAnswer>("api/fit", { ...post(request), signal }),
   run: () => json<RunState>("api/run"),
 };

@@ -3,7 +3,8 @@ import { test } from "node:test";
 import type { PredictAnswer, StepTimeline } from "../src/api.ts";
 import { Latest } from "../src/training/latest.ts";
 import { PLACES, neighbour, snap, toPlace, toValue } from "../src/training/slider.ts";
-import { heldAt, meaning, most, phaseAt, phaseName, stacked } from "../src/training/step.ts";
+import { type Along, ALONGS, brief, placed } from "../src/training/axis.ts";
+import { fitWords, heldAt, meaning, most, phaseAt, phaseName, stacked } from "../src/training/step.ts";
 
 const LAYERS = { least: 1, most: 48, step: 1 };
 const BATCH = { least: 1, most: 16384, step: 1 };
@@ -50,7 +51,11 @@ function step(allocated: number[], held: number[][], checkpoint = "none"): StepT
   const point = allocated.indexOf(peak);
   return {
     checkpoint, allocated, reserved: allocated, held, purposes: held.map((_, row) => `p${row}`), parameters: 1,
-    phases: [{ name: "forward", begin: 0, end: 2 }, { name: "step", begin: 2, end: 4 }],
+    events: allocated.map((_, point) => point),
+    phases: [
+      { name: "forward", begin: 0, end: 2, from: 0, to: 2, operations: 10, kernels: 2 },
+      { name: "step", begin: 2, end: 4, from: 2, to: 4, operations: 10, kernels: 2 },
+    ],
     peak: { allocated: peak, reserved: peak, point, phase: "backward" },
   };
 }
@@ -68,7 +73,7 @@ test("the sentence gives the exact peak and what checkpoints save", () => {
   const MIB = 1024 ** 2;
   const none = step([400 * MIB], [[400 * MIB]]);
   const sqrt = step([100 * MIB], [[100 * MIB]], "sqrt");
-  const answer: PredictAnswer = { step: none, none, sqrt, command: "" };
+  const answer: PredictAnswer = { fits: null, step: none, none, sqrt, command: "" };
   assert.equal(
     meaning(answer),
     "The peak is 400.00 MiB, exactly 419,430,400 bytes; backward sets it. √n checkpoints need 100.00 MiB instead of 400.00 MiB without: 300.00 MiB (75 %) less.",
@@ -137,4 +142,53 @@ test("a refusal is told, unless something newer is asked", async () => {
   open[2].answer();
   await settle();
   assert.deepEqual(answers, [3]);
+});
+
+const STEP = {
+  allocated: [1, 2, 3, 4, 5, 6, 7, 8, 9, 10], events: [0, 1, 2, 3, 4, 5, 6, 7, 8, 9],
+  phases: [
+    { name: "forward", begin: 0, end: 4, from: 0, to: 40, operations: 1000, kernels: 30 },
+    { name: "backward", begin: 4, end: 8, from: 40, to: 90, operations: 2000, kernels: 60 },
+    { name: "step", begin: 8, end: 8, from: 90, to: 90, operations: 20, kernels: 9 },
+    { name: "zero_grad", begin: 8, end: 10, from: 90, to: 100, operations: 0, kernels: 0 },
+  ],
+};
+
+test("every phase has a width, the optimizer that asks for nothing too", () => {
+  for (const [along] of ALONGS) {
+    const { x, phases, marks } = placed(STEP, along);
+    assert.ok(phases.every((it) => it.right - it.left >= 0.03 - 1e-9), along);
+    assert.ok(Math.abs((phases.at(-1)?.right ?? 0) - 1) < 1e-9);
+    assert.ok(x.every((at, point) => at >= (x[point - 1] ?? 0) && at <= 1), `${along}: ${x}`);
+    // Points lie within their phase.
+    STEP.phases.forEach(({ begin, end }, place) => {
+      for (let point = begin; point < end; point++) assert.ok(x[point] >= phases[place].left - 1e-9 && x[point] < phases[place].right);
+    });
+    assert.ok(marks.length >= 3 && marks.every((it, place) => it.at >= (marks[place - 1]?.at ?? 0) && it.at <= 1 + 1e-9), along);
+  }
+  const wide = (along: Along, place: number) => {
+    const it = placed(STEP, along).phases[place];
+    return it.right - it.left;
+  };
+  assert.ok(Math.abs(wide("arithmetic", 1) / wide("arithmetic", 0) - 2) < 1e-9);
+  assert.ok(wide("kernels", 2) > wide("arithmetic", 2));
+});
+
+test("a step without anything has an axis all the same", () => {
+  assert.deepEqual(placed({ allocated: [], events: [], phases: [] }, "events"), { x: [], phases: [], marks: [] });
+  const nothing = [{ name: "simulate", begin: 0, end: 1, from: 0, to: 0, operations: 0, kernels: 0 }];
+  assert.deepEqual(placed({ allocated: [5], events: [0], phases: nothing }, "arithmetic").phases, [{ name: "simulate", left: 0, right: 1 }]);
+});
+
+test("large numbers are short", () => {
+  assert.deepEqual([0, 1234, 5e6, 1.25e9, 3e12].map(brief), ["0", "1,234", "5 M", "1.25 G", "3 T"]);
+});
+
+test("the largest batch is told with what makes it larger", () => {
+  const techniques = [{ flags: "--amp bf16", batch: 12 }, { flags: "--offload", batch: 30 }, { flags: "--accumulate 2", batch: 8 }];
+  assert.equal(
+    fitWords({ limit: 2 * 1024 ** 3, batch: 8, techniques }),
+    "The largest batch for 2.00 GiB is 8; 30 with --offload, 12 with --amp bf16. Each was run without numbers.",
+  );
+  assert.match(fitWords({ limit: 1024, batch: 0, techniques: [] }), /^Not even a batch of one fits into 1024 bytes\./);
 });

@@ -63,5 +63,5 @@ test("phases inside others get a lane of their own, and what is too deep is left
   const spans = [span("step", 0, 10), span("forward", 0, 4), span("layer", 1, 2), span("too deep", 1, 2), span("backward", 4, 9), span("step", 10, 20)];
   const found = lanes(spans).map((lane) => lane.map((it) => it.name));
   assert.deepEqual(found, [["step", "step"], ["forward", "backward"], ["layer"]]);
-  assert.deepEqual(bandOf({ phases: [], iterations: [2, 5] }, 9), [[span("iteration 0", 2, 5), span("iteration 1", 5, 9)]]);
+  assert.deepEqual(bandOf({ phases: [], iterations: [2, 5] }, 9), [[{ ...span("iteration 0", 2, 5), short: "0" }, { ...span("iteration 1", 5, 9), short: "1" }]]);
 });

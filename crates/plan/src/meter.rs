@@ -6,7 +6,7 @@
 use std::fmt;
 
 use tonnage_engine::Stats;
-use tonnage_tensor::{Device, Levels, Peak};
+use tonnage_tensor::{Device, Levels, Peak, QueuedWork};
 
 use crate::error::{Error, Result};
 
@@ -87,8 +87,8 @@ pub(crate) struct Meter<'a> {
     pub(crate) peak: Option<(Phase, Peak)>,
     /// How many points of the last step are recorded, if any.
     pub(crate) points: Option<usize>,
-    /// Where in what is recorded each piece of work began.
-    pub(crate) starts: Vec<(Phase, u64)>,
+    /// Where in what is recorded each piece of work began, and what had been queued by then.
+    pub(crate) starts: Vec<(Phase, u64, QueuedWork)>,
     /// What was recorded of the last step.
     pub(crate) levels: Levels,
 }
@@ -136,7 +136,8 @@ impl<'a> Meter<'a> {
     ) -> Result<T> {
         self.device.memory().reset_peak_stats();
         if self.points.is_some() {
-            self.starts.push((phase, self.device.recorded_events()));
+            let (events, work) = (self.device.recorded_events(), self.device.work());
+            self.starts.push((phase, events, work));
         }
         let done = work().map_err(|error| Error::during(error, self.step, phase))?;
         self.count(phase, &self.device.memory().stats());

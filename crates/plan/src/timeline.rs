@@ -4,7 +4,7 @@
 //! Out: a [`Timeline`] of the last step of a prediction, in which memory is as in every later one.
 
 use serde_json::{Value, json};
-use tonnage_tensor::{LevelPoint, Role};
+use tonnage_tensor::{LevelPoint, QueuedWork, Role};
 
 use crate::device_kind::DeviceKind;
 use crate::error::Result;
@@ -33,7 +33,7 @@ pub struct Timeline {
 }
 
 /// Events of one phase.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Span {
     /// The phase.
@@ -42,6 +42,8 @@ pub struct Span {
     pub from: u64,
     /// The number of events up to its last.
     pub to: u64,
+    /// What it queues: a phase without events works too.
+    pub work: QueuedWork,
 }
 
 impl Timeline {
@@ -115,8 +117,12 @@ pub fn trace(options: &Options, points: usize) -> Result<Timeline> {
     let mut meter = Meter::recording(&device, points);
     let outcome = run(&device, options, &mut meter, &mut |_| ())?;
     let levels = meter.levels;
-    let ends = meter.starts.iter().skip(1).map(|it| it.1).chain([levels.events]);
-    let span = |((phase, from), to): (&(Phase, u64), u64)| Span { phase: *phase, from: *from, to };
+    let ends = meter.starts.iter().skip(1).map(|it| (it.1, it.2));
+    let ends = ends.chain([(levels.events, device.work())]);
+    let span =
+        |(&(phase, from, before), (to, after)): (&(Phase, u64, QueuedWork), (u64, QueuedWork))| {
+            Span { phase, from, to, work: after.since(before) }
+        };
     let most = levels.points.iter().map(LevelPoint::allocated).max();
     let is_highest = |it: &LevelPoint| Some(it.allocated()) == most;
     Ok(Timeline {

@@ -3,6 +3,7 @@
 //! In:  a file's device. Out: its timeline, report, job and tuning, each computed once, when first asked for.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use axum::body::Bytes;
 use serde::Serialize;
@@ -20,6 +21,9 @@ use crate::encode::{encode, encode_stacks};
 use crate::error::ApiError;
 use crate::recordings::ViewOptions;
 use crate::timeline::{StackTable, Timeline};
+
+/// How long a report may try settings; what there was no time for, it does not speak of. Chosen.
+const REPLAY: Duration = Duration::from_secs(20);
 
 /// Where a recording comes from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -95,6 +99,7 @@ pub(crate) struct Recording {
     pub(crate) timeline: OnceCell<Result<Bytes, ApiError>>,
     pub(crate) stacks: OnceCell<Result<Bytes, ApiError>>,
     pub(crate) report: OnceCell<Result<Bytes, ApiError>>,
+    pub(crate) report_at_once: OnceCell<Result<Bytes, ApiError>>,
     pub(crate) understood: OnceCell<Result<Arc<Understood>, ApiError>>,
     pub(crate) tuning: OnceCell<Result<Bytes, ApiError>>,
 }
@@ -116,6 +121,7 @@ impl Recording {
             timeline: OnceCell::new(),
             stacks: OnceCell::new(),
             report: OnceCell::new(),
+            report_at_once: OnceCell::new(),
             understood: OnceCell::new(),
             tuning: OnceCell::new(),
         }
@@ -131,9 +137,19 @@ impl Recording {
     }
 
     pub(crate) fn reported(&self) -> Result<Bytes, ApiError> {
+        self.report(false)
+    }
+
+    /// The same without the replay, which takes longest: what a long history shows first.
+    pub(crate) fn reported_at_once(&self) -> Result<Bytes, ApiError> {
+        self.report(true)
+    }
+
+    fn report(&self, without_replay: bool) -> Result<Bytes, ApiError> {
         let ViewOptions { limit, total, release, .. } = self.options;
         let ordinal = Some(self.info.device as usize);
-        let options = ReportOptions { limit, total, release, ordinal, ..ReportOptions::default() };
+        let until = Some(Instant::now() + REPLAY);
+        let options = ReportOptions { limit, total, release, ordinal, without_replay, until };
         let report = Report::of(&self.file, &options);
         let report = report.map_err(|error| ApiError::Refused(error.to_string()))?;
         Ok(report.to_json(&self.info.name).into())

@@ -16,6 +16,10 @@ export interface ChartOptions {
   until?: () => number;
   /** Words for places on x; without them x has no axis. */
   along?: (values: number[]) => string[];
+  /** The places on x that have words, if not round numbers. */
+  splits?: () => number[];
+  /** What the axes count. */
+  titles?: { x?: string; y?: string };
   /** What is at a point, in words. */
   says?: (index: number) => string;
   hooks?: uPlot.Hooks.Arrays;
@@ -97,16 +101,20 @@ export class Chart {
   }
 
   #axes(): uPlot.Axis[] {
-    const { small, along, values } = this.#options;
+    const { small, along, splits, titles, values } = this.#options;
     const line = { stroke: () => colour("--line"), width: 1 };
     const common = { stroke: () => colour("--muted"), font: FONT, ticks: { show: false }, show: small !== true };
     const x: uPlot.Axis = { ...common, grid: { show: false }, size: 26, gap: 4, space: 80 };
     if (along) {
       x.values = (_, at) => along(at);
+      if (splits) x.splits = () => splits();
     } else {
       x.show = false;
     }
     const y: uPlot.Axis = { ...common, grid: line, size: 66, gap: 6, space: 36 };
+    for (const [axis, title] of [[x, titles?.x], [y, titles?.y]] as const) {
+      if (title !== undefined) Object.assign(axis, { label: title, labelSize: 20, labelGap: 2, labelFont: FONT });
+    }
     if (values !== "plain") {
       y.incrs = STEPS;
       y.values = (_, at) => labels(at);

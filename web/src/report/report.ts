@@ -9,7 +9,11 @@ import { type Opening, early, openingOf } from "./opening.ts";
 import * as parts from "./parts.ts";
 import { queryFor } from "./query.ts";
 import { readable } from "./readable.ts";
+import { Wait } from "./wait.ts";
 import { capital, spaced } from "./words.ts";
+
+/** Longer histories are reported on without a replay first, which takes a while. */
+const LONG = 200_000;
 
 /** Milliseconds for which a run's report stays. */
 const STAYS = 5000;
@@ -27,6 +31,8 @@ class ReportPanel {
   /** A cause that the address names, until the report is there. */
   #wanted: string | null = null;
   #later: ReturnType<typeof setTimeout> | undefined;
+  /** The replay that a long history waits for. */
+  #wait: Wait | null = null;
 
   constructor(element: HTMLElement, opening: HTMLElement, app: App) {
     this.#element = element;
@@ -71,16 +77,29 @@ class ReportPanel {
 
   async #load(recording: Recording): Promise<void> {
     this.#asking = recording;
+    this.#wait?.end();
     try {
-      const report = readable(await api.report(recording.info.id));
+      if (recording.entries > LONG) {
+        const first = readable(await api.reportAtOnce(recording.info.id));
+        if (this.#asking !== recording) return;
+        this.#show(first);
+        this.#wait = new Wait(this.#element);
+      }
+      const report = readable(await api.report(recording.info.id, this.#wait?.signal));
       if (this.#asking === recording) {
         this.#show(report);
       }
     } catch (error) {
-      if (this.#asking === recording) {
+      // Given up: what there is without it stays.
+      if (this.#asking === recording && this.#wait?.signal.aborted !== true) {
         const why = error instanceof Error ? error.message : String(error);
         this.#open(early(recording), true);
         fill(this.#element, h("h2", { text: "Report" }), h("p", { class: "muted name", text: `There is no report: ${why}` }));
+      }
+    } finally {
+      if (this.#asking === recording) {
+        this.#wait?.end();
+        this.#wait = null;
       }
     }
   }

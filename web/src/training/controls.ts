@@ -3,9 +3,12 @@ import type { PredictRequest, RecipeInfo, SizeInfo } from "../api.ts";
 import { fill, h } from "../dom.ts";
 import { PLACES, neighbour, snap, toPlace, toValue } from "./slider.ts";
 
-const NAMES: Record<SizeInfo["name"], string> = { layers: "Depth (layers)", width: "Width", batch: "Batch", seq: "Sequence" };
+const NAMES: Record<SizeInfo["name"], string> = {
+  layers: "Depth (layers)", width: "Width", batch: "Batch", seq: "Sequence", image: "Image, pixels a side",
+  antennas: "Antennas", users: "Users", subcarriers: "Subcarriers",
+};
 
-const CHOICES = [["amp", "Precision"], ["checkpoint", "Checkpoints"], ["optimizer", "Optimizer"]] as const;
+const CHOICES = [["amp", "Precision"], ["checkpoint", "Checkpoints"], ["optimizer", "Optimizer"], ["accumulate", "Accumulation"]] as const;
 
 const WORDS: Record<string, string> = { none: "none", sqrt: "√n", bf16: "bf16 mixed", f16: "f16 mixed", f32: "f32" };
 
@@ -13,6 +16,9 @@ const WORDS: Record<string, string> = { none: "none", sqrt: "√n", bf16: "bf16 
 export function choiceWord(kind: string, value: string): string {
   if (kind === "amp" && (value === "none" || value === "")) {
     return "f32";
+  }
+  if (kind === "accumulate") {
+    return value === "1" ? "none" : `${value} parts`;
   }
   const every = /^every:(\d+)$/.exec(value);
   return every ? `every ${every[1]} blocks` : (WORDS[value] ?? value);
@@ -101,16 +107,20 @@ export class Controls {
     return h("div", { class: "size" }, h("label", { for: id, text: label }), number, slider);
   }
 
-  #choice(kind: "amp" | "checkpoint" | "optimizer", label: string, values: string[], asked: string | undefined): HTMLElement | null {
+  #choice(kind: (typeof CHOICES)[number][0], label: string, values: string[], asked: string | undefined): HTMLElement | null {
     if (values.length === 0) {
       return null;
     }
     const id = `choice-${kind}`;
     const select = h("select", { id }, ...values.map((value) => h("option", { value, text: choiceWord(kind, value) })));
-    select.value = values.find((it) => it === asked) ?? values[0];
-    this.#request[kind] = select.value;
+    select.value = values.find((it) => it === asked) ?? values[0] ?? "";
+    const put = () => {
+      if (kind === "accumulate") this.#request[kind] = Number(select.value);
+      else this.#request[kind] = select.value;
+    };
+    put();
     select.addEventListener("change", () => {
-      this.#request[kind] = select.value;
+      put();
       this.#onChange();
     });
     return h("div", { class: "choice" }, h("label", { for: id, text: label }), select);

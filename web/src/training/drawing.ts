@@ -4,6 +4,7 @@ import type { StepTimeline } from "../api.ts";
 import { Chart, colour, steps } from "../chart/chart.ts";
 import { upTo } from "../chart/scale.ts";
 import { bytes } from "../format.ts";
+import { type Along, type Placed, placed } from "./axis.ts";
 import { heldAt, phaseAt, phaseName, stacked } from "./step.ts";
 
 const KNOWN = ["parameters", "gradients", "optimizer", "activations", "temporary", "workspace", "cache"];
@@ -20,9 +21,13 @@ export class Drawing {
   #most: number;
   #chart: Chart;
   #small: boolean;
+  #along: Along;
+  #placed: Placed;
 
   /** `most` bytes are the top, so that drawings beside each other have one scale. */
-  constructor(step: StepTimeline, most: number, height: number, small: boolean) {
+  constructor(step: StepTimeline, most: number, height: number, small: boolean, along: Along) {
+    this.#along = along;
+    this.#placed = placed(step, along);
     this.#step = step;
     this.#most = most;
     this.#small = small;
@@ -35,21 +40,28 @@ export class Drawing {
       height,
       small,
       range: () => upTo(this.#most * (small ? 1 : 1.06)),
+      until: () => 1,
+      ...(small ? {} : {
+        along: (places: number[]) => places.map((at) => this.#placed.marks.find((it) => it.at === at)?.text ?? ""),
+        splits: () => this.#placed.marks.map((it) => it.at),
+        titles: { y: "Bytes by purpose" },
+      }),
       ...(small ? {} : { says: (index: number) => this.#say(index) }),
       series: [...areas, { stroke: () => colour("--reserved"), width: 1.5, paths: steps(), points: { show: false } }],
       hooks: { drawClear: [(u) => this.#shade(u)], draw: [(u) => this.#mark(u), ...(small ? [] : [(u: uPlot) => this.#names(u)])] },
     });
     this.element = this.#chart.element;
-    this.set(step, most);
+    this.set(step, most, along);
   }
 
-  set(step: StepTimeline, most: number): void {
+  set(step: StepTimeline, most: number, along: Along): void {
+    this.#along = along;
+    this.#placed = placed(step, this.#along);
     this.#step = step;
     this.#most = most;
-    const points = step.allocated.map((_, point) => point);
     const { allocated, phase } = step.peak;
     this.#chart.set(
-      [points, ...stacked(step).reverse(), step.reserved],
+      [this.#placed.x, ...stacked(step).reverse(), step.reserved],
       `Memory by purpose over one training step: ${bytes(allocated)} at the peak, in ${phaseName(phase)}.`,
     );
   }
@@ -74,7 +86,7 @@ export class Drawing {
     ctx.restore();
   }
 
-  /** The name of each phase on top of it; of one that asks for no memory, along the line where it is. */
+  /** The name of each phase on top of it; of a narrow one, upright. */
   #names(u: uPlot): void {
     const { ctx, bbox } = u;
     const scale = ratio(u);
@@ -84,15 +96,15 @@ export class Drawing {
     ctx.textBaseline = "top";
     for (const { word, left, wide, dark } of this.#phases(u)) {
       const room = ctx.measureText(word).width + 8 * scale;
-      if (wide <= scale) {
+      if (room >= wide) {
+        // Too narrow for its name: along its left edge.
         ctx.fillStyle = colour("--muted");
-        ctx.fillRect(left, bbox.top, scale, bbox.height);
         ctx.save();
-        ctx.translate(left - 15 * scale, bbox.top + room);
+        ctx.translate(left + Math.max((wide - 12 * scale) / 2, 0), bbox.top + room);
         ctx.rotate(-Math.PI / 2);
         ctx.fillText(word, 0, 0);
         ctx.restore();
-      } else if (room < wide) {
+      } else {
         ctx.fillStyle = colour(dark ? "--panel" : "--back");
         ctx.fillRect(left + 3 * scale, bbox.top + scale, room, 15 * scale);
         ctx.fillStyle = colour("--muted");
@@ -104,7 +116,7 @@ export class Drawing {
 
   #phases(u: uPlot): { word: string; left: number; wide: number; dark: boolean }[] {
     const { left: first, width } = u.bbox;
-    return this.#step.phases.map(({ name, begin, end }, number) => {
+    return this.#placed.phases.map(({ name, left: begin, right: end }, number) => {
       const left = Math.max(first, u.valToPos(begin, "x", true));
       const wide = Math.max(0, Math.min(first + width, u.valToPos(end, "x", true)) - left);
       return { word: phaseName(name), left, wide, dark: number % 2 === 1 };
@@ -115,7 +127,7 @@ export class Drawing {
     const { ctx, bbox } = u;
     const { point, allocated } = this.#step.peak;
     const scale = ratio(u);
-    const x = u.valToPos(point, "x", true);
+    const x = u.valToPos(this.#placed.x[point] ?? 0, "x", true);
     const y = u.valToPos(allocated, "y", true);
     if (!Number.isFinite(x) || !Number.isFinite(y)) {
       return;

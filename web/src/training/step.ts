@@ -1,9 +1,9 @@
 // One training step as figures for a drawing and sentences. In: a StepTimeline. Out: plain data.
-import type { PredictAnswer, StepTimeline } from "../api.ts";
-import { bytes, count } from "../format.ts";
+import type { FitAnswer, PredictAnswer, StepTimeline } from "../api.ts";
+import { bytes, count, exactBytes } from "../format.ts";
 import { percent } from "../what-if/meaning.ts";
 
-const PHASES: Record<string, string> = { step: "optimizer", zero_grad: "zero grad" };
+const PHASES: Record<string, string> = { step: "optimizer", zero_grad: "zero grad", simulate: "simulation" };
 
 /** A phase as people call it. */
 export function phaseName(name: string): string {
@@ -35,6 +35,14 @@ export function phaseAt(step: StepTimeline, point: number): string {
 export function most(answer: PredictAnswer): number {
   const steps = [answer.step, answer.none, answer.sqrt].filter((it) => it !== null);
   return Math.max(...steps.map((it) => Math.max(it.peak.allocated, it.peak.reserved)));
+}
+
+/** The largest batches, in words. */
+export function fitWords({ limit, batch, techniques }: FitAnswer): string {
+  const whole = batch === 0 ? `Not even a batch of one fits into ${exactBytes(limit)}` : `The largest batch for ${exactBytes(limit)} is ${count(batch)}`;
+  const better = techniques.filter((it) => it.batch > batch).sort((a, b) => b.batch - a.batch);
+  const more = better.map((it) => `${count(it.batch)} with ${it.flags}`).join(", ");
+  return `${whole}${more === "" ? "" : `; ${more}`}. Each was run without numbers.`;
 }
 
 /** What the answer means. */

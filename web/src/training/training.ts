@@ -10,7 +10,9 @@ import { percent } from "../what-if/meaning.ts";
 import { Controls, choiceWord } from "./controls.ts";
 import { Drawing } from "./drawing.ts";
 import { Latest } from "./latest.ts";
-import { heldAt, meaning, most, phaseName } from "./step.ts";
+import { parseSize } from "../what-if/size.ts";
+import { ALONGS, type Along, TITLES } from "./axis.ts";
+import { fitWords, heldAt, meaning, most, phaseName } from "./step.ts";
 
 export function mountTraining(element: HTMLElement, app: App): void {
   const training = new Training(element, app);
@@ -44,6 +46,14 @@ class Training {
   #key = h("div");
   #figures = h("div", { class: "scrolls" });
   #command = h("div");
+  #axis = h("p", { class: "axis muted small" });
+  #along: Along = "events";
+  #alongs = h("select", { id: "training-along" }, ...ALONGS.map(([value, text]) => h("option", { value, text })));
+  #limit = h("input", { type: "text", id: "training-limit", spellcheck: "false", autocomplete: "off", placeholder: "24GiB" });
+  #fits = h("p", { class: "fits", role: "status" });
+  #largest = h("button", { type: "button", text: "Largest batch?" });
+  #searching: AbortController | null = null;
+  #answer: PredictAnswer | null = null;
   #drawings = new Map<string, Drawing>();
   #latest = new Latest<Move, PredictAnswer>(
     ({ request }, signal) => api.predict(request, signal),
@@ -59,10 +69,15 @@ class Training {
     this.#app = app;
     app.address.add({
       write: (into) => {
+        if (this.#along !== "events") into.set("t.along", this.#along);
+        if (this.#limit.value !== "") into.set("t.limit", this.#limit.value);
         const asked = this.#controls === null ? this.#asked : new Map(Object.entries(this.#controls.request()).map(([name, value]) => [name, String(value)]));
         asked?.forEach((value, name) => into.set(`t.${name}`, value));
       },
       read: (from) => {
+        this.#along = ALONGS.find(([it]) => it === from.get("t.along"))?.[0] ?? "events";
+        this.#alongs.value = this.#along;
+        this.#limit.value = from.get("t.limit") ?? "";
         this.#asked = new Map([...from].flatMap(([name, value]) => (name.startsWith("t.") ? [[name.slice(2), value]] : [])));
         if (this.#asked.size > 0) this.#controls?.set(this.#asked);
       },
@@ -75,21 +90,81 @@ class Training {
       const since = performance.now();
       this.#app.address.changed();
       // The first change comes from the constructor itself.
-      queueMicrotask(() => this.#controls && this.#latest.put({ request: this.#controls.request(), since }));
+      queueMicrotask(() => this.#controls && this.#latest.put({ request: this.#request(), since }));
     });
+    this.#listen();
     if (this.#asked !== null) this.#controls.set(this.#asked);
     fill(
       this.#element,
       h("h2", { text: "A training step, before it runs" }),
       h("p", { class: "muted", text: "Each move is a dry run of the real engine: to the byte what a run allocates and reserves." }),
       h("div", { class: "bench" },
-        this.#controls.element,
-        h("div", { class: "shown" }, this.#meaning, this.#wrong, h("div", { class: "drawings" }, this.#main, this.#beside), this.#key, this.#took)),
+        h("div", { class: "asked" }, this.#controls.element,
+          h("form", { class: "gpu" }, h("label", { for: "training-limit", text: "Memory of the GPU" }), this.#limit, this.#largest)),
+        h("div", { class: "shown" }, this.#meaning, this.#fits, this.#wrong,
+          h("label", { class: "small", for: "training-along" }, "Along ", this.#alongs),
+          h("div", { class: "drawings" }, h("div", {}, this.#main, this.#axis), this.#beside), this.#key, this.#took)),
       h("h3", { text: "Exact figures at the peak" }),
       this.#figures,
       h("h3", { text: "The same on the command line" }),
       this.#command,
     );
+  }
+
+  /** What the sliders and the field for the GPU say. A size that is not one is said to be wrong, and not asked about. */
+  #request(): PredictRequest {
+    const request = this.#controls?.request() ?? { recipe: "" };
+    try {
+      const limit = parseSize(this.#limit.value);
+      this.#limit.setAttribute("aria-invalid", "false");
+      return limit === null ? request : { ...request, limit };
+    } catch (error) {
+      this.#limit.setAttribute("aria-invalid", "true");
+      this.#refuse(error);
+      return request;
+    }
+  }
+
+  #listen(): void {
+    const ask = () => {
+      this.#app.address.changed();
+      this.#latest.put({ request: this.#request(), since: performance.now() });
+    };
+    this.#limit.addEventListener("change", ask);
+    this.#limit.form?.addEventListener("submit", (event) => event.preventDefault());
+    this.#alongs.addEventListener("change", () => {
+      this.#along = this.#alongs.value as Along;
+      this.#app.address.changed();
+      if (this.#answer !== null) this.#show(this.#answer, performance.now());
+    });
+    this.#largest.addEventListener("click", () => this.#app.attempt(this.#search()));
+  }
+
+  /** Looks for the largest batch; a second click gives up. */
+  async #search(): Promise<void> {
+    if (this.#searching !== null) {
+      this.#searching.abort();
+      return;
+    }
+    const request = this.#request();
+    if (request.limit === undefined) {
+      this.#limit.focus();
+      throw new Error("write how much memory the GPU has, as in 24GiB");
+    }
+    this.#searching = new AbortController();
+    this.#largest.textContent = "Cancel";
+    this.#fits.textContent = "Batches are tried, as asked and with each technique…";
+    try {
+      const found = await api.fit(request, this.#searching.signal);
+      this.#fits.textContent = fitWords(found);
+      this.#app.say("");
+    } catch (error) {
+      this.#fits.textContent = "";
+      if (!this.#searching.signal.aborted) throw error;
+    } finally {
+      this.#searching = null;
+      this.#largest.textContent = "Largest batch?";
+    }
   }
 
   #refuse(error: unknown): void {
@@ -98,7 +173,13 @@ class Training {
   }
 
   #show(answer: PredictAnswer, since: number): void {
-    const { step, none, sqrt } = answer;
+    const { step, none, sqrt, fits } = answer;
+    this.#answer = answer;
+    this.#axis.textContent = TITLES[this.#along];
+    if (this.#searching === null) {
+      this.#fits.textContent = fits === null ? "" : fits ? `It fits into ${this.#limit.value}.` : `It does not fit into ${this.#limit.value}.`;
+      this.#fits.classList.toggle("wrong", fits === false);
+    }
     const top = most(answer);
     this.#wrong.textContent = "";
     this.#meaning.textContent = meaning(answer);
@@ -129,10 +210,10 @@ class Training {
       drawing = undefined;
     }
     if (drawing === undefined) {
-      drawing = new Drawing(step, top, height, small);
+      drawing = new Drawing(step, top, height, small, this.#along);
       this.#drawings.set(name, drawing);
     } else {
-      drawing.set(step, top);
+      drawing.set(step, top, this.#along);
     }
     return drawing.element;
   }

@@ -75,3 +75,15 @@ fn the_json_has_a_column_for_every_purpose() {
     assert_eq!(json["peak"]["allocated"], timeline.outcome.allocated_peak);
     assert_eq!(json["spans"][1]["phase"], "forward");
 }
+
+/// The optimizer of a step asks for no memory once it has its state, and works all the same.
+#[test]
+fn every_phase_says_what_it_queues_and_all_together_are_the_steps_work() {
+    let timeline = trace(&Options::new(Recipe::DeepNet), 500).unwrap();
+    let step = timeline.spans.iter().find(|it| it.phase == Phase::Step).unwrap();
+    assert_eq!(step.from, step.to);
+    assert!(step.work.operations > 0.0 && step.work.kernels > 0, "{step:?}");
+    let sum: f64 = timeline.spans.iter().map(|it| it.work.operations).sum();
+    let whole = timeline.outcome.work.operations;
+    assert!((sum - whole).abs() <= whole * 1e-9, "{sum} of {whole}");
+}

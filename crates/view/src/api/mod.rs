@@ -2,6 +2,8 @@
 //!
 //! Addresses lie below the token, which the gate has compared already.
 
+mod fit;
+
 mod open;
 
 mod predict;
@@ -64,12 +66,14 @@ pub(crate) fn routes(recordings: &Recordings) -> Router {
         .route("/stacks", get(stack::stacks))
         .route("/stacks/{stack}", get(stack::stack))
         .route("/report", get(report::report))
+        .route("/report/at-once", get(report::at_once))
         .route("/tune", get(tune::tune))
         .route("/what-if", post(what_if::what_if));
     let questions = Router::new()
         .route("/start", get(start::start))
         .route("/recipes", get(recipes::recipes))
         .route("/predict", post(predict::predict))
+        .route("/fit", post(fit::fit))
         .route("/run", get(run::run))
         .route("/open/{name}", post(open::open))
         .nest("/recordings/{id}", recording);

@@ -13,7 +13,6 @@ use tonnage_plan::{Checkpoint, Error, Options, Recipe, Size, Timeline, trace};
 use super::recipes::range;
 use super::{App, broken, json, to_json};
 use crate::error::ApiError;
-use crate::timeline::Phase;
 
 /// The most points of a step: about one for each dot of a wide page.
 const POINTS: usize = 2_000;
@@ -25,14 +24,35 @@ pub(super) struct Asked {
     width: Option<usize>,
     batch: Option<usize>,
     seq: Option<usize>,
+    image: Option<usize>,
+    antennas: Option<usize>,
+    users: Option<usize>,
+    subcarriers: Option<usize>,
+    accumulate: Option<usize>,
+    /// Bytes of the GPU, to ask whether it fits.
+    limit: Option<u64>,
     amp: Option<String>,
     checkpoint: Option<String>,
     optimizer: Option<String>,
 }
 
+/// What a step does, by points and by events, and how much it queues. Ends are exclusive.
+#[derive(Clone, Serialize)]
+struct Phase {
+    name: &'static str,
+    begin: usize,
+    end: usize,
+    from: u64,
+    to: u64,
+    operations: f64,
+    kernels: u64,
+}
+
 #[derive(Clone, Serialize)]
 struct Step {
     checkpoint: String,
+    /// Events up to each point.
+    events: Vec<u64>,
     allocated: Vec<u64>,
     reserved: Vec<u64>,
     held: Vec<Vec<u64>>,
@@ -52,6 +72,8 @@ struct Peak {
 
 #[derive(Serialize)]
 struct Answer {
+    /// Whether it runs on a device of the bytes that were asked about.
+    fits: Option<bool>,
     step: Step,
     none: Option<Step>,
     sqrt: Option<Step>,
@@ -63,27 +85,27 @@ pub(super) async fn predict(
     Json(asked): Json<Asked>,
 ) -> Result<Response, ApiError> {
     let options = asked.options()?;
+    let limit = asked.limit;
     // Never closed. A slider that has moved on takes its question back while it waits.
     let _turn = app.predictions.acquire().await;
     let answer =
-        spawn_blocking(move || answer(&options)).await.unwrap_or_else(|_| Err(broken()))?;
+        spawn_blocking(move || answer(&options, limit)).await.unwrap_or_else(|_| Err(broken()))?;
     to_json(&answer).map(json)
 }
 
 impl Asked {
-    fn options(&self) -> Result<Options, ApiError> {
+    pub(super) fn options(&self) -> Result<Options, ApiError> {
         let recipe: Recipe = self.recipe.parse().map_err(refused)?;
-        if !recipe.trains() {
-            return Err(ApiError::Refused(format!(
-                "{recipe} does not train: there is no step to show"
-            )));
-        }
         let mut options = Options::new(recipe);
         for (size, value) in [
             (Size::Layers, self.layers),
             (Size::Width, self.width),
             (Size::Batch, self.batch),
             (Size::Seq, self.seq),
+            (Size::Image, self.image),
+            (Size::Antennas, self.antennas),
+            (Size::Users, self.users),
+            (Size::Subcarriers, self.subcarriers),
         ] {
             let Some(value) = value else { continue };
             if let Some(range) = range(recipe, size)
@@ -108,16 +130,36 @@ impl Asked {
         if let Some(optimizer) = &self.optimizer {
             options.optimizer = optimizer.parse().map_err(refused)?;
         }
+        options.accumulate = self.accumulate.unwrap_or(1);
         options.check().map_err(refused)?;
         Ok(options)
     }
+
+    /// The bytes that were asked about.
+    pub(super) fn limit(&self) -> Result<u64, ApiError> {
+        let missing = || ApiError::Refused("a limit is missing, in bytes".to_owned());
+        self.limit.filter(|&it| it > 0).ok_or_else(missing)
+    }
 }
 
-fn refused(error: Error) -> ApiError {
+pub(super) fn refused(error: Error) -> ApiError {
     ApiError::Refused(error.to_string())
 }
 
-fn answer(options: &Options) -> Result<Answer, ApiError> {
+/// Whether a run gets through on a device of so many bytes: that of the allocator itself, which gives back what is cached
+/// before it fails.
+fn fits(options: &Options, limit: u64) -> Result<bool, ApiError> {
+    let mut limited = options.clone();
+    limited.limit = Some(limit);
+    match tonnage_plan::predict(&limited) {
+        Ok(_) => Ok(true),
+        Err(Error::OutOfMemory { .. }) => Ok(false),
+        Err(other) => Err(refused(other)),
+    }
+}
+
+fn answer(options: &Options, limit: Option<u64>) -> Result<Answer, ApiError> {
+    let fits = limit.map(|limit| fits(options, limit)).transpose()?;
     let with = |checkpoint: Checkpoint| {
         let mut options = options.clone();
         options.checkpoint = checkpoint;
@@ -142,7 +184,7 @@ fn answer(options: &Options) -> Result<Answer, ApiError> {
     let mut others = steps.into_iter().map(Result::ok);
     let (none, sqrt) = (others.next().flatten(), others.next().flatten());
     let command = format!("tonnage predict {} {}", options.recipe(), options.flags());
-    Ok(Answer { step: own, none, sqrt, command: command.trim_end().to_owned() })
+    Ok(Answer { fits, step: own, none, sqrt, command: command.trim_end().to_owned() })
 }
 
 fn step(options: &Options) -> Result<Step, ApiError> {
@@ -157,13 +199,18 @@ impl Step {
         // Spans count events, and a point may stand for several.
         let point = |event: u64| points.partition_point(|it| it.event <= event);
         let phases = timeline.spans.iter().map(|span| Phase {
-            name: span.phase.name().to_owned(),
+            name: span.phase.name(),
             begin: if span.from == 0 { 0 } else { point(span.from) },
             end: point(span.to),
+            from: span.from,
+            to: span.to,
+            operations: span.work.operations,
+            kernels: span.work.kernels,
         });
         let held = Timeline::ROLES.map(|role| points.iter().map(|it| it.of(role)).collect());
         Self {
             checkpoint: options.checkpoint.to_string(),
+            events: points.iter().map(|it| it.event).collect(),
             allocated: points.iter().map(|it| it.allocated()).collect(),
             reserved: points.iter().map(|it| it.reserved).collect(),
             held: held.to_vec(),

@@ -14,11 +14,14 @@ use crate::error::ApiError;
 struct RecipeInfo {
     name: &'static str,
     about: &'static str,
+    /// Whether it has gradients and an optimizer; techniques are for those that do.
+    trains: bool,
     sizes: Vec<SizeInfo>,
     /// The first of each list is the default.
     amp: Vec<String>,
     checkpoint: Vec<String>,
     optimizer: Vec<String>,
+    accumulate: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -38,8 +41,7 @@ pub(super) struct Range {
 }
 
 pub(super) async fn recipes() -> Result<Response, ApiError> {
-    let trained = Recipe::ALL.into_iter().filter(|it| it.trains());
-    to_json(&trained.map(info).collect::<Vec<_>>()).map(json)
+    to_json(&Recipe::ALL.map(info)).map(json)
 }
 
 fn info(recipe: Recipe) -> RecipeInfo {
@@ -50,14 +52,21 @@ fn info(recipe: Recipe) -> RecipeInfo {
     };
     let usual = default.optimizer.to_string();
     let others = ["sgd", "adam", "adamw"].map(str::to_owned).into_iter().filter(|it| *it != usual);
-    let optimizer = std::iter::once(usual.clone()).chain(others).collect();
+    let optimizer = std::iter::once(usual.clone()).chain(others);
+    let optimizer = optimizer.filter(|_| recipe.trains()).collect();
+    let of = |choices: &[&str]| -> Vec<String> {
+        let choices = choices.iter().map(|&it| it.to_owned());
+        choices.filter(|_| recipe.trains()).collect()
+    };
     RecipeInfo {
+        trains: recipe.trains(),
         name: recipe.name(),
         about: about(recipe),
         sizes: recipe.sizes().filter_map(size).collect(),
-        amp: ["none", "bf16", "f16"].map(str::to_owned).to_vec(),
-        checkpoint: ["none", "sqrt", "every:1", "every:2", "every:4"].map(str::to_owned).to_vec(),
+        amp: of(&["none", "bf16", "f16"]),
+        checkpoint: of(&["none", "sqrt", "every:1", "every:2", "every:4"]),
         optimizer,
+        accumulate: of(&["1", "2", "4", "8", "16"]),
     }
 }
 
@@ -72,7 +81,8 @@ fn about(recipe: Recipe) -> &'static str {
         Recipe::Gpt2(Gpt2Size::Medium) => "GPT-2 Medium, 355 million parameters",
         Recipe::Gpt2(Gpt2Size::Large) => "GPT-2 Large, 774 million parameters",
         Recipe::Gpt2(Gpt2Size::Xl) => "GPT-2 XL, 1.6 billion parameters",
-        Recipe::ResNet50 => "ResNet-50 on images of 224 by 224",
+        Recipe::ResNet50 => "ResNet-50 on square images",
+        Recipe::Mimo => "the uplink of a massive-MIMO cell: symbols sent and detected, no training",
         _ => "",
     }
 }
@@ -92,6 +102,11 @@ pub(super) fn range(recipe: Recipe, size: Size) -> Option<Range> {
         (Recipe::Gpt2(_), Size::Seq) => (64, 2048, 64),
         (Recipe::ResNet50, Size::Width) => (16, 128, 16),
         (Recipe::ResNet50, Size::Batch) => (1, 256, 1),
+        (Recipe::ResNet50, Size::Image) => (32, 512, 32),
+        (Recipe::Mimo, Size::Antennas) => (8, 512, 8),
+        (Recipe::Mimo, Size::Users) => (1, 128, 1),
+        (Recipe::Mimo, Size::Subcarriers) => (100, 10_000, 100),
+        (Recipe::Mimo, Size::Batch) => (1, 64, 1),
         _ => return None,
     };
     Some(Range { least, most, step })

@@ -70,8 +70,7 @@ fn sliders_stay_within_what_the_server_takes() {
     let page = Page::with(ViewOptions::default());
     let recipes = page.get("api/recipes").json();
     let names: Vec<_> = recipes.as_array().unwrap().iter().map(|it| &it["name"]).collect();
-    let expected = Recipe::ALL.into_iter().filter(|it| it.trains()).map(Recipe::name);
-    assert!(names.into_iter().eq(expected), "{recipes}");
+    assert!(names.into_iter().eq(Recipe::ALL.into_iter().map(Recipe::name)), "{recipes}");
     for recipe in recipes.as_array().unwrap() {
         for size in recipe["sizes"].as_array().unwrap() {
             let value = |key: &str| size[key].as_u64().unwrap();
@@ -119,12 +118,61 @@ fn every_place_of_a_slider_is_answered() {
 }
 
 #[test]
+fn accumulation_image_size_and_a_recipe_that_does_not_train_are_predicted() {
+    let page = Page::with(ViewOptions::default());
+    let mut parts = Options::new(Recipe::DeepNet);
+    parts.accumulate = 4;
+    let images = Options::new(Recipe::ResNet50).with(Size::Image, 64).unwrap();
+    let cell = Options::new(Recipe::Mimo).with(Size::Users, 8).unwrap();
+    for (body, options) in [
+        (r#"{"recipe":"deepnet","accumulate":4}"#, parts),
+        (r#"{"recipe":"resnet50","image":64}"#, images),
+        (r#"{"recipe":"mimo","users":8}"#, cell),
+    ] {
+        let answer = page.post("api/predict", body).json();
+        let expected = predict(&options).unwrap();
+        let step = &answer["step"];
+        assert_eq!(step["peak"]["allocated"], expected.allocated_peak, "{body}");
+        assert_eq!(step["peak"]["reserved"], expected.reserved_peak, "{body}");
+        let sum: f64 = step["phases"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|it| it["operations"].as_f64().unwrap())
+            .sum();
+        assert!(sum > 0.0, "{body}");
+        check(step, body);
+    }
+}
+
+#[test]
+fn a_gpu_is_asked_about_as_fit_does() {
+    let page = Page::with(ViewOptions::default());
+    let options = Options::new(Recipe::Mlp);
+    let need = predict(&options).unwrap().reserved_peak;
+    let fits = |limit: u64| {
+        let asked = serde_json::json!({ "recipe": "mlp", "limit": limit });
+        page.post("api/predict", &asked.to_string()).json()["fits"].clone()
+    };
+    assert_eq!(fits(need), true);
+    assert_eq!(fits(need / 4), false);
+    assert!(page.post("api/predict", r#"{"recipe":"mlp"}"#).json()["fits"].is_null());
+    let asked = serde_json::json!({ "recipe": "mlp", "limit": need / 2 });
+    let found = page.post("api/fit", &asked.to_string()).json();
+    let expected = tonnage_plan::fit(&options, need / 2).unwrap();
+    assert_eq!(found["batch"], expected.batch);
+    assert_eq!(found["techniques"].as_array().unwrap().len(), expected.gains.len());
+    assert_eq!(page.post("api/fit", r#"{"recipe":"mlp"}"#).status, 400);
+}
+
+#[test]
 fn what_no_slider_says_is_refused_in_words() {
     let page = Page::with(ViewOptions::default());
     for (body, words) in [
         (r#"{"recipe":"gpt2","layers":9999}"#, "the page goes from 1 to 48"),
         (r#"{"recipe":"nonsense"}"#, "nonsense"),
-        (r#"{"recipe":"mimo"}"#, "does not train"),
+        (r#"{"recipe":"mimo","accumulate":2,"batch":2}"#, "does not train"),
+        (r#"{"recipe":"mlp","accumulate":3}"#, "does not split"),
         (r#"{"recipe":"resnet50","seq":64}"#, "resnet50 has no --seq"),
         (r#"{"recipe":"gpt2","amp":"f8"}"#, "f8"),
         (r#"{"recipe":"gpt2","checkpoint":"every:0"}"#, "every:0"),

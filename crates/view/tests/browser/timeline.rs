@@ -89,11 +89,11 @@ fn pointing_tells_and_a_click_chooses_what_details_and_map_then_show() {
     visit(stacks(), async |page| {
         page.keys("f").await;
         page.drawn().await;
-        page.point("canvas.chart", 0.5, 0.9).await;
+        page.point("canvas.chart", 0.5, 0.85).await;
         page.wait("!document.querySelector('.plot .tooltip').hidden").await;
         let told = page.text(".plot .tooltip").await;
         assert!(told.contains("iB") && told.contains("live for"), "{told}");
-        page.click_at("canvas.chart", 0.5, 0.9).await;
+        page.click_at("canvas.chart", 0.5, 0.85).await;
         page.wait("document.querySelector('#details dl')").await;
         let size = told.lines().next().unwrap();
         assert_eq!(page.text("#details h2").await, size);
