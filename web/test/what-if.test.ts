@@ -30,11 +30,12 @@ test("a knob changes its own key and nothing else", () => {
 });
 
 test("sizes are read in binary and decimal units", () => {
-  const sizes = ["24GiB", "24 GB", "1024", "1.5 kib", "80g", ""].map(parseSize);
-  assert.deepEqual(sizes, [24 * 1024 * MIB, 24e9, 1024, 1536, 80 * 1024 * MIB, null]);
+  const sizes = ["24GiB", "24 GB", "1048576", "1.5 kib", "80g", "24Gi", "512B", ""].map(parseSize);
+  assert.deepEqual(sizes, [24 * 1024 * MIB, 24e9, MIB, 1536, 80 * 1024 * MIB, 24 * 1024 * MIB, 512, null]);
   for (const wrong of ["much", "-1", "0", "1e9GiB", "24 parsecs", "GiB", "9999999999999 TiB"]) {
     assert.throws(() => parseSize(wrong), /is no size: write bytes/, wrong);
   }
+  assert.throws(() => parseSize("24"), /“24” would be 24 bytes: write 24GiB, or 24B/);
 });
 
 test("the sentence says what changes", () => {

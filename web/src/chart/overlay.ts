@@ -39,6 +39,7 @@ export class Overlay {
     });
     this.#above = new Chart({
       height: 260,
+      titles: { y: "Bytes" },
       along,
       together: name,
       says: (index) => this.#say(index),
@@ -52,6 +53,7 @@ export class Overlay {
     });
     this.#below = new Chart({
       height: 120,
+      titles: { y: "Bytes" },
       along,
       together: name,
       range: () => {

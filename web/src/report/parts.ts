@@ -107,7 +107,7 @@ export function peak(found: Peak, { filter, go }: Actions): HTMLElement {
     "What was live when most was",
     h("p", { class: "muted small" }, `${bytes(found.requested)} in ${count(found.blocks)} ${found.blocks === 1 ? "block" : "blocks"}, after `, where, `${iteration}.`),
     h("ul", { class: "holders", "aria-label": "By purpose" },
-      ...found.purposes.map((it) => row(it.purpose, it.bytes, it.blocks, it.purpose, () => filter("purpose", it.purpose)))),
+      ...found.purposes.map((it) => row(`${it.purpose} (confidence: ${it.confidence})`, it.bytes, it.blocks, it.purpose, () => filter("purpose", it.purpose)))),
     sites.length === 0 ? null : h("ul", { class: "holders", "aria-label": "By line" },
       ...sites.map((it) => row(it.line ?? "", it.bytes, it.blocks, "site", () => filter("line", it.line ?? "")))),
   );

@@ -78,6 +78,7 @@ class ReportPanel {
   async #load(recording: Recording): Promise<void> {
     this.#asking = recording;
     this.#wait?.end();
+    this.#wait = null;
     try {
       if (recording.entries > LONG) {
         const first = readable(await api.reportAtOnce(recording.info.id));

@@ -95,7 +95,7 @@ export class Form {
 
   set(conf: string, policy = "pytorch", limit: number | null = null): void {
     this.#conf.value = conf;
-    this.#limit.value = limit === null ? "" : exactBytes(limit).replace(" bytes", "").replace(" ", "");
+    this.#limit.value = limit === null ? "" : exactBytes(limit).replace(" bytes", "B").replace(" ", "");
     this.policies([policy]);
     this.#policy.value = policy;
     this.#turnKnobs();

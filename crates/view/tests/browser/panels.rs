@@ -216,6 +216,74 @@ fn every_recipe_and_technique_is_predicted() {
 }
 
 #[test]
+fn a_step_has_an_axis_and_a_gpu_to_fit_into() {
+    visit(vec![("free", planted("fragmentation_sequences"))], async |page| {
+        page.open("training").await;
+        page.wait("document.getElementById('training').dataset.took").await;
+        let picture = "document.querySelector('#training .step canvas').toDataURL()";
+        let mut pictures = vec![page.value(picture).await];
+        for along in ["arithmetic", "kernels"] {
+            page.choose("#training-along", along).await;
+            let title = page.text("#training .axis").await.to_lowercase();
+            assert!(title.starts_with(along), "{title}");
+            pictures.push(page.value(picture).await);
+        }
+        assert!(pictures[0] != pictures[1] && pictures[1] != pictures[2]);
+        let limit = async |text: &str, said: &str| {
+            page.choose("#training-limit", text).await;
+            page.wait(&format!(
+                "document.querySelector('#training .fits').textContent.startsWith('{said}')"
+            ))
+            .await;
+        };
+        // It reserves 166 MiB.
+        limit("1GiB", "It fits").await;
+        limit("64MiB", "It does not fit").await;
+        page.choose("#recipe", "mlp").await;
+        page.click("#training .gpu button").await;
+        page.wait("document.querySelector('#training .fits').textContent.includes('Each was run')")
+            .await;
+        let said = page.text("#training .fits").await;
+        assert!(said.contains("64.00 MiB"), "{said}");
+        for (recipe, size) in [("resnet50", "image"), ("mimo", "antennas")] {
+            page.choose("#recipe", recipe).await;
+            page.wait(&format!("document.getElementById('size-{size}') && \
+                document.querySelector('#training .copy code').textContent.includes('predict {recipe}')")).await;
+        }
+        assert_eq!(
+            page.value("document.querySelectorAll('#training .techniques select').length").await,
+            0
+        );
+        page.is_quiet().await;
+    });
+}
+
+/// A replay that does not end stands for one that takes long.
+#[test]
+fn a_long_history_is_reported_at_once_and_the_replay_can_be_done_without() {
+    visit(vec![("long", crate::large::recording(210_000))], async |page| {
+        let endless = "const real = window.fetch; window.fetch = (path, init) => String(path).endsWith('/report') \
+            ? new Promise((_, fail) => init?.signal?.addEventListener('abort', () => fail(new DOMException('', 'AbortError')))) \
+            : real(path, init);";
+        let source = json!({ "source": endless });
+        page.browser
+            .driver
+            .cdp()
+            .send_raw("Page.addScriptToEvaluateOnNewDocument", source)
+            .await
+            .unwrap();
+        let address = page.address().await;
+        page.follow(&address).await;
+        page.wait("document.querySelector('#report .waits button')").await;
+        // What needs no replay is there meanwhile.
+        assert!(page.text("#report .verdict").await.contains("Reserved memory peaks"));
+        page.click("#report .waits button").await;
+        page.wait("!document.querySelector('#report .waits')").await;
+        assert!(page.text("#report .verdict").await.contains("Reserved memory peaks"));
+    });
+}
+
+#[test]
 fn names_that_are_markup_or_script_stay_text_in_every_panel() {
     visit(
         vec![("hostile", hostile::recording()), ("free", planted("fragmentation_sequences"))],

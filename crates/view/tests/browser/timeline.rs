@@ -309,7 +309,15 @@ fn a_million_entries_are_moved_through_in_short_frames() {
             page.keys("-").await;
         }
         page.drawn().await;
-        for name in ["tonnage.frames", "tonnage.pictures", "window.gaps"] {
+        // The moment moves with every frame, as under a hand that does not rest.
+        let scrub = "window.scrubbed = []; const slider = document.querySelector('#segments input[type=range]'); \
+            let before = performance.now(); let step = 0; const move = (now) => { if (step > 0) window.scrubbed.push(now - before); \
+            before = now; step += 1; if (step > 200) { window.done = true; return; } \
+            slider.value = String(Math.round(Number(slider.max) * step / 201)); slider.dispatchEvent(new Event('input')); \
+            requestAnimationFrame(move); }; requestAnimationFrame(move);";
+        page.browser.driver.execute(scrub, []).await.unwrap();
+        page.wait("window.done").await;
+        for name in ["tonnage.frames", "tonnage.pictures", "window.gaps", "window.scrubbed"] {
             let figures = page.value(&format!("(() => {{ const all = {name}.slice().sort((a, b) => a - b); \
                 return [all.length, all[all.length >> 1], all[Math.floor(all.length * 0.95)]]; }})()")).await;
             println!(
