@@ -30,6 +30,10 @@ pub(super) async fn fit(
     let (options, limit) = (asked.options()?, asked.limit()?);
     let found = app.apart(move || tonnage_plan::fit(&options, limit).map_err(refused)).await?;
     let with = |it: &tonnage_plan::Gain| With { flags: it.technique.flags(), batch: it.batch };
-    let techniques = found.gains.iter().map(with).collect();
+    let mut techniques: Vec<_> = found.gains.iter().map(with).collect();
+    techniques.extend(found.together.iter().map(|it| {
+        let flags: Vec<_> = it.techniques.iter().map(|technique| technique.flags()).collect();
+        With { flags: flags.join(" "), batch: it.batch }
+    }));
     to_json(&Answer { limit, batch: found.batch, techniques }).map(json)
 }
