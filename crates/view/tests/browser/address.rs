@@ -109,7 +109,7 @@ fn a_link_restores_sliders_and_the_table_of_recordings() {
     visit(files, async |page| {
         page.open("training").await;
         page.wait("document.getElementById('training').dataset.took").await;
-        page.choose("#recipe", "gpt2").await;
+        page.choose("#recipe", "gpt2-tiny").await;
         page.choose("#choice-amp", "bf16").await;
         page.element("#size-batch").await.send_keys(thirtyfour::Key::Right + "").await.unwrap();
         let command = "document.querySelector('#training .copy code').textContent";
