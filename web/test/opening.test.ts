@@ -73,7 +73,8 @@ test("the fix is the first advice that is a setting, under the limit that the jo
   const settings = { ...ADVICE, code: ["export PYTORCH_CUDA_ALLOC_CONF='expandable_segments:True'"] };
   const other = { ...ADVICE, code: ["x = checkpoint(span, x)"] };
   assert.equal(fixOf(report({ advice: [other] })), null);
-  assert.deepEqual(fixOf(report({ advice: [other, settings] })), { conf: "expandable_segments:True", limit: null });
+  assert.deepEqual(fixOf(report({ advice: [other, settings] })), { conf: "expandable_segments:True", limit: null, isFirst: false });
+  assert.equal(fixOf(report({ advice: [settings, other] }))?.isFirst, true);
   assert.equal(confOf({ code: ["export PYTORCH_ALLOC_CONF=a:1"] }), "a:1");
   assert.equal(confOf({ code: ["echo PYTORCH_CUDA_ALLOC_CONF='a'; rm x"] }), null);
   // Known, else what was reserved and free on the device, else no less than what was reserved.
@@ -87,7 +88,7 @@ test("a setting that serves the request by replay is named with the limit, and i
   const failure = { answer: "served", conf: "expandable_segments:True", limit: { bytes: 115 * MIB } };
   const found = openingOf(report({ ooms: [FAILED], failure }));
   assert.match(found.sentence, /12.00 MiB; expandable_segments:True serves them within 115.00 MiB, by replay\.$/);
-  assert.deepEqual(found.fix, { conf: "expandable_segments:True", limit: 115 * MIB });
+  assert.deepEqual(found.fix, { conf: "expandable_segments:True", limit: 115 * MIB, isFirst: true });
   const none = openingOf(report({ ooms: [FAILED], failure: { answer: "none_serves", conf: null, limit: { bytes: 115 * MIB } } }));
   assert.match(none.sentence, /12.00 MiB\.$/);
   assert.equal(none.fix, null);

@@ -16,6 +16,8 @@ export interface Figure {
 export interface Fix {
   conf: string;
   limit: number | null;
+  /** Whether nothing is advised before it: else something in the program helps more. */
+  isFirst: boolean;
 }
 
 export interface Opening {
@@ -53,10 +55,10 @@ export function limitOf(report: Report): number | null {
 }
 
 export function fixOf(report: Report): Fix | null {
-  if (report.failure?.conf) return { conf: report.failure.conf, limit: limitOf(report) };
-  for (const advice of report.advice) {
+  if (report.failure?.conf) return { conf: report.failure.conf, limit: limitOf(report), isFirst: true };
+  for (const [place, advice] of report.advice.entries()) {
     const conf = confOf(advice);
-    if (conf !== null) return { conf, limit: limitOf(report) };
+    if (conf !== null) return { conf, limit: limitOf(report), isFirst: place === 0 };
   }
   return null;
 }

@@ -135,7 +135,7 @@ class ReportPanel {
   /** The answer: one sentence, three figures, one button. */
   #open({ failed, sentence, figures, fix }: Opening, known: boolean): void {
     const button = h("button", {
-      type: "button", class: "main", text: fix === null ? "See what settings would do" : "See what the fix does",
+      type: "button", class: "main", text: fix === null ? "See what settings would do" : fix.isFirst ? "See what the fix does" : "See what this setting does",
       title: fix === null ? null : fix.conf, disabled: !known,
     });
     button.addEventListener("click", () => askWhatIf(fix?.conf ?? null, fix?.limit ?? null));
