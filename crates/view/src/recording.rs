@@ -3,7 +3,6 @@
 //! In:  a file's device. Out: its timeline, report, job and tuning, each computed once, when first asked for.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use axum::body::Bytes;
 use serde::Serialize;
@@ -21,9 +20,6 @@ use crate::encode::{encode, encode_stacks};
 use crate::error::ApiError;
 use crate::recordings::ViewOptions;
 use crate::timeline::{StackTable, Timeline};
-
-/// How long a report may try settings; what there was no time for, it does not speak of. Chosen.
-const REPLAY: Duration = Duration::from_secs(20);
 
 /// Where a recording comes from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -148,8 +144,8 @@ impl Recording {
     fn report(&self, without_replay: bool) -> Result<Bytes, ApiError> {
         let ViewOptions { limit, total, release, .. } = self.options;
         let ordinal = Some(self.info.device as usize);
-        let until = Some(Instant::now() + REPLAY);
-        let options = ReportOptions { limit, total, release, ordinal, without_replay, until };
+        // Without a time at which it has to be done: the page says what `tonnage report` says.
+        let options = ReportOptions { limit, total, release, ordinal, without_replay, until: None };
         let report = Report::of(&self.file, &options);
         let report = report.map_err(|error| ApiError::Refused(error.to_string()))?;
         Ok(report.to_json(&self.info.name).into())
