@@ -208,8 +208,7 @@ fn every_recipe_and_technique_is_predicted() {
                 // The first of each list is the default, which the command leaves out.
                 // Two parts are what the smallest batch splits into.
                 let which = if list == "accumulate" { "nth-child(2)" } else { "last-child" };
-                let last =
-                    format!("document.querySelector('#choice-{list} option:{which}').value");
+                let last = format!("document.querySelector('#choice-{list} option:{which}').value");
                 let last = page.value(&last).await;
                 let value = last.as_str().unwrap();
                 page.choose(&format!("#choice-{list}"), value).await;
