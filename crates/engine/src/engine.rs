@@ -14,7 +14,7 @@ use tonnage_events::{Address, PoolId, StreamId};
 
 use crate::block::{BlockId, Blocks};
 use crate::capture::Captures;
-use crate::config::{Config, ConfigError, Release};
+use crate::config::{Config, ConfigError};
 use crate::error::{
     AllocError, CacheError, FractionError, FreeError, OutOfMemory, RecordStreamError,
 };
@@ -93,7 +93,7 @@ impl<D: Device> Engine<D> {
     pub fn with_policy(device: D, config: Config, policy: Policy) -> Self {
         // A share of 1 is no limit at the start, whatever it is at run time.
         let limit = Some(config.per_process_memory_fraction()).filter(|&fraction| fraction < 1.0);
-        let limit = limit.map(|fraction| limit_of(device.total(), fraction, config.release()));
+        let limit = limit.map(|fraction| config.release().memory_limit(device.total(), fraction));
         let stats = Stats::new(config.max_split_size_limit());
         let blocks = Blocks::ordered_by(config.release().tie());
         let captures = Captures::new(config.release());
@@ -292,7 +292,7 @@ impl<D: Device> Engine<D> {
         }
         let release = self.config.release();
         let unlimited = fraction == 1.0 && release.fraction_of_one_removes_limit();
-        let limit = (!unlimited).then(|| limit_of(self.device.total(), fraction, release));
+        let limit = (!unlimited).then(|| release.memory_limit(self.device.total(), fraction));
         self.set_limit(limit);
         Ok(())
     }
@@ -382,15 +382,6 @@ impl<D: Device> Engine<D> {
 
     pub(crate) fn observers(&self) -> Vec<OomObserver> {
         self.observers.clone()
-    }
-}
-
-/// The limit that a share of a device makes.
-fn limit_of(total: u64, fraction: f64, release: Release) -> u64 {
-    if release.memory_limit_is_rounded() {
-        (fraction * total as f64).round() as u64
-    } else {
-        share_of(total, fraction)
     }
 }
 

@@ -203,6 +203,14 @@ impl Release {
         self >= Self::V2_13
     }
 
+    /// The limit that a memory fraction makes on a device of `total` bytes.
+    #[must_use]
+    pub fn memory_limit(self, total: u64, fraction: f64) -> u64 {
+        let share = fraction * total as f64;
+        // As PyTorch computes it: a product of doubles.
+        (if self.memory_limit_is_rounded() { share.round() } else { share }) as u64
+    }
+
     /// Destroying a pool takes its `use_on_oom` mark away; before 2.11 the mark outlives it.
     #[must_use]
     pub fn destroyed_pool_loses_use_on_oom(self) -> bool {

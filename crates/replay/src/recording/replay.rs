@@ -165,8 +165,7 @@ impl Recording {
         let limit = options.limit.map(|limit| match options.total {
             // PyTorch takes a fraction of the total, so the limit in force is what that makes of it.
             Some(total) if total > 0 => {
-                let fraction = limit as f64 / total as f64;
-                (fraction * total as f64) as u64
+                config.release().memory_limit(total, limit as f64 / total as f64)
             }
             _ => limit,
         });

@@ -22,7 +22,7 @@ use std::time::Instant;
 
 use tonnage_device::{Arenas, Dry, Placement};
 use tonnage_engine::config::Backend;
-use tonnage_engine::{Config, Engine, Policy, Stats};
+use tonnage_engine::{Config, Engine, Policy, Release, Stats};
 use tonnage_events::{SnapshotSegment, StreamId};
 
 pub use report::{AtPeak, Report};
@@ -159,7 +159,7 @@ impl WhatIf {
         let mut engine = Engine::with_policy(Clock::new(dry), self.config.clone(), self.policy);
         engine.explain_failures(false);
         let limit = self.limit.map(|limit| match self.total {
-            Some(total) if total > 0 => in_force(limit, total),
+            Some(total) if total > 0 => in_force(limit, total, self.config.release()),
             _ => limit,
         });
         engine.set_limit(limit.or(engine.limit()));
@@ -168,9 +168,8 @@ impl WhatIf {
 }
 
 /// The limit that PyTorch makes of this one: it only takes fractions of the device's total.
-fn in_force(limit: u64, total: u64) -> u64 {
-    let fraction = limit as f64 / total as f64;
-    (fraction * total as f64) as u64
+fn in_force(limit: u64, total: u64, release: Release) -> u64 {
+    release.memory_limit(total, limit as f64 / total as f64)
 }
 
 /// How a job goes under other settings.
