@@ -134,15 +134,28 @@ pub struct GroupChange {
     pub count: Change,
 }
 
+/// A peak that grew by more than is put up with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct GrownPeak {
+    /// The device's ordinal.
+    pub device: u32,
+    /// `allocated` or `reserved`.
+    pub peak: &'static str,
+    /// Before.
+    pub a: u64,
+    /// After.
+    pub b: u64,
+}
+
 /// The form of the JSON; counts up when a field changes its meaning or goes.
-const SCHEMA: u32 = 1;
+const SCHEMA: u32 = 2;
 
 #[derive(Serialize)]
 struct Report<'a> {
     schema: u32,
     a: &'a str,
     b: &'a str,
-    grown: Option<&'a [u32]>,
+    grown: Option<&'a [GrownPeak]>,
     #[serde(flatten)]
     comparison: &'a Comparison,
 }
@@ -163,14 +176,14 @@ impl Comparison {
         Self { settings: settings(a, b), devices }
     }
 
-    /// The comparison as one JSON object. `grown` are the devices whose peak grew by more than is put up
-    /// with; none if nobody asked.
+    /// The comparison as one JSON object. `grown` are the peaks that grew by more than is put up with; none if nobody
+    /// asked.
     ///
     /// # Panics
     ///
     /// Never: the fields are numbers and strings.
     #[must_use]
-    pub fn to_json(&self, a: &str, b: &str, grown: Option<&[u32]>) -> String {
+    pub fn to_json(&self, a: &str, b: &str, grown: Option<&[GrownPeak]>) -> String {
         let report = Report { schema: SCHEMA, a, b, grown, comparison: self };
         serde_json::to_string_pretty(&report).expect("numbers and strings can be written")
     }

@@ -71,7 +71,8 @@ pub mod report;
 pub use call_site::CallSites;
 pub use device_view::{DeviceView, devices};
 pub use diff::{
-    Change, Comparison, DeviceComparison, Group, GroupChange, SegmentChange, SettingChange,
+    Change, Comparison, DeviceComparison, Group, GroupChange, GrownPeak, SegmentChange,
+    SettingChange,
 };
 pub use extents::{Extent, Extents};
 pub use inspect::{DeviceInspection, HistoryKind, Inspection};

@@ -8,7 +8,9 @@ use anyhow::bail;
 use clap::Args;
 use owo_colors::OwoColorize;
 use tonnage::Bytes;
-use tonnage::analysis::{Change, Comparison, DeviceComparison, Group, GroupChange, HistoryKind};
+use tonnage::analysis::{
+    Change, Comparison, DeviceComparison, Group, GroupChange, GrownPeak, HistoryKind,
+};
 
 use crate::Answer;
 use crate::input::{Input, ReadOptions};
@@ -19,7 +21,8 @@ use crate::output::{grouped, plain, print, print_json};
 /// Peaks, what is held at the peak and at the end by call site (by requested size, if one of the files
 /// has no stacks), segments and settings; largest changes first.
 ///
-/// Exit status: 0, or 1 if `--fail-if-peak-grows` was given and the peak grew by more, 2 for bad input.
+/// Exit status: 0, or 1 if `--fail-if-peak-grows` or `--fail-if-reserved-grows` was given and a peak grew by more, 2 for bad
+/// input.
 #[derive(Args)]
 pub(crate) struct Arguments {
     /// The snapshot before
@@ -28,10 +31,15 @@ pub(crate) struct Arguments {
     /// The snapshot after
     b: PathBuf,
 
-    /// Exit with 1 if the peak of allocated bytes of any device grew by more than this: `5%`, `200MiB`,
+    /// Exit with 1 if the peak of allocated or of reserved bytes of any device grew by more than this: `5%`, `200MiB`,
     /// `0`
     #[arg(long, value_name = "GROWTH")]
     fail_if_peak_grows: Option<Growth>,
+
+    /// The same for the peak of reserved bytes alone, in place of what --fail-if-peak-grows says of it; `off` leaves it
+    /// unguarded
+    #[arg(long, value_name = "GROWTH")]
+    fail_if_reserved_grows: Option<Guard>,
 
     /// How many call sites or sizes to show
     #[arg(long, value_name = "N", default_value_t = 10)]
@@ -40,9 +48,31 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     read: ReadOptions,
 
-    /// Print one JSON object, with all changes; `grown` lists the devices whose peak grew too much
+    /// Print one JSON object, with all changes; `grown` lists the peaks that grew too much
     #[arg(long)]
     json: bool,
+
+    /// Print Markdown, for a comment on a pull request
+    #[arg(long, conflicts_with = "json")]
+    markdown: bool,
+}
+
+/// How much reserved memory may grow.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Guard {
+    Off,
+    By(Growth),
+}
+
+impl FromStr for Guard {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "off" => Ok(Self::Off),
+            text => text.parse().map(Self::By).map_err(|error| format!("{error}, or `off`")),
+        }
+    }
 }
 
 /// A growth that is put up with.
@@ -83,50 +113,143 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
     let read = arguments.read;
     let (a, b) = (read.read_snapshot(&arguments.a)?, read.read_snapshot(&arguments.b)?);
     let comparison = Comparison::of(&a.file, &b.file);
-    let allowed = arguments.fail_if_peak_grows;
-    let grown = allowed.map(|growth| grown_devices(growth, &comparison, [&a, &b])).transpose()?;
+    let allowed = arguments.allowed();
+    let grown = allowed.map(|allowed| allowed.grown(&comparison, [&a, &b])).transpose()?;
+    let top = arguments.top;
     if arguments.json {
         print_json(&comparison.to_json(&a.name, &b.name, grown.as_deref()))?;
+    } else if arguments.markdown {
+        print(&markdown(&a.name, &b.name, &comparison, grown.as_deref(), top))?;
     } else {
-        let mut text = describe(&a.name, &b.name, &comparison, arguments.top);
-        for device in grown.iter().flatten() {
-            let _ = writeln!(
-                text,
-                "{}: the peak of device {device} grew by more than is allowed",
-                "grown".red().bold()
-            );
+        let mut text = describe(&a.name, &b.name, &comparison, top);
+        for it in grown.iter().flatten() {
+            let _ = writeln!(text, "{}: {}", "grown".red().bold(), too_much(it));
         }
         print(&text)?;
     }
     Ok(if grown.is_none_or(|grown| grown.is_empty()) { Answer::Yes } else { Answer::No })
 }
 
-/// The devices whose peak grew too much.
-fn grown_devices(
-    growth: Growth,
-    comparison: &Comparison,
-    inputs: [&Input; 2],
-) -> anyhow::Result<Vec<u32>> {
-    let mut grown = Vec::new();
-    for device in &comparison.devices {
-        match device.allocated_peak {
-            Change { a: Some(a), b: Some(b) } => {
-                if growth.is_passed_by(a, b) {
-                    grown.push(device.device);
+/// A peak that grew too much, in words.
+fn too_much(it: &GrownPeak) -> String {
+    let GrownPeak { device, peak, a, b } = *it;
+    format!(
+        "the {peak} peak of device {device} grew by more than is allowed, from {} to {}",
+        Bytes(a),
+        Bytes(b)
+    )
+}
+
+/// How much peaks may grow.
+#[derive(Clone, Copy)]
+struct Allowed {
+    allocated: Option<Growth>,
+    reserved: Option<Growth>,
+}
+
+impl Arguments {
+    /// What peaks may grow by, if someone asked.
+    fn allowed(&self) -> Option<Allowed> {
+        let allocated = self.fail_if_peak_grows;
+        let reserved = match self.fail_if_reserved_grows {
+            None => allocated,
+            Some(Guard::Off) => None,
+            Some(Guard::By(growth)) => Some(growth),
+        };
+        (allocated.is_some() || reserved.is_some()).then_some(Allowed { allocated, reserved })
+    }
+}
+
+impl Allowed {
+    /// The peaks that grew by more.
+    fn grown(self, comparison: &Comparison, inputs: [&Input; 2]) -> anyhow::Result<Vec<GrownPeak>> {
+        let mut grown = Vec::new();
+        for it in &comparison.devices {
+            for (peak, allowed, change) in [
+                ("allocated", self.allocated, it.allocated_peak),
+                ("reserved", self.reserved, it.reserved_peak),
+            ] {
+                let Some(allowed) = allowed else { continue };
+                let Change { a: Some(a), b: Some(b) } = change else {
+                    let without = if change.a.is_none() { inputs[0] } else { inputs[1] };
+                    bail!(
+                        "{}: device {} has no history, so its peak is not known: call \
+                         torch.cuda.memory._record_memory_history() before the work",
+                        without.name,
+                        it.device
+                    );
+                };
+                if allowed.is_passed_by(a, b) {
+                    grown.push(GrownPeak { device: it.device, peak, a, b });
                 }
             }
-            Change { a, .. } => {
-                let without = if a.is_none() { inputs[0] } else { inputs[1] };
-                bail!(
-                    "{}: device {} has no history, so its peak is not known: call \
-                     torch.cuda.memory._record_memory_history() before the work",
-                    without.name,
-                    device.device
-                );
+        }
+        Ok(grown)
+    }
+}
+
+/// The comparison as Markdown, for a comment on a pull request.
+fn markdown(
+    a: &str,
+    b: &str,
+    comparison: &Comparison,
+    grown: Option<&[GrownPeak]>,
+    top: usize,
+) -> String {
+    let mut text = format!("### Memory: {} → {}\n", code(a), code(b));
+    // Writing to a string cannot fail.
+    match grown {
+        Some([]) => text += "\n✅ no peak grew by more than is allowed\n",
+        Some(grown) => {
+            text.push('\n');
+            for it in grown {
+                let _ = writeln!(text, "- ❌ {}", too_much(it));
+            }
+        }
+        None => {}
+    }
+    for setting in &comparison.settings {
+        let shown = |value: &Option<String>| match value.as_deref() {
+            None => "not in the file".to_owned(),
+            Some("") => "defaults".to_owned(),
+            Some(value) => code(value),
+        };
+        let (a, b) = (shown(&setting.a), shown(&setting.b));
+        let _ = writeln!(text, "\n{}: {a} → {b}", code(setting.setting));
+    }
+    for device in &comparison.devices {
+        let _ = writeln!(text, "\n| device {} | before | after | change |", device.device);
+        text += "| --- | ---: | ---: | ---: |\n";
+        for (name, change) in figures(device) {
+            let Shown { a, b, by, share } = Shown::of(change);
+            let _ = writeln!(text, "| {name} | {a} | {b} | {by}{share} |");
+        }
+        let lists = [
+            ("held at the peak", device.at_peak.as_deref()),
+            ("held at the end", Some(&device.live)),
+        ];
+        for (title, groups) in lists {
+            let Some(groups @ [_, ..]) = groups else { continue };
+            let _ = writeln!(text, "\n| {title}, by change | before | after | change |");
+            text += "| --- | ---: | ---: | ---: |\n";
+            for it in groups.iter().take(top) {
+                let (a, b) = (it.count.a.unwrap_or(0), it.count.b.unwrap_or(0));
+                let (name, by) =
+                    (code(&name_of(&it.group)), signed_bytes(it.allocated.by().unwrap_or(0)));
+                let _ = writeln!(text, "| {name} | {a} blocks | {b} blocks | {by} |");
             }
         }
     }
-    Ok(grown)
+    text
+}
+
+/// Text of a file as it stands in a table's cell of Markdown: nothing of it is read as more than text.
+fn code(text: &str) -> String {
+    let text = plain(text).replace('|', "\\|");
+    let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);
+    let fence = "`".repeat(longest + 1);
+    let space = if text.contains('`') { " " } else { "" };
+    format!("{fence}{space}{text}{space}{fence}")
 }
 
 fn describe(a: &str, b: &str, comparison: &Comparison, top: usize) -> String {
@@ -151,21 +274,27 @@ fn describe(a: &str, b: &str, comparison: &Comparison, top: usize) -> String {
     text
 }
 
-fn describe_device(text: &mut String, device: &DeviceComparison, top: usize) {
-    let _ = writeln!(text, "\n{}", format!("device {}", device.device).bold());
-    for (side, history) in ["a", "b"].into_iter().zip(device.histories) {
-        if history == HistoryKind::Partial {
-            let _ = writeln!(text, "  the history of {side} does not go back to the beginning");
-        }
-    }
-    let _ = writeln!(text, "  {:<16}{:>13}{:>13}{:>14}", "", "a", "b", "change");
-    for (name, change) in [
+/// The figures of a device that are compared.
+fn figures(device: &DeviceComparison) -> [(&'static str, Change); 5] {
+    [
         ("allocated peak", device.allocated_peak),
         ("reserved peak", device.reserved_peak),
         ("requested", device.requested),
         ("allocated", device.allocated),
         ("reserved", device.reserved),
-    ] {
+    ]
+}
+
+/// A figure in words: before, after, the change and its share.
+struct Shown {
+    a: String,
+    b: String,
+    by: String,
+    share: String,
+}
+
+impl Shown {
+    fn of(change: Change) -> Self {
         let shown = |bytes: Option<u64>| {
             bytes.map_or_else(|| "no history".to_owned(), |bytes| Bytes(bytes).to_string())
         };
@@ -176,8 +305,21 @@ fn describe_device(text: &mut String, device: &DeviceComparison, top: usize) {
             _ => String::new(),
         };
         let by = change.by().map(signed_bytes).unwrap_or_default();
-        let line =
-            format!("  {name:<16}{:>13}{:>13}{by:>14}{share}", shown(change.a), shown(change.b));
+        Self { a: shown(change.a), b: shown(change.b), by, share }
+    }
+}
+
+fn describe_device(text: &mut String, device: &DeviceComparison, top: usize) {
+    let _ = writeln!(text, "\n{}", format!("device {}", device.device).bold());
+    for (side, history) in ["a", "b"].into_iter().zip(device.histories) {
+        if history == HistoryKind::Partial {
+            let _ = writeln!(text, "  the history of {side} does not go back to the beginning");
+        }
+    }
+    let _ = writeln!(text, "  {:<16}{:>13}{:>13}{:>14}", "", "a", "b", "change");
+    for (name, change) in figures(device) {
+        let Shown { a, b, by, share } = Shown::of(change);
+        let line = format!("  {name:<16}{a:>13}{b:>13}{by:>14}{share}");
         let _ = writeln!(text, "{}", line.trim_end());
     }
     let count = |count: Option<u64>| grouped(count.unwrap_or(0));
@@ -202,17 +344,21 @@ fn describe_groups(text: &mut String, title: &str, groups: &[GroupChange], top: 
     }
     let _ = writeln!(text, "\n  {title}, by change");
     for it in groups.iter().take(top) {
-        let name = match &it.group {
-            Group::CallSite(Some(site)) => plain(site).into_owned(),
-            Group::CallSite(None) => "no call site".to_owned(),
-            Group::Size(size) => format!("allocations of {} each", Bytes(*size)),
-        };
+        let name = name_of(&it.group);
         let by = signed_bytes(it.allocated.by().unwrap_or(0));
         let (a, b) = (it.count.a.unwrap_or(0), it.count.b.unwrap_or(0));
         let _ = writeln!(text, "  {by:>14}  {a} → {b}  {name}");
     }
     if groups.len() > top {
         let _ = writeln!(text, "  {:>14}  {} more: --top", "", grouped(groups.len() - top));
+    }
+}
+
+fn name_of(group: &Group) -> String {
+    match group {
+        Group::CallSite(Some(site)) => plain(site).into_owned(),
+        Group::CallSite(None) => "no call site".to_owned(),
+        Group::Size(size) => format!("allocations of {} each", Bytes(*size)),
     }
 }
 
@@ -235,6 +381,18 @@ mod tests {
         for text in ["-5%", "NaN%", "%", "much", ""] {
             let message = text.parse::<Growth>().unwrap_err();
             assert!(message.contains("5%"), "{message}");
+        }
+    }
+
+    #[test]
+    fn text_of_files_is_only_text_in_a_table() {
+        for (text, shown) in [
+            ("train.py:3 f", "`train.py:3 f`"),
+            ("a|b", "`a\\|b`"),
+            ("a `b` ``c", "``` a `b` ``c ```"),
+            ("a\nb", "`a\\u{a}b`"),
+        ] {
+            assert_eq!(code(text), shown);
         }
     }
 

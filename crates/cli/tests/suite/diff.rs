@@ -15,7 +15,7 @@ fn with_stacks_call_sites_are_compared() {
     let (a, b) = (recording("gpt2_varlen.default.stacks"), recording("mlp_seed.default.stacks"));
     let output = tonnage(&["diff", &a, &b, "--json"]);
     let json = json(&output);
-    assert_eq!(json["schema"], 1);
+    assert_eq!(json["schema"], 2);
     assert_eq!(json["grown"], serde_json::Value::Null, "nobody asked");
     let device = &json["devices"][0];
     assert_eq!(device["allocated_peak"]["change"], 195_529_216_i64 - 7_145_677_824_i64);
@@ -46,16 +46,59 @@ fn a_file_is_no_different_from_itself() {
 fn a_peak_that_grows_too_much_exits_with_1() {
     let (a, b) = (recording("mlp_seed.tight"), recording("mlp_seed.default"));
     for (growth, status) in [("10%", 0), ("9%", 1), ("17MiB", 0), ("16MiB", 1), ("0", 1)] {
+        let off = ["--fail-if-reserved-grows", "off"];
+        let tonnage = |arguments: &[&str]| tonnage(&[arguments, &off].concat());
         let output = tonnage(&["diff", &a, &b, "--fail-if-peak-grows", growth]);
         assert_eq!(output.status.code(), Some(status), "{growth}: {}", text(&output.stdout));
         assert_eq!(text(&output.stdout).contains("grown: "), status == 1, "{growth}");
         let output = tonnage(&["diff", &a, &b, "--json", "--fail-if-peak-grows", growth]);
         assert_eq!(output.status.code(), Some(status), "{growth}");
-        let grown = if status == 1 { serde_json::json!([0]) } else { serde_json::json!([]) };
-        assert_eq!(json(&output)["grown"], grown, "{growth}");
+        let grown = json(&output)["grown"].as_array().unwrap().clone();
+        assert_eq!(
+            grown.first().map(|it| &it["peak"] == "allocated"),
+            (status == 1).then_some(true),
+            "{growth}"
+        );
         let output = tonnage(&["diff", &b, &a, "--fail-if-peak-grows", growth]);
         assert_eq!(output.status.code(), Some(0), "{growth}");
     }
+}
+
+#[test]
+fn reserved_memory_is_guarded_too() {
+    // Allocated memory grew by 0.4 %, reserved memory by 139 %.
+    let (a, b) = (recording("gpt2_varlen.default"), recording("gpt2_varlen.split128"));
+    for (arguments, status) in [
+        (&["--fail-if-peak-grows", "5%"][..], 1),
+        (&["--fail-if-peak-grows", "5%", "--fail-if-reserved-grows", "150%"], 0),
+        (&["--fail-if-peak-grows", "5%", "--fail-if-reserved-grows", "off"], 0),
+        (&["--fail-if-reserved-grows", "13GiB"], 0),
+        (&["--fail-if-reserved-grows", "12GiB"], 1),
+        (&["--fail-if-peak-grows", "0", "--fail-if-reserved-grows", "off"], 1),
+    ] {
+        let output = tonnage(&[&["diff", &a, &b][..], arguments].concat());
+        assert_eq!(output.status.code(), Some(status), "{arguments:?}: {}", text(&output.stdout));
+    }
+    let output = tonnage(&["diff", &a, &b, "--json", "--fail-if-peak-grows", "5%"]);
+    let grown = &json(&output)["grown"];
+    assert_eq!(grown[0]["peak"], "reserved", "{grown}");
+    assert_eq!((grown.as_array().unwrap().len(), &grown[0]["device"]), (1, &serde_json::json!(0)));
+}
+
+#[test]
+fn markdown_is_for_a_pull_request() {
+    let (a, b) = (recording("gpt2_varlen.default.stacks"), recording("mlp_seed.default.stacks"));
+    let arguments = ["diff", &a, &b, "--markdown", "--top", "2", "--fail-if-peak-grows", "5%"];
+    let output = tonnage(&arguments);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    insta::assert_snapshot!(steady(&output));
+    let output = tonnage(&["diff", &b, &a, "--markdown", "--fail-if-peak-grows", "5%"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        text(&output.stdout).contains("- ❌ the allocated peak of device 0 grew"),
+        "{}",
+        text(&output.stdout)
+    );
 }
 
 #[test]
