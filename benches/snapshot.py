@@ -2,11 +2,11 @@
 `pickle.load` and by the reader in `crates/snapshot`, on the same machine, in the same run.
 
     python3 benches/snapshot.py                      makes the files, builds the reader, runs both
-    python3 benches/snapshot.py make FILE [EVENTS [stacks]]
+    python3 benches/snapshot.py make FILE [EVENTS [stacks|pools]]
                                                      makes one file
 
-The files are what `torch.cuda.memory._dump_snapshot` writes (PyTorch 2.11, protocol 4): the same
-keys in the same order, texts shared and spelled out again where PyTorch's are. Each side runs in a
+The files are what `torch.cuda.memory._dump_snapshot` writes (PyTorch 2.11, protocol 4; `pools`: with the pools that
+2.12 and later write, every tenth of them private): the same keys in the same order, texts shared and spelled out again where PyTorch's are. Each side runs in a
 process of its own, `RUNS` times; the shortest time and the highest peak count. "ms" is the reading
 alone, "CPU ms" the processor time of the whole process. Needs nothing but
 Python's standard library and cargo.
@@ -44,10 +44,10 @@ def stacks(rng, distinct=2000):
     return [rng.sample(frames, rng.randint(12, 28)) for _ in range(distinct)]
 
 
-def trace(events, with_stacks):
+def trace(events, kind):
     """Entries that a program could have caused: what is freed was allocated."""
     rng = random.Random(7)
-    known = stacks(rng) if with_stacks else []
+    known = stacks(rng) if kind == "stacks" else []
     actions = {name: name for name in ["alloc", "free_requested", "free_completed"]}
     empty = ""
     live, entries, next_address, now = [], [], 0x7F4A00000000, 1_794_704_035_349_067
@@ -74,17 +74,19 @@ def trace(events, with_stacks):
             "compile_context": fresh("N/A"),
             "user_metadata": empty,
         }
-        if with_stacks:
+        if kind == "pools":
+            entry["pool_id"] = (0, 3 if address // 512 % 10 == 0 else 0)
+        if kind == "stacks":
             # PyTorch makes a new list for every entry, of frames that it shares.
             entry["frames"] = list(rng.choice(known))
         entries.append(entry)
     return entries
 
 
-def make(path, events=EVENTS, with_stacks=False):
+def make(path, events=EVENTS, kind=""):
     snapshot = {
         "segments": [],
-        "device_traces": [trace(events, with_stacks)],
+        "device_traces": [trace(events, kind)],
         "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": "", "max_split_size": -1, "expandable_segments": False},
         "external_annotations": [],
     }
@@ -142,10 +144,10 @@ def compare():
     print(f"{'file':<16} {'MiB':>6} {'side':<12} {'events':>8} {'ms':>8} {'CPU ms':>8} {'peak MiB':>9}")
     missed = False
     with tempfile.TemporaryDirectory() as folder:
-        for name, with_stacks in [("without stacks", False), ("with stacks", True)]:
+        for name, kind in [("without stacks", []), ("with stacks", ["stacks"]), ("with pools", ["pools"])]:
             path = os.path.join(folder, name.replace(" ", "-") + ".pickle")
             # In a process of its own, so that nothing of it is left in this one.
-            subprocess.run([sys.executable, __file__, "make", path, str(EVENTS)] + ["stacks"] * with_stacks, check=True)
+            subprocess.run([sys.executable, __file__, "make", path, str(EVENTS)] + kind, check=True)
             sides = {
                 "pickle.load": best([sys.executable, __file__, "load", path]),
                 "tonnage": best([ours, "--json", path]),
@@ -171,8 +173,8 @@ if __name__ == "__main__":
             make(path)
         case ["make", path, events]:
             make(path, int(events))
-        case ["make", path, events, "stacks"]:
-            make(path, int(events), True)
+        case ["make", path, events, ("stacks" | "pools") as kind]:
+            make(path, int(events), kind)
         case ["load", path]:
             load(path)
         case _:

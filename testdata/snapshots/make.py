@@ -173,7 +173,8 @@ def profile():
 
 def release(minor):
     """`_snapshot()` of 2.8 to 2.15: which keys there are tells the release (the real ones of 2.11 to 2.15 are
-    beside this script). A block in the default pool, one in a private pool that is freed again; from 2.14 on pinned
+    beside this script; the keys of 2.8 to 2.10 are those that the `libtorch_python.so` of 2.8.0, 2.9.1 and 2.10.0
+    has among its strings). A block in the default pool, one in a private pool that is freed again; from 2.14 on pinned
     memory and an annotation, in 2.15 an entry that the allocator made for itself."""
     private, other = (0, 3), BASE + 32 * MIB
     entries = [

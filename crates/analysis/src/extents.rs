@@ -18,6 +18,7 @@ use tonnage_events::{
     Action, Address, PoolId, PoolKind, SnapshotSegment, StackId, StreamId, TraceEntry,
 };
 use tonnage_replay::recording::rebuild_start;
+use tonnage_snapshot::EntryPools;
 
 use crate::device_view::DeviceView;
 use crate::levels::Levels;
@@ -100,8 +101,9 @@ impl Extents {
             let start = rebuild_start(device.file, device.device.0 as usize);
             start.iter().for_each(|segment| gathering.there_before(segment));
         }
+        let pools = device.file.entry_pools(device.device);
         for (event, entry) in device.entries.iter().enumerate() {
-            gathering.entry(event, entry);
+            gathering.entry(event, entry, pools);
         }
         let mut rows = gathering.rows;
         for row in &mut rows {
@@ -183,7 +185,7 @@ impl Gathering {
         });
     }
 
-    fn entry(&mut self, event: usize, entry: &TraceEntry) {
+    fn entry(&mut self, event: usize, entry: &TraceEntry, pools: EntryPools<'_>) {
         let (address, to) = (entry.address.0, entry.address.0.saturating_add(entry.size));
         match entry.action {
             Action::SegmentAlloc | Action::SegmentMap => {
@@ -195,7 +197,7 @@ impl Gathering {
                     end: Moment::After,
                     stream: entry.stream,
                     kind: if small { PoolKind::Small } else { PoolKind::Large },
-                    pool: None,
+                    pool: pools.get(event),
                     expandable: entry.action == Action::SegmentMap,
                     stack: entry.stack,
                     origin: self.rows.len(),

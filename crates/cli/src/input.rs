@@ -18,7 +18,7 @@ use crate::size::memory_size;
 /// How much reading a file may take.
 #[derive(Args, Clone, Copy)]
 pub(crate) struct ReadOptions {
-    /// Memory that reading a file may take. Else half of what the machine, the container and `ulimit` leave, and of
+    /// Memory that reading a file may take; what follows may take up to eight times that. Else half of what the machine, the container and `ulimit` leave, and of
     /// that 1 GiB and 64 times its size for a small file. Bytes, `4GiB`, `4GB`
     #[arg(long, value_name = "SIZE", value_parser = memory_size)]
     max_memory: Option<Bytes>,

@@ -158,7 +158,7 @@ fn describe_stats(text: &mut String, stats: &Stats) {
         let waste = stats.reserved_bytes.all.peak as f64 / floor as f64;
         let _ = writeln!(text, "waste      {waste:>14.2}  (peak reserved ÷ peak requested)");
     }
-    let (retries, ooms) = (stats.num_alloc_retries, stats.num_ooms);
+    let (retries, ooms) = (stats.num_alloc_retries, stats.failed_requests());
     if retries + ooms > 0 {
         let _ =
             writeln!(text, "{retries} retries after giving everything back, {ooms} out of memory");

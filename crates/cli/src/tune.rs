@@ -244,7 +244,7 @@ fn describe_candidates(text: &mut String, tuning: &Tuning) {
     for candidate in &tuning.candidates {
         let stats = &candidate.prediction.stats;
         let (driver, retries, ooms) =
-            (candidate.driver_calls(), stats.num_alloc_retries, stats.num_ooms);
+            (candidate.driver_calls(), stats.num_alloc_retries, stats.failed_requests());
         let figures = (candidate.reserved_peak(), driver, retries, ooms);
         let repeats = shown_figures.last() == Some(&figures);
         if !is_now(candidate) && (repeats || shown_figures.len() >= SHOWN) {
@@ -255,7 +255,7 @@ fn describe_candidates(text: &mut String, tuning: &Tuning) {
             let _ = writeln!(text, "{:>12}", "…");
         }
         shown_figures.push(figures);
-        let over = !candidate.prediction.stopped && !candidate.prediction.fits();
+        let over = !candidate.prediction.stopped() && !candidate.prediction.fits();
         let note = match (is_now(candidate), over) {
             (true, _) => "  (recorded)",
             (false, true) => "  (over the limit)",

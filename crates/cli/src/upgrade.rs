@@ -40,10 +40,7 @@ pub(crate) fn run(
         limit,
         total: arguments.source.total.map(|total| total.0),
     };
-    if let Some(reason) = like.refusal() {
-        anyhow::bail!(reason);
-    }
-    let mut upgrade = Upgrade::new(&recorded, &job, release, conf, &like).with_context(refuses)?;
+    let mut upgrade = Upgrade::new(&recorded, &job, release, conf, &like)?;
     upgrade.inferred.extend(other.note());
     if arguments.json {
         print_json(&upgrade.to_json(&recorded, name))?;
@@ -98,14 +95,28 @@ fn answer(upgrade: &Upgrade) -> String {
             bytes()
         ),
         Verdict::Fails => format!(
-            "{}: by the rules of PyTorch {other} this job ends where by those of {own} it does not",
-            "out of memory".red().bold()
+            "{}: by the rules of PyTorch {other} this job ends {} where by those of {own} it does not",
+            "out of memory".red().bold(),
+            ends(&upgrade.other)
+        ),
+        Verdict::Runs if upgrade.other.prediction.stopped() => format!(
+            "{}: by the rules of PyTorch {other} this job gets past where it ends by those of {own}, and ends {}",
+            "gets further".green().bold(),
+            ends(&upgrade.other)
         ),
         Verdict::Runs => format!(
             "{}: by the rules of PyTorch {other} this job gets past where it ends by those of {own}",
             "runs through".green().bold()
         ),
     }
+}
+
+/// Where a failure ends the job.
+fn ends(under: &UnderRelease) -> String {
+    under
+        .prediction
+        .stopped_at
+        .map_or_else(String::new, |entry| format!("at entry {}", grouped(entry)))
 }
 
 fn describe_failure(text: &mut String, other: &UnderRelease) {
@@ -162,7 +173,7 @@ fn describe_figures(text: &mut String, recorded: &Outcome, upgrade: &Upgrade) {
             |it| it.retries,
             "after giving back all that was cached",
         ),
-        ("failures", stats.map(|it| it.num_ooms), |it| it.ooms, "out of memory"),
+        ("failures", stats.map(|it| it.failed_requests()), |it| it.ooms, "out of memory"),
     ] {
         let was = was.map_or_else(|| "?".to_owned(), |count| count.to_string());
         let _ = writeln!(text, "{name:<11}{was:>14}{:>14}{:>14}  {meaning}", of(&own), of(&other));

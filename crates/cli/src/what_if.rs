@@ -100,7 +100,7 @@ const COUNTS: [(&str, Figure, &str); 4] = [
         "memory obtained or given back",
     ),
     ("retries", |stats| stats.num_alloc_retries, "after giving back all that was cached"),
-    ("failures", |stats| stats.num_ooms, "out of memory"),
+    ("failures", Stats::failed_requests, "out of memory"),
 ];
 
 fn describe_peaks(text: &mut String, recorded: &Outcome, prediction: &Prediction) {
@@ -115,7 +115,7 @@ fn describe_peaks(text: &mut String, recorded: &Outcome, prediction: &Prediction
     for (name, figure) in PEAKS {
         let _ = write!(text, "{name:<11}{:>14}{:>14}", was(figure, bytes), bytes(figure(stats)));
         if name == "reserved"
-            && !prediction.stopped
+            && !prediction.stopped()
             && let Some(was) = before.map(figure)
             && was != figure(stats)
         {

@@ -286,14 +286,22 @@ impl Blocks {
             .map(|(id, block)| (block.rank, id))
             .collect();
         heads.sort_unstable();
+        let heads: Vec<_> = heads.into_iter().map(|(_, head)| head).collect();
+        self.rank_in_order(&heads);
+    }
+
+    /// Gives new ranks to all blocks: by their segments, the first blocks of which are given in order; or, if blocks
+    /// have numbers, by the order of all blocks. Blocks that are in a set are no longer where it looks for them.
+    pub(crate) fn rank_in_order(&mut self, in_order: &[BlockId]) {
+        let by_block = self.ranks.tie == Tie::Block;
         let mut next = 0;
-        for (_, head) in heads {
-            let mut at = Some(head);
+        for &first in in_order {
+            let mut at = Some(first);
             while let Some(id) = at {
                 let block = &mut self[id];
                 block.rank = next;
-                next += block.size;
-                at = block.next;
+                (next, at) =
+                    if by_block { (next + 1, None) } else { (next + block.size, block.next) };
             }
         }
         self.ranks.next = next;

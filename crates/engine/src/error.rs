@@ -25,29 +25,39 @@ pub enum AllocError {
     OutOfMemory(Box<OutOfMemory>),
     /// Turned down before the device was asked, since `throw_on_cudamalloc_oom` is set.
     #[error("{0}")]
-    Rejected(Rejected),
+    Rejected(Box<Rejected>),
     /// The device failed for a reason of its own.
     #[error("the device failed while memory was being allocated: {0}")]
     Device(#[from] DeviceError),
 }
 
 /// A request that a setting turned down: PyTorch's `OutOfMemoryError` of a preemptively rejected allocation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error(
-    "out of memory: {} were asked for, and a segment of {} beside the {} reserved would be more than the {} that \
-     `per_process_memory_fraction` allows; `throw_on_cudamalloc_oom` rejects that before anything cached is given \
-     back. Free memory first, or unset it",
-    Bytes(self.requested), Bytes(self.segment_size), Bytes(self.reserved), Bytes(self.allowed)
-)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejected {
-    /// What the caller asked for.
-    pub requested: u64,
-    /// Bytes that the device would have been asked for.
-    pub segment_size: u64,
-    /// Bytes obtained from the device.
-    pub reserved: u64,
     /// Bytes that the settings allow.
     pub allowed: u64,
+    /// What was asked for, and who held the memory. The device itself was not asked.
+    pub moment: OutOfMemory,
+}
+
+impl std::error::Error for Rejected {}
+
+/// At most twelve lines.
+impl fmt::Display for Rejected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let OutOfMemory { requested, segment_size, reserved, notes, .. } = &self.moment;
+        write!(
+            f,
+            "out of memory: {} were asked for, and a segment of {} beside the {} reserved would be more than the {} \
+             that `per_process_memory_fraction` allows; `throw_on_cudamalloc_oom` rejects that before anything cached \
+             is given back. Free memory first, or unset it",
+            Bytes(*requested),
+            Bytes(*segment_size),
+            Bytes(*reserved),
+            Bytes(self.allowed)
+        )?;
+        notes.iter().try_for_each(|note| write!(f, "\n{note}"))
+    }
 }
 
 /// A block that could not be freed.

@@ -3,7 +3,7 @@
 use tonnage_device::{Device, DeviceError};
 use tonnage_events::{Event, PoolKind, SegmentEvent, StackId};
 
-use crate::block::{Block, BlockId};
+use crate::block::{Block, BlockId, Blocks};
 use crate::engine::{Engine, share_of};
 use crate::error::{AllocError, Rejected};
 use crate::request::Request;
@@ -64,12 +64,8 @@ impl<D: Device> Engine<D> {
             return Ok(());
         }
         self.emit(&Event::Rejected, None);
-        Err(AllocError::Rejected(Rejected {
-            requested: request.bytes,
-            segment_size: request.segment_size,
-            reserved: self.reserved(),
-            allowed,
-        }))
+        let moment = self.oom_report(request, None);
+        Err(AllocError::Rejected(Box::new(Rejected { allowed, moment })))
     }
 
     /// Puts the first block of a new segment among the others, as the last in the order of segments.
@@ -82,10 +78,14 @@ impl<D: Device> Engine<D> {
         self.blocks.insert(block)
     }
 
-    /// Closes the gaps that segments have left in the order of segments, and has the sets look for
-    /// their blocks where they are now.
+    /// Closes the gaps that segments have left in the order of segments.
     #[cold]
     fn close_ranks(&mut self) {
+        self.change_ranks(Blocks::close_ranks);
+    }
+
+    /// Changes the ranks of blocks, and has the sets look for their blocks where they are then.
+    pub(crate) fn change_ranks(&mut self, change: impl FnOnce(&mut Blocks)) {
         self.settle();
         let free: Vec<_> =
             self.blocks.iter().filter(|(_, block)| block.is_idle() && block.mapped).collect();
@@ -94,7 +94,7 @@ impl<D: Device> Engine<D> {
         for &(id, _) in &free {
             self.take(id);
         }
-        self.blocks.close_ranks();
+        change(&mut self.blocks);
         for (id, searches_at_put) in free {
             self.put(id);
             self.blocks[id].searches_at_put = searches_at_put;

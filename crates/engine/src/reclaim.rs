@@ -226,7 +226,8 @@ impl<D: Device> Engine<D> {
         AllocError::OutOfMemory(Box::new(report))
     }
 
-    fn oom_report(&self, request: &Request, device_free: Option<u64>) -> OutOfMemory {
+    /// What there is to say of a request that fails now.
+    pub(crate) fn oom_report(&self, request: &Request, device_free: Option<u64>) -> OutOfMemory {
         let stats = self.stats();
         let allocated = stats.memory_allocated();
         let mut report = OutOfMemory {

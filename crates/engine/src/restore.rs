@@ -4,7 +4,9 @@
 //! from there. The device is asked for every segment and range and decides where each lies; blocks
 //! keep their places inside. What a snapshot does not tell begins afresh: free blocks are as old as
 //! each other, peaks are what is there now, sums and counts are zero, and each mapped run of a private pool was
-//! one growth.
+//! one growth. Which of equal blocks serves first is by address, unless the state says otherwise ([`Start::order`]).
+
+use std::collections::BTreeMap;
 
 use thiserror::Error;
 use tonnage_device::{Device, DeviceError};
@@ -14,6 +16,7 @@ use tonnage_events::{
 };
 
 use crate::block::{Block, BlockId};
+use crate::config::Tie;
 use crate::engine::Engine;
 use crate::pending::Waiting;
 use crate::pool::{PoolError, PoolRef, PoolSet};
@@ -29,6 +32,9 @@ pub struct Start {
     pub ranges: Vec<Address>,
     /// The streams that pending blocks wait for, by ascending address of the block.
     pub waits: Vec<(Address, StreamId)>,
+    /// What serves first among equal blocks, where the release does not go by address ([`Tie`]): segments and ranges
+    /// by where they begin, or blocks, the oldest first. Those that are not named come behind, by address.
+    pub order: Vec<Address>,
 }
 
 /// A state that cannot be gone on from. The allocator is not usable afterwards.
@@ -88,6 +94,7 @@ impl<D: Device> Engine<D> {
         }
         let mut segments = start.segments.as_slice();
         let mut behind = Address(0);
+        let mut made = Vec::new();
         while let Some(first) = segments.first() {
             let count = if first.expandable { self.runs_of_range(start, segments) } else { 1 };
             let (runs, rest) = segments.split_at(count);
@@ -99,12 +106,13 @@ impl<D: Device> Engine<D> {
                 behind = Address(end);
             }
             if first.expandable {
-                self.restore_range(start, runs)?;
+                self.restore_range(start, runs, &mut made)?;
             } else {
-                self.restore_segment(start, first)?;
+                self.restore_segment(start, first, &mut made)?;
             }
             segments = rest;
         }
+        self.order_restored(start, &made);
         let stats = &mut self.ledger.stats;
         stats.reset_peak();
         stats.reset_accumulated();
@@ -119,6 +127,7 @@ impl<D: Device> Engine<D> {
         &mut self,
         start: &Start,
         segment: &SnapshotSegment,
+        made: &mut Vec<(Address, BlockId)>,
     ) -> Result<(), RestoreError> {
         let pieces = pieces(segment, 0)?;
         let pool = self.restore_pool(segment)?;
@@ -134,7 +143,10 @@ impl<D: Device> Engine<D> {
             oversize: self.is_oversize(segment.total_size),
         }));
         let head = Block::new(base, 0, segment.stream, pool);
-        self.restore_blocks(start, &head, &pieces)
+        let first = made.len();
+        self.restore_blocks(start, &head, &pieces, made)?;
+        as_in_start(&mut made[first..], base, segment.address);
+        Ok(())
     }
 
     /// How many of the segments, the first of which is expandable, are runs of one range: those of
@@ -157,6 +169,7 @@ impl<D: Device> Engine<D> {
         &mut self,
         start: &Start,
         runs: &[SnapshotSegment],
+        made: &mut Vec<(Address, BlockId)>,
     ) -> Result<(), RestoreError> {
         let first = &runs[0];
         let old_base = range_base(start, first.address);
@@ -201,7 +214,26 @@ impl<D: Device> Engine<D> {
         }
         let mut head = Block::new(base, 0, first.stream, pool);
         head.range = Some(range);
-        self.restore_blocks(start, &head, &tiles)
+        let first = made.len();
+        self.restore_blocks(start, &head, &tiles, made)?;
+        as_in_start(&mut made[first..], base, old_base);
+        Ok(())
+    }
+
+    /// Gives all that was restored the ranks that the state says; `made` has the blocks by their address there. See
+    /// Note \[Ranks\].
+    fn order_restored(&mut self, start: &Start, made: &[(Address, BlockId)]) {
+        let tie = self.config.release().tie();
+        if tie == Tie::Address || start.order.is_empty() {
+            return;
+        }
+        let named: BTreeMap<_, _> =
+            start.order.iter().rev().zip((0..start.order.len()).rev()).collect();
+        let is_ranked = |id: BlockId| tie == Tie::Block || self.blocks[id].prev.is_none();
+        let mut ranked: Vec<_> = made.iter().filter(|&&(_, id)| is_ranked(id)).collect();
+        ranked.sort_by_key(|(at, _)| (named.get(at).copied().unwrap_or(usize::MAX), *at));
+        let first_to_last: Vec<_> = ranked.into_iter().map(|&(_, id)| id).collect();
+        self.change_ranks(|blocks| blocks.rank_in_order(&first_to_last));
     }
 
     /// The pool of a segment, made if it is a private one that is not there yet.
@@ -225,6 +257,7 @@ impl<D: Device> Engine<D> {
         start: &Start,
         head: &Block,
         pieces: &[Piece<'_>],
+        made: &mut Vec<(Address, BlockId)>,
     ) -> Result<(), RestoreError> {
         let mut split = SplitChange::default();
         let is_split = pieces.len() > 1 && head.range.is_none();
@@ -255,6 +288,7 @@ impl<D: Device> Engine<D> {
                 self.blocks[before].next = Some(id);
             }
             before = Some(id);
+            made.push((self.blocks[id].address, id));
             if state == BlockState::Inactive {
                 self.put(id);
                 continue;
@@ -294,6 +328,13 @@ impl<D: Device> Engine<D> {
 fn range_base(start: &Start, address: Address) -> Address {
     let below = start.ranges.partition_point(|&base| base <= address);
     below.checked_sub(1).map_or(address, |index| start.ranges[index])
+}
+
+/// Blocks of a segment by the addresses that they had, when it began at `was` and not at `is`.
+fn as_in_start(made: &mut [(Address, BlockId)], is: Address, was: Address) {
+    for (address, _) in made {
+        *address = was.offset(address.distance_from(is));
+    }
 }
 
 fn adds_up(sizes: impl Iterator<Item = u64>) -> u64 {
@@ -373,7 +414,57 @@ mod tests {
         let blocks = segments.iter().flat_map(|segment| &segment.blocks);
         let pending = blocks.filter(|block| block.state == BlockState::ActivePendingFree);
         let waits = pending.map(|block| (block.address, StreamId(9))).collect();
-        Start { segments, ranges: Vec::new(), waits }
+        Start { segments, waits, ..Start::default() }
+    }
+
+    #[test]
+    fn equal_blocks_serve_in_the_order_that_the_state_says() {
+        const SIZE: u64 = 30 << 20;
+        for (release, order) in [
+            (Release::V2_11, [0, 1, 2]),
+            (Release::V2_12, [2, 0, 1]),
+            (Release::V2_13, [2, 0, 1]),
+            (Release::V2_15, [2, 0, 1]),
+        ] {
+            let engine = || Engine::new(Dry::new(8 << 30), Config::for_release(release));
+            let mut before = engine();
+            let blocks = [(); 3].map(|()| before.allocate(SIZE, StreamId(0)).unwrap());
+            blocks.iter().for_each(|block| before.free(block).unwrap());
+            let mut start = start_of(&before);
+            // The second is not named and comes last; an address that nothing lies at is passed over.
+            let at = |index: usize| start.segments[index].address;
+            start.order = vec![Address(7), at(2), at(0), at(2)];
+            let mut restored = engine();
+            restored.restore(&start).unwrap();
+            restored.check_invariants().unwrap();
+            let places: Vec<_> = restored.segments().iter().map(|it| it.address).collect();
+            let served = order.map(|_| restored.allocate(SIZE, StreamId(0)).unwrap().address);
+            assert_eq!(served, order.map(|index| places[index]), "{release}");
+        }
+    }
+
+    #[test]
+    fn blocks_that_have_numbers_serve_in_the_order_that_the_state_says_once_they_are_free() {
+        let engine = || Engine::new(Dry::new(8 << 30), Config::for_release(Release::V2_12));
+        let mut before = engine();
+        for _ in 0..4 {
+            before.allocate(524_288, StreamId(0)).unwrap();
+        }
+        let mut start = start_of(&before);
+        let names: Vec<_> = start.segments[0].blocks.iter().map(|block| block.address).collect();
+        for (order, served) in [([0, 2], 0), ([2, 0], 2)] {
+            start.order = order.map(|index| names[index]).to_vec();
+            let mut restored = engine();
+            restored.restore(&start).unwrap();
+            let places: Vec<_> =
+                restored.segments()[0].blocks.iter().map(|block| block.address).collect();
+            restored.free_address(places[0]).unwrap();
+            restored.free_address(places[2]).unwrap();
+            let ranks: Vec<_> = restored.ranks().into_iter().map(|(at, _)| at).collect();
+            assert_eq!(ranks, places);
+            let again = restored.allocate(524_288, StreamId(0)).unwrap();
+            assert_eq!(again.address, places[served], "{order:?}");
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use tonnage_device::Device;
 use tonnage_events::{
-    BlockState, Event, PoolId, SnapshotBlock, SnapshotSegment, Stacks, TraceEntry,
+    Address, BlockState, Event, PoolId, SnapshotBlock, SnapshotSegment, Stacks, TraceEntry,
 };
 
 use crate::block::{Block, BlockId};
@@ -56,6 +56,16 @@ impl<D: Device> Engine<D> {
             .collect();
         segments.sort_unstable_by_key(|segment| segment.address);
         segments
+    }
+
+    /// The rank of each block, also of those without pages, by ascending address: of free blocks of one pool, stream and
+    /// size the one with the lowest rank serves first. What ranks are is for the release to say
+    /// ([`Tie`](crate::config::Tie)).
+    pub fn ranks(&self) -> Vec<(Address, u64)> {
+        let mut ranks: Vec<_> =
+            self.blocks.iter().map(|(_, block)| (block.address, block.rank)).collect();
+        ranks.sort_unstable();
+        ranks
     }
 
     fn is_mapped(&self, id: Option<BlockId>) -> bool {

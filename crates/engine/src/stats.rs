@@ -352,6 +352,12 @@ impl Stats {
         unsigned(self.allocated_bytes.all.peak)
     }
 
+    /// Requests that were not served: out of memory, or rejected before the device was asked.
+    #[must_use]
+    pub fn failed_requests(&self) -> i64 {
+        self.num_ooms.saturating_add(self.num_oom_rejections)
+    }
+
     /// Bytes obtained from the device: `torch.cuda.memory_reserved()`.
     #[must_use]
     pub fn memory_reserved(&self) -> u64 {

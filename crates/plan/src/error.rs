@@ -45,9 +45,9 @@ impl Error {
     /// An error of a phase: out of memory, or another.
     pub(crate) fn during(source: tonnage_tensor::Error, step: usize, phase: Phase) -> Self {
         match source.kind() {
-            ErrorKind::Memory(AllocError::OutOfMemory(_) | AllocError::TooLarge(_)) => {
-                Self::OutOfMemory { step, phase, source }
-            }
+            ErrorKind::Memory(
+                AllocError::OutOfMemory(_) | AllocError::Rejected(_) | AllocError::TooLarge(_),
+            ) => Self::OutOfMemory { step, phase, source },
             _ => Self::Tensor(source),
         }
     }
@@ -58,6 +58,7 @@ impl Error {
         match self {
             Self::OutOfMemory { source, .. } => match source.kind() {
                 ErrorKind::Memory(AllocError::OutOfMemory(it)) => Some(it),
+                ErrorKind::Memory(AllocError::Rejected(it)) => Some(&it.moment),
                 _ => None,
             },
             _ => None,

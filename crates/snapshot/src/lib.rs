@@ -91,7 +91,7 @@ pub use output_file::{OutputError, OutputFile, abandon_unfinished, same_file};
 pub use read::{fuzz_pickle, open, parse, read};
 pub use save::{SaveError, check_save, save};
 pub use snapshot_file::{
-    AllocatorSettings, Annotation, EntryNote, Keys, Pinned, SnapshotFile, Stage,
+    AllocatorSettings, Annotation, EntryNote, EntryPools, Keys, Pinned, SnapshotFile, Stage,
 };
 pub use spare_memory::spare_memory;
 pub use write::write;

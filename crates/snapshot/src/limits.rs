@@ -5,7 +5,8 @@ use crate::spare_memory::spare_memory;
 /// What reading one file may cost at most.
 ///
 /// A file decides how much work it makes, and a few kilobytes can ask for terabytes. Reading stops
-/// with [`SnapshotError::Limit`](crate::SnapshotError::Limit) at whichever of these comes first.
+/// with [`SnapshotError::Limit`](crate::SnapshotError::Limit) at whichever of these comes first. What is done with a file
+/// that was read is not bounded here; it grows with the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes of pickle, after decompression. Bounds the time as well.

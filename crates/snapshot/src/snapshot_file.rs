@@ -37,6 +37,48 @@ pub struct SnapshotFile {
     pub trailing: u64,
 }
 
+impl SnapshotFile {
+    /// What the entries of one device say besides, by ascending number of the entry.
+    #[must_use]
+    pub fn notes_of(&self, device: DeviceId) -> &[EntryNote] {
+        let from = self.notes.partition_point(|note| note.device < device);
+        let of_device = self.notes[from..].partition_point(|note| note.device == device);
+        &self.notes[from..from + of_device]
+    }
+
+    /// The pools that the entries of one device are about.
+    #[must_use]
+    pub fn entry_pools(&self, device: DeviceId) -> EntryPools<'_> {
+        EntryPools { notes: self.keys.pool_id.then(|| self.notes_of(device)) }
+    }
+}
+
+/// The pool that each entry of a history is about, where the file says so: from PyTorch 2.12 on.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct EntryPools<'a> {
+    /// By ascending entry; none where the file does not name pools.
+    notes: Option<&'a [EntryNote]>,
+}
+
+impl EntryPools<'_> {
+    /// Whether the file names them.
+    #[must_use]
+    pub fn are_told(&self) -> bool {
+        self.notes.is_some()
+    }
+
+    /// The pool of an entry, by its number; none if the file does not name pools.
+    #[must_use]
+    pub fn get(&self, entry: usize) -> Option<PoolId> {
+        let notes = self.notes?;
+        let found = u32::try_from(entry).ok().and_then(|entry| {
+            let place = notes.partition_point(|note| note.entry < entry);
+            notes.get(place).filter(|note| note.entry == entry)
+        });
+        Some(found.map_or(PoolId::DEFAULT, |note| note.pool))
+    }
+}
+
 impl PartialEq for SnapshotFile {
     fn eq(&self, other: &Self) -> bool {
         let mut stacks = SameStacks {
@@ -216,4 +258,34 @@ pub struct Keys {
     pub forward_frames: bool,
     /// `pool_id`: from PyTorch 2.12 on.
     pub pool_id: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_are_of_the_default_pool_unless_they_say_otherwise_where_the_file_names_pools() {
+        let note = |device, entry, pool| EntryNote {
+            device: DeviceId(device),
+            entry,
+            pool: PoolId(0, pool),
+            user_metadata: "".into(),
+            internal_metadata: None,
+        };
+        let mut file = SnapshotFile {
+            notes: vec![note(0, 2, 5), note(0, 7, 6), note(1, 2, 9), note(u32::MAX, 0, 0)],
+            ..SnapshotFile::default()
+        };
+        assert!(!file.entry_pools(DeviceId(0)).are_told());
+        assert_eq!(file.entry_pools(DeviceId(0)).get(2), None);
+        file.keys.pool_id = true;
+        let pools = file.entry_pools(DeviceId(0));
+        let of = |entry| pools.get(entry).map(|pool| pool.1);
+        assert_eq!([of(0), of(2), of(6), of(7), of(8)], [0, 5, 0, 6, 0].map(Some));
+        assert_eq!(of(usize::MAX), Some(0));
+        assert_eq!(file.entry_pools(DeviceId(1)).get(2), Some(PoolId(0, 9)));
+        assert_eq!(file.entry_pools(DeviceId(3)).get(2), Some(PoolId::DEFAULT));
+        assert_eq!(file.notes_of(DeviceId::HOST).len(), 1);
+    }
 }

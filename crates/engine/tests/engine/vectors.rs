@@ -838,7 +838,7 @@ fn e8_requests_beyond_the_fraction_are_rejected_from_2_12_on() {
             other => panic!("{bytes} bytes are not rejected: {other:?}"),
         };
         let told = rejected(&mut it, 62_914_560);
-        assert_eq!((told.reserved, told.allowed), (62_914_560, 100 * MIB));
+        assert_eq!((told.moment.reserved, told.allowed), (62_914_560, 100 * MIB));
         assert!(told.to_string().contains("throw_on_cudamalloc_oom"), "{told}");
         it.free("x");
         // Nothing cached is given back for it.

@@ -135,14 +135,22 @@ impl Device {
     /// The error, with a diagnosis if there is a history, and a snapshot if one is wanted. The last failure's snapshot
     /// takes the place of the one before.
     #[cold]
-    pub(crate) fn explained(&self, error: AllocError) -> AllocError {
-        let AllocError::OutOfMemory(mut report) = error else { return error };
+    pub(crate) fn explained(&self, mut error: AllocError) -> AllocError {
+        match &mut error {
+            AllocError::OutOfMemory(report) => self.explain(report),
+            AllocError::Rejected(rejected) => self.explain(&mut rejected.moment),
+            _ => {}
+        }
+        error
+    }
+
+    fn explain(&self, report: &mut OutOfMemory) {
         let save_to = self.shared.snapshot_on_oom.as_deref();
         let Some(explain) = &self.shared.explainer.0 else {
             if save_to.is_some() {
                 report.notes.push(SnapshotOnOom { saved: Err(NO_ONE.to_owned()), total: None });
             }
-            return AllocError::OutOfMemory(report);
+            return;
         };
         let began = Instant::now();
         let time = lock(&self.shared.explaining).left();
@@ -160,8 +168,7 @@ impl Device {
         if let Some((snapshot, diagnose)) = snapshot {
             let error = &*report;
             let failure = FailedRequest { error, snapshot, diagnose, time, save_to };
-            let notes = explain.explain(failure);
-            report.notes = notes;
+            report.notes = explain.explain(failure);
             if save_to.is_some() && report.notes.get::<SnapshotOnOom>().is_none() {
                 let saved = Err(NOT_SAVED.to_owned());
                 report.notes.push(SnapshotOnOom { saved, total: None });
@@ -173,7 +180,6 @@ impl Device {
         if out_of_time {
             report.notes.push(NotLookedAt);
         }
-        AllocError::OutOfMemory(report)
     }
 }
 
@@ -204,6 +210,30 @@ mod tests {
         assert!(matches!(error, AllocError::OutOfMemory(_)));
         let file = tonnage_snapshot::open(&path).unwrap();
         assert_eq!(file.segments.len(), 1);
+        drop(kept);
+    }
+
+    #[test]
+    fn a_rejected_request_is_explained_and_leaves_a_snapshot_too() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("oom.pickle");
+        let conf = "throw_on_cudamalloc_oom:True";
+        let options = DeviceOptions {
+            config: tonnage_engine::Config::parse(conf, tonnage_engine::Release::NEWEST).unwrap(),
+            snapshot_on_oom: Some(path.clone()),
+            ..DeviceOptions::default()
+        };
+        let device = Device::dry_with(64_u64 << 20, options).unwrap();
+        device.memory().record_history(Some(RecordOptions::default()));
+        let kept = device.allocate(40 << 20).unwrap();
+        let error = device.allocate(40 << 20).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("`throw_on_cudamalloc_oom` rejects"), "{text}");
+        assert!(text.contains(&path.display().to_string()), "{text}");
+        assert!(text.contains("Verdict: need: 40.00 MiB"), "{text}");
+        assert!(text.lines().count() <= 12, "{text}");
+        assert!(matches!(error, AllocError::Rejected(_)));
+        assert_eq!(tonnage_snapshot::open(&path).unwrap().segments.len(), 1);
         drop(kept);
     }
 

@@ -15,6 +15,13 @@ pub(super) fn describe(attempt: &Attempt, limit: Option<u64>, inferred: &mut Vec
             attempt.pools_concluded
         ));
     }
+    if attempt.ties_learnt > 0 {
+        inferred.push(format!(
+            "ages: what was there before the first entry is as old as its addresses are low, but for ties that the \
+             entries decide otherwise: {}",
+            attempt.ties_learnt
+        ));
+    }
     if attempt.parting.is_some() && attempt.pools_tried {
         inferred.push(
             "pools: private ones that are gone by the end were tried, and none found that fit; which segments \
@@ -106,6 +113,12 @@ fn describe_calls(notes: &Notes, player: &Player, limit: Option<u64>, inferred: 
         inferred.push(format!(
             "empty_cache: calls that released memory: {}; calls that released nothing leave no trace",
             notes.emptied
+        ));
+    }
+    if notes.captured > 0 {
+        inferred.push(format!(
+            "captures: calls that gave back less than they would outside of a capture, and are read as inside one: {}",
+            notes.captured
         ));
     }
     if notes.pending > 0 {

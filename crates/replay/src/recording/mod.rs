@@ -12,11 +12,12 @@
 //! 5. `player`: reads the entries as calls and makes them.
 //! 6. `search`: where the engine does something else, tries another reading from an earlier point.
 //! 7. `pools`: which segments cannot be of the same pool, learnt on the way.
-//! 8. `final_state`: what the engine has at the end, and what the file has.
-//! 9. `witness`: entries that contradict others, to blame the right one.
-//! 10. `missing`: entries that are not there, though others say that they were.
-//! 11. `limit`: which limits would explain what no other reading does.
-//! 12. `inferred`: what was concluded, in words.
+//! 8. `order`: what came first, of what was there before the first entry, learnt on the way.
+//! 9. `final_state`: what the engine has at the end, and what the file has.
+//! 10. `witness`: entries that contradict others, to blame the right one.
+//! 11. `missing`: entries that are not there, though others say that they were.
+//! 12. `limit`: which limits would explain what no other reading does.
+//! 13. `inferred`: what was concluded, in words.
 //!
 //! `budget` bounds all of that together: no outcome takes more than playing 64 times the recording and
 //! 50,000 entries, and where that is not enough the outcome says so.
@@ -30,6 +31,8 @@ mod inferred;
 mod limit;
 
 mod missing;
+
+mod order;
 
 mod player;
 
@@ -57,5 +60,5 @@ mod witness;
 
 pub use reading::Reading;
 pub use replay::{RecordingError, RecordingOptions, read_recording, replay_recording};
-pub use settings::recorded_config;
+pub use settings::{recorded_config, told_total};
 pub use start::{FixedBefore, fixed_before, rebuild_start};

@@ -1,7 +1,8 @@
 //! Which pool each segment belonged to.
 //!
 //! In: the entries, and the pools of the segments at the end. Out: a pool for every segment and range,
-//! wherever it came from. A history does not name pools. The file names those of segments that are
+//! wherever it came from. From PyTorch 2.12 on entries name their pools, and nothing is left to conclude. Before,
+//! the file names those of segments that are
 //! still there; of the others it is known only that some cannot be of the same pool, and that is
 //! learnt on the way: where the engine would take a free block of one segment, but the recording took or
 //! obtained another, the two are of different pools. So the pools are a colouring of a graph whose edges
@@ -13,6 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use rustc_hash::FxHashMap;
 use tonnage_engine::Start;
 use tonnage_events::{Action, Address, PoolId, SnapshotSegment, TraceEntry};
+use tonnage_snapshot::EntryPools;
 
 use super::ranges::ranges_of;
 
@@ -52,8 +54,12 @@ impl Fact {
 /// The pool of each segment, as far as it is known or concluded.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pools {
-    /// Those of the file.
+    /// Those of the file; those of the default pool may be left out where the file names all.
     known: FxHashMap<Place, PoolId>,
+    /// Whether the file names the pools of all entries.
+    all_told: bool,
+    /// Whether one of those known is private.
+    knows_private: bool,
     /// The last name of a pool in the file; invented ones come behind it.
     last: u64,
     /// Pairs of different pools, both ways round.
@@ -77,7 +83,11 @@ impl Pools {
         from: usize,
         start: &Start,
         at_end: &[SnapshotSegment],
+        told: EntryPools<'_>,
     ) -> Self {
+        if told.are_told() {
+            return Self::told(entries, from, start, told);
+        }
         let mut obtained = FxHashMap::default();
         for (index, entry) in entries.iter().enumerate().skip(from) {
             if entry.action == Action::SegmentAlloc {
@@ -92,7 +102,22 @@ impl Pools {
         }
         known.extend(ranges_at_end(entries, from, start, at_end));
         let last = at_end.iter().map(|segment| segment.pool.1).max().unwrap_or(0);
-        Self { known, last, ..Self::default() }
+        let knows_private = known.values().any(|pool| !pool.is_default());
+        Self { known, knows_private, last, ..Self::default() }
+    }
+
+    /// What the entries themselves say.
+    fn told(entries: &[TraceEntry], from: usize, start: &Start, told: EntryPools<'_>) -> Self {
+        let obtains =
+            |action| matches!(action, Action::SegmentAlloc | Action::SegmentMap | Action::Oom);
+        let entries = entries.iter().enumerate().skip(from).filter(|(_, it)| obtains(it.action));
+        let obtained =
+            entries.filter_map(|(index, _)| Some((Place::Entry(index), told.get(index)?)));
+        let before =
+            start.segments.iter().map(|it| (Place::Start(place_at_start(start, it)), it.pool));
+        let known: FxHashMap<_, _> =
+            obtained.chain(before).filter(|(_, pool)| !pool.is_default()).collect();
+        Self { knows_private: !known.is_empty(), known, all_told: true, ..Self::default() }
     }
 
     /// The pool of a segment: the default pool, unless something tells otherwise.
@@ -103,7 +128,7 @@ impl Pools {
 
     /// Whether no private pool is known or concluded, so that there is nothing to choose.
     pub(super) fn only_default(&self) -> bool {
-        self.concluded.is_empty() && self.known.values().all(|pool| pool.is_default())
+        self.concluded.is_empty() && !self.knows_private
     }
 
     /// Conclusions that differ from the default pool.
@@ -162,7 +187,8 @@ impl Pools {
 
     /// The pool that a segment has for sure.
     fn fixed(&self, place: Place) -> Option<PoolId> {
-        let default = self.default.contains(&place).then_some(PoolId::DEFAULT);
+        let default = self.all_told || self.default.contains(&place);
+        let default = default.then_some(PoolId::DEFAULT);
         self.known.get(&place).copied().or(default)
     }
 
@@ -232,6 +258,13 @@ impl Pools {
     }
 }
 
+/// Where the segment begins, or the range that a mapped run is of.
+pub(super) fn place_at_start(start: &Start, segment: &SnapshotSegment) -> Address {
+    let range = start.ranges.partition_point(|&base| base <= segment.address).checked_sub(1);
+    let base = range.filter(|_| segment.expandable).map(|range| start.ranges[range]);
+    base.unwrap_or(segment.address)
+}
+
 /// The expandable ranges that are there at the end: when each was reserved, and its pool. Where all
 /// pages of a range were given back, the next at these addresses is another.
 fn ranges_at_end(
@@ -275,7 +308,8 @@ mod tests {
     fn pools(known: &[(usize, PoolId)]) -> Pools {
         let known: FxHashMap<_, _> =
             known.iter().map(|&(index, pool)| (Place::Entry(index), pool)).collect();
-        Pools { known, last: 6, ..Pools::default() }
+        let knows_private = known.values().any(|pool| !pool.is_default());
+        Pools { known, knows_private, last: 6, ..Pools::default() }
     }
 
     /// Learns a fact, and says what is another then.

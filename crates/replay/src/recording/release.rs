@@ -8,9 +8,14 @@
 //! tells as much if one is not there. Where a file contradicts itself (someone has changed it), what is there
 //! counts and what is missing does not.
 
+use std::collections::BTreeMap;
+
+use tonnage_engine::config::{Backend, DIVISION_SLOTS, Reserve, Tie};
 use tonnage_engine::{Config, Release};
 use tonnage_events::Action;
-use tonnage_snapshot::SnapshotFile;
+use tonnage_snapshot::{AllocatorSettings, SnapshotFile};
+
+use super::settings::config_of;
 
 /// A key that tells releases apart.
 struct Key {
@@ -62,6 +67,8 @@ pub(super) struct Told {
     pub(super) candidates: Vec<Release>,
     /// The one that the user says it was.
     asked: Option<Release>,
+    /// Of those candidates that serve this recording by the same rules the newest, newest first.
+    unlike: Vec<Release>,
 }
 
 /// What replaying a recording by the rules of one release came to.
@@ -88,7 +95,15 @@ impl Told {
         }
         // A release that refuses the settings would not have started.
         keep(&mut candidates, |release| Config::parse(conf, release).is_ok());
-        Self { candidates, asked }
+        let mut unlike = Vec::<(Release, Rules)>::new();
+        for &release in candidates.iter().rev() {
+            let rules = Rules::of(file, release);
+            if unlike.iter().all(|(_, newer)| *newer != rules) {
+                unlike.push((release, rules));
+            }
+        }
+        let unlike = unlike.into_iter().map(|(release, _)| release).collect();
+        Self { candidates, asked, unlike }
     }
 
     /// The newest of those that may have made it, or the one that was asked for.
@@ -98,16 +113,7 @@ impl Told {
 
     /// The releases to try, newest first: of those that serve recordings by the same rules, the newest.
     pub(super) fn to_try(&self) -> Vec<Release> {
-        if let Some(asked) = self.asked {
-            return vec![asked];
-        }
-        let mut to_try = Vec::<Release>::new();
-        for &release in self.candidates.iter().rev() {
-            if !to_try.iter().any(|&newer| alike(newer, release)) {
-                to_try.push(release);
-            }
-        }
-        to_try
+        self.asked.map_or_else(|| self.unlike.clone(), |asked| vec![asked])
     }
 
     /// Of those that were tried, in this order, the place of the one to follow: the first that is exact, else
@@ -196,12 +202,59 @@ fn keep(candidates: &mut Vec<Release>, fits: impl Fn(Release) -> bool) {
     }
 }
 
-/// Whether two releases serve recordings by the same rules, where they read the same settings. A replay marks no
+/// The rules by which a release serves a recording, as far as a replay of this one can tell them apart. A replay marks no
 /// pool and opens one scope at a time, so what concerns these does not count.
-fn alike(one: Release, other: Release) -> bool {
-    one.tie() == other.tie()
-        && one.pool_scope_is_capture() == other.pool_scope_is_capture()
-        && one.division_tail_starts_after_last_key() == other.division_tail_starts_after_last_key()
+#[derive(PartialEq)]
+struct Rules {
+    tie: Tie,
+    pool_scope_is_capture: bool,
+    /// None where it makes no difference: every request that is too large for a new range fails.
+    gives_back_small_ranges: Option<bool>,
+    settings: Settings,
+}
+
+/// What a release makes of the file's settings.
+#[derive(PartialEq)]
+struct Settings {
+    backend: Backend,
+    max_split_size: u64,
+    max_non_split_rounding: u64,
+    garbage_collection_threshold: f64,
+    roundup_power2_divisions: [u64; DIVISION_SLOTS],
+    expandable_segments: bool,
+    large_segment_size: u64,
+    per_process_memory_fraction: f64,
+    throw_on_cudamalloc_oom: bool,
+    reserve: Option<Reserve>,
+    reserve_by_class: BTreeMap<String, Reserve>,
+}
+
+impl Rules {
+    fn of(file: &SnapshotFile, release: Release) -> Self {
+        let default = AllocatorSettings::default();
+        let settings = file.settings.as_ref().unwrap_or(&default);
+        let (config, _) = config_of(settings, release, &mut Vec::new());
+        let fails = || file.traces.iter().flatten().any(|entry| entry.action == Action::Oom);
+        let ranges = config.expandable_segments() && fails();
+        Self {
+            tie: release.tie(),
+            pool_scope_is_capture: release.pool_scope_is_capture(),
+            gives_back_small_ranges: ranges.then(|| release.gives_back_small_ranges()),
+            settings: Settings {
+                backend: config.backend(),
+                max_split_size: config.max_split_size(),
+                max_non_split_rounding: config.max_non_split_rounding(),
+                garbage_collection_threshold: config.garbage_collection_threshold(),
+                roundup_power2_divisions: *config.roundup_power2_divisions(),
+                expandable_segments: config.expandable_segments(),
+                large_segment_size: config.large_segment_size(),
+                per_process_memory_fraction: config.per_process_memory_fraction(),
+                throw_on_cudamalloc_oom: config.throw_on_cudamalloc_oom(),
+                reserve: config.expandable_segments_reserve(),
+                reserve_by_class: config.expandable_segments_reserve_by_class().clone(),
+            },
+        }
+    }
 }
 
 /// Names, with `and` before the last.
@@ -274,7 +327,7 @@ mod tests {
         let any = Told::of(&SnapshotFile::default(), None);
         assert_eq!(any.candidates, Release::ALL);
         assert_eq!(any.newest(), Release::NEWEST);
-        assert_eq!(any.to_try().len(), 4);
+        assert_eq!(any.to_try().len(), 3);
     }
 
     #[test]
@@ -299,6 +352,31 @@ mod tests {
     }
 
     #[test]
+    fn every_rule_that_tells_candidates_apart_here_counts() {
+        let tried = |file: &SnapshotFile| Told::of(file, None).to_try();
+        // Requests too large for a range: the range stays, or goes back.
+        let mut file = form("release_2_14.p4");
+        file.settings.as_mut().unwrap().expandable_segments = Some(true);
+        assert_eq!(tried(&file), [Release::V2_15]);
+        file.traces[0][0].action = Action::Oom;
+        assert_eq!(tried(&file), [Release::V2_15, Release::V2_14]);
+        // Strings that both releases take and read otherwise: the tail of a list.
+        let mut file = form("release_2_9.p4");
+        let settings = file.settings.as_mut().unwrap();
+        settings.graph_capture_record_stream_reuse = None;
+        (settings.max_split_size, settings.roundup_power2_divisions) = (None, None);
+        file.keys = tonnage_snapshot::Keys::default();
+        file.traces.clear();
+        let conf = |file: &mut SnapshotFile, conf: &str| {
+            file.settings.as_mut().unwrap().conf = conf.to_owned();
+        };
+        let all = Told::of(&file, None).to_try();
+        assert_eq!(all, [Release::V2_15, Release::V2_12, Release::V2_11]);
+        conf(&mut file, "roundup_power2_divisions:[256:1,>:8]");
+        assert_eq!(tried(&file), [&all[..], &[Release::V2_9]].concat());
+    }
+
+    #[test]
     fn the_choice_is_the_newest_exact_one_or_the_one_that_comes_furthest() {
         let tried = |release, exact, reached| Tried { release, exact, reached };
         let (new, old) = (Release::V2_13, Release::V2_12);
@@ -316,10 +394,11 @@ mod tests {
     fn the_sentence_says_what_the_release_rests_on_and_what_to_say_if_it_is_wrong() {
         let tried = |release, exact| Tried { release, exact, reached: 0 };
         let (new, old) = (Release::V2_13, Release::V2_12);
-        let told = Told { candidates: vec![old, new], asked: None };
-        let only = Told { candidates: vec![old], asked: None };
-        let asked = Told { candidates: vec![old], asked: Some(new) };
-        let agreed = Told { candidates: vec![old], asked: Some(old) };
+        let of = |candidates, asked| Told { candidates, asked, unlike: Vec::new() };
+        let told = of(vec![old, new], None);
+        let only = of(vec![old], None);
+        let asked = of(vec![old], Some(new));
+        let agreed = of(vec![old], Some(old));
         assert_eq!(agreed.describe(old, &[tried(old, true)]), None);
         for (told, followed, list, sentence) in [
             (&only, old, vec![tried(old, true)], "release: 2.12, by its keys"),

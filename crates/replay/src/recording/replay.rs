@@ -5,22 +5,23 @@ use std::sync::Arc;
 use thiserror::Error;
 use tonnage_engine::{Config, Engine, Release, Start};
 use tonnage_events::{Action, Bytes, DeviceId, SnapshotSegment, TraceEntry};
-use tonnage_snapshot::{AllocatorSettings, SnapshotFile};
+use tonnage_snapshot::{AllocatorSettings, EntryPools, SnapshotFile};
 
 use super::budget::Budget;
 use super::final_state::segments_difference;
 use super::inferred::{describe, describe_start};
 use super::limit::{find_limits, has_to_do_with_limit};
 use super::missing::{Missing, behind_obtained};
+use super::order::Order;
 use super::player::{Context, Parting, Player, belongs_to_a_call, gives_back};
-use super::pools::{Place, Pools};
-use super::ranges::granted_before;
+use super::pools::{Place, Pools, place_at_start};
+use super::ranges::{Reach, granted_before};
 use super::reading::Reading;
 use super::release::{Told, Tried};
 use super::script::Script;
 use super::search::{Attempt, Task, search};
 use super::settings::{config_of, total_of};
-use super::start::{lengthened, segments_of, start_of};
+use super::start::{History, lengthened, segments_of};
 use super::timeline::Timeline;
 use super::witness::first_contradicted;
 use crate::outcome::{Difference, HistoryKind, Outcome};
@@ -119,10 +120,14 @@ fn choose_device(file: &SnapshotFile, asked: Option<usize>) -> Result<usize, Rec
 }
 
 /// A recording with all that every replay of it needs.
-struct Recording {
+struct Recording<'a> {
     ordinal: usize,
     entries: Arc<[TraceEntry]>,
     timeline: Arc<Timeline>,
+    /// The pools of the entries, as far as the file names them.
+    told: EntryPools<'a>,
+    /// How far expandable ranges reach.
+    reach: Reach,
     segments: Vec<SnapshotSegment>,
     config: Config,
     /// The settings as a string.
@@ -135,9 +140,9 @@ struct Recording {
     budget: Budget,
 }
 
-impl Recording {
+impl<'a> Recording<'a> {
     fn new(
-        file: &SnapshotFile,
+        file: &'a SnapshotFile,
         ordinal: usize,
         release: Release,
         options: &RecordingOptions,
@@ -158,10 +163,19 @@ impl Recording {
         let entries: Arc<[TraceEntry]> = file.traces[ordinal].as_slice().into();
         let granted = granted_before(&entries, &segments);
         let timeline = Arc::new(Timeline::of(&entries, granted));
-        let start = start_of(&entries, 0, &timeline, &segments, &config);
-        let most = timeline.granted_peak;
-        let total =
-            options.total.unwrap_or_else(|| total_of(&entries, &start, most, &mut inferred));
+        let told = file.entry_pools(DeviceId(u32::try_from(ordinal).unwrap_or(u32::MAX)));
+        let history = History {
+            entries: &entries,
+            from: 0,
+            timeline: &timeline,
+            at_end: &segments,
+            config: &config,
+            told,
+            reach: Reach::of(&config, options.total),
+        };
+        let start = history.start();
+        let total = options.total.unwrap_or_else(|| total_of(&history, &start, &mut inferred));
+        let reach = history.reach;
         let limit = options.limit.map(|limit| match options.total {
             // PyTorch takes a fraction of the total, so the limit in force is what that makes of it.
             Some(total) if total > 0 => {
@@ -174,6 +188,8 @@ impl Recording {
             ordinal,
             entries,
             timeline,
+            told,
+            reach,
             segments,
             config,
             conf,
@@ -313,7 +329,7 @@ impl Recording {
             if best.is_some() && (one_entry || self.budget.is_spent()) {
                 break;
             }
-            let start = start_of(&self.entries, from, &self.timeline, &self.segments, &self.config);
+            let start = self.history_from(from).start();
             if from > 0 && !self.is_older_than(&start, from) {
                 continue;
             }
@@ -331,6 +347,11 @@ impl Recording {
             Some(best) if !one_entry && !whole.goes_further_than(&best) => best,
             _ => whole,
         }
+    }
+
+    fn history_from(&self, from: usize) -> History<'_> {
+        let &Self { ref entries, ref timeline, ref segments, ref config, told, reach, .. } = self;
+        History { entries, from, timeline, at_end: segments, config, told, reach }
     }
 
     /// Whether some of the state before the entry at `from` is from before the first entry.
@@ -388,8 +409,9 @@ impl Recording {
         let context = Arc::new(Context {
             timeline: Arc::clone(&self.timeline),
             limit_known: limit.is_some(),
+            release: self.config.release(),
         });
-        let pools = Pools::of(&self.entries, from, start, &self.segments);
+        let pools = Pools::of(&self.entries, from, start, &self.segments, self.told);
         search(&Replay { recording: self, limit, from, start, context }, pools, &self.budget)
     }
 }
@@ -399,7 +421,7 @@ const MOST_LENGTHENED: usize = 32;
 
 /// One replay of a recording.
 struct Replay<'a> {
-    recording: &'a Recording,
+    recording: &'a Recording<'a>,
     limit: Option<u64>,
     from: usize,
     start: &'a Start,
@@ -407,7 +429,7 @@ struct Replay<'a> {
 }
 
 impl Task for Replay<'_> {
-    fn begin(&self, pools: &Pools) -> Player {
+    fn begin(&self, pools: &Pools, order: &Order) -> Player {
         let Recording { ordinal, entries, timeline, total, config, .. } = self.recording;
         let id = DeviceId(*ordinal as u32);
         let device = Script::new(id, *total, Arc::clone(entries), timeline);
@@ -415,12 +437,9 @@ impl Task for Replay<'_> {
         engine.explain_failures(false);
         engine.poll_events(false);
         engine.set_limit(self.limit.or(engine.limit()));
-        let mut start = self.start.clone();
-        let Start { segments, ranges, .. } = &mut start;
-        for segment in segments {
-            let range = ranges.partition_point(|&base| base <= segment.address).checked_sub(1);
-            let base = range.filter(|_| segment.expandable).map(|range| ranges[range]);
-            segment.pool = pools.pool(Place::Start(base.unwrap_or(segment.address)));
+        let mut start = Start { order: order.oldest_first(), ..self.start.clone() };
+        for (segment, before) in start.segments.iter_mut().zip(&self.start.segments) {
+            segment.pool = pools.pool(Place::Start(place_at_start(self.start, before)));
         }
         Player::new(engine, Arc::clone(&self.context), &start, self.from)
     }

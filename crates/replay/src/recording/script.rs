@@ -21,6 +21,7 @@ use tonnage_device::{Device, DeviceError, EventId, MemoryInfo, PageId};
 use tonnage_events::{Action, Address, DeviceId, Event, StreamId, TraceEntry};
 
 use super::pools::Place;
+use super::ranges::SMALL_PAGE;
 use super::timeline::Timeline;
 
 /// Most bytes a recording may hold at once: sums beyond would not fit the figures. No device comes
@@ -29,9 +30,6 @@ const LARGEST_RECORDING: u64 = 1 << 56;
 
 /// Where segments and ranges are put that the recording does not have, one behind the other.
 const NOWHERE: Address = Address(1 << 62);
-
-/// What a small pool maps at once. Large pools map more.
-const SMALL_PAGE: u64 = 2 << 20;
 
 /// How many entries that map pages are looked at for the address of a range whose first page the driver
 /// refused.
@@ -166,6 +164,18 @@ impl Script {
         (address < end).then_some(place)
     }
 
+    /// Where segments and ranges begin, in order.
+    pub(crate) fn begins(&self) -> Vec<Address> {
+        self.owners.keys().copied().collect()
+    }
+
+    /// Whether no segment or range reaches into these addresses.
+    fn is_vacant(&self, address: Address, size: u64) -> bool {
+        let end = Address(address.0.saturating_add(size));
+        let below = self.owners.range(..end).next_back();
+        below.is_none_or(|(_, &(reached, _))| reached <= address)
+    }
+
     /// Bytes that the driver has given.
     pub(crate) fn granted(&self) -> u64 {
         self.granted
@@ -276,10 +286,11 @@ impl Device for Script {
         let ahead = self.maps.partition_point(|&index| index < self.cursor);
         let mut maps = self.maps[ahead..].iter().copied().take(MOST_MAPS_AHEAD);
         let new = maps.find(|&index| {
-            let TraceEntry { address, size, stream, .. } = self.entries[index];
-            let is_new = self.owner(address).is_none();
+            let TraceEntry { address, size: pages, stream, .. } = self.entries[index];
+            // What is reserved at its addresses later is another one.
+            let is_new = self.is_vacant(address, size);
             match left_behind {
-                true => is_new && stream == self.request_stream && size > SMALL_PAGE,
+                true => is_new && stream == self.request_stream && pages > SMALL_PAGE,
                 false => is_new || index == self.cursor,
             }
         });

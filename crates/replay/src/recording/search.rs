@@ -3,12 +3,14 @@
 //! In: a player at its beginning. Out: the player at the end of the recording, or as far as any reading
 //! went. Where the engine does something else than was recorded, the same entries are read in another
 //! way; where no way is left, something is learnt about pools. Either way the player goes back to a
-//! state that was kept before and plays on from there.
+//! state that was kept before and plays on from there. Where equal blocks of unknown age make the difference, their order
+//! is learnt, and the player begins anew.
 //!
 //! States are copied seldom, once in as many entries as there are live blocks, so that copies cost no more
 //! than entries. All playing together is bounded by a [`Budget`].
 
 use super::budget::Budget;
+use super::order::Order;
 use super::player::{Parting, Plan, Played, Player, Stop};
 use super::pools::{Fact, Place, Pools};
 
@@ -25,6 +27,8 @@ pub(super) struct Attempt {
     pub(super) player: Player,
     /// Segments that were concluded to belong to a private pool.
     pub(super) pools_concluded: usize,
+    /// Ties between what was there at the start that told its order.
+    pub(super) ties_learnt: usize,
     /// Whether pools that the file does not name were tried.
     pub(super) pools_tried: bool,
     /// Whether there was more to try than the budget allows.
@@ -43,7 +47,7 @@ impl Attempt {
 /// Where a search begins, and what must be true at its end.
 pub(super) trait Task {
     /// A player before the first entry.
-    fn begin(&self, pools: &Pools) -> Player;
+    fn begin(&self, pools: &Pools, order: &Order) -> Player;
 
     /// What is not as recorded after the last entry.
     fn compare_end(&self, player: &Player) -> Option<Parting>;
@@ -57,8 +61,11 @@ pub(super) trait Task {
 
 /// Plays the recording in one way after the other until one fits to the end.
 pub(super) fn search(task: &impl Task, pools: Pools, budget: &Budget) -> Attempt {
-    let plan = Plan { pools, ..Plan::default() };
-    let player = task.begin(&plan.pools);
+    search_from(task, Plan { pools, ..Plan::default() }, budget)
+}
+
+fn search_from(task: &impl Task, plan: Plan, budget: &Budget) -> Attempt {
+    let player = task.begin(&plan.pools, &plan.order);
     let (kept, open, beliefs) = (Vec::new(), Vec::new(), Vec::new());
     let mut search = Search { task, budget, plan, player, kept, open, beliefs, work: 0 };
     search.spend(search.size());
@@ -73,7 +80,10 @@ pub(super) fn search(task: &impl Task, pools: Pools, budget: &Budget) -> Attempt
             let few = search.plan.pools.with_few();
             let found = search.attempt(None, false);
             // A pool for each segment fits where one for all does; the fewest are the likeliest.
-            let fewer = few.map(|few| self::search(task, few, budget));
+            let order = &search.plan.order;
+            let fewer = few.map(|pools| {
+                search_from(task, Plan { pools, order: order.clone(), ..Plan::default() }, budget)
+            });
             return fewer.filter(|fewer| fewer.parting.is_none()).unwrap_or(found);
         };
         let (run_end, mut parting) = (stop.played.run_end, (*stop.parting).clone());
@@ -85,6 +95,9 @@ pub(super) fn search(task: &impl Task, pools: Pools, budget: &Budget) -> Attempt
             _ => parting,
         };
         let gave_up = search.work >= most;
+        if !gave_up && search.learn_order(&stop) {
+            continue;
+        }
         if !gave_up && search.read_otherwise(&stop) {
             failed = Some((run_end, parting));
             continue;
@@ -200,6 +213,32 @@ impl<T: Task> Search<'_, T> {
         false
     }
 
+    /// If equal blocks make the difference of which nobody knows what came first, the recording tells it: begins anew
+    /// with that.
+    fn learn_order(&mut self, stop: &Stop) -> bool {
+        let call = stop.played.call;
+        if !self.player.may_be_tied() {
+            return false;
+        }
+        let Some(mismatch) = self.player.mismatch() else { return false };
+        let mut before = self.state_before(call);
+        let from = before.cursor();
+        self.spend(self.size() + call.saturating_sub(from));
+        while before.cursor() < call {
+            if before.step(&self.plan).is_err() {
+                return false;
+            }
+        }
+        let tied = before.tied(&mismatch);
+        if !tied.is_some_and(|tied| self.plan.order.learn(&tied, before.names())) {
+            return false;
+        }
+        self.plan.readings.retain(|&earlier, _| earlier < call);
+        self.kept.clear();
+        self.go_back_to(0);
+        true
+    }
+
     /// Believes one of the facts, the likeliest first, and goes back to where that matters first. If none
     /// of them can be, something that was believed before is not true.
     fn learn(&mut self, facts: &[Fact]) -> bool {
@@ -257,16 +296,22 @@ impl<T: Task> Search<'_, T> {
     fn go_back_to(&mut self, entry: usize) {
         self.kept.retain(|player| player.cursor() <= entry);
         self.open.clear();
-        self.player = match self.kept.last() {
-            Some(player) => player.clone(),
-            None => self.task.begin(&self.plan.pools),
-        };
+        self.player = self.state_before(entry);
         self.spend(self.size());
+    }
+
+    /// A copy of the last state that was kept before this entry.
+    fn state_before(&self, entry: usize) -> Player {
+        match self.kept.iter().rev().find(|player| player.cursor() <= entry) {
+            Some(player) => player.clone(),
+            None => self.task.begin(&self.plan.pools, &self.plan.order),
+        }
     }
 
     fn attempt(&self, parting: Option<Parting>, gave_up: bool) -> Attempt {
         let pools_concluded = self.plan.pools.concluded();
         let (player, pools_tried) = (self.player.clone(), !self.beliefs.is_empty());
-        Attempt { parting, player, pools_concluded, pools_tried, gave_up }
+        let ties_learnt = self.plan.order.learnt();
+        Attempt { parting, player, pools_concluded, ties_learnt, pools_tried, gave_up }
     }
 }

@@ -2,47 +2,92 @@
 //!
 //! Whatever had to be concluded is said in `inferred`.
 
-use tonnage_engine::config::RecordedSettings;
+use tonnage_engine::config::{RecordedSettings, Reserve};
 use tonnage_engine::{Config, Release, Start};
-use tonnage_events::{Action, Bytes, TraceEntry};
+use tonnage_events::{Action, Bytes, DeviceId};
 use tonnage_snapshot::{AllocatorSettings, SnapshotFile};
 
+use super::ranges::{Reach, granted_before};
 use super::release::Told;
+use super::start::{History, segments_of};
+use super::timeline::Timeline;
 
 /// Device total to assume if nothing tells it. It sizes expandable ranges and nothing else, and
 /// larger ones decide the same as long as no range is exhausted.
 const ASSUMED_TOTAL: u64 = 1 << 40;
 
-/// The device's total, from how far apart its expandable ranges lie: each is an eighth larger than
-/// the device.
-pub(super) fn total_of(
-    entries: &[TraceEntry],
-    start: &Start,
-    granted_peak: u64,
-    inferred: &mut Vec<String>,
-) -> u64 {
-    let maps = entries.iter().filter(|entry| entry.action == Action::SegmentMap);
-    let mut starts: Vec<_> = maps.map(|entry| entry.address.0).collect();
-    starts.extend(start.ranges.iter().map(|base| base.0));
-    if starts.is_empty() {
+/// The device's total, from how far apart its expandable ranges lie.
+pub(super) fn total_of(history: &History<'_>, start: &Start, inferred: &mut Vec<String>) -> u64 {
+    let mut maps = history.entries.iter().filter(|entry| entry.action == Action::SegmentMap);
+    if start.ranges.is_empty() && maps.next().is_none() {
         return ASSUMED_TOTAL;
     }
-    starts.sort_unstable();
-    // Pages of one range lie together: farther apart than all memory there ever was, they belong to
-    // two.
-    let mut bases = vec![starts[0]];
-    for pair in starts.windows(2) {
-        if pair[1] - pair[0] > granted_peak {
-            bases.push(pair[1]);
-        }
+    let apart = least_distance(history, start);
+    let total = apart.and_then(|apart| total_by_distance(history.config, apart));
+    if total.is_none() && history.reach != Reach::WholeDevice {
+        inferred.push(format!(
+            "device total: taken as {}; where expandable_segments_reserve sizes the address ranges of expandable \
+             segments, they do not tell it: say --total, so that ranges end where they did",
+            Bytes(ASSUMED_TOTAL)
+        ));
+        return ASSUMED_TOTAL;
     }
-    let apart = bases.windows(2).map(|pair| pair[1] - pair[0]).min();
-    let total = apart.map_or(ASSUMED_TOTAL, |apart| apart / 9 * 8);
+    let total = total.unwrap_or(ASSUMED_TOTAL);
     inferred.push(format!(
         "device total: at most {}, by the address ranges of expandable segments, which it sizes",
         Bytes(total)
     ));
     total
+}
+
+/// The bytes of a device, by how far apart its expandable ranges lie: a few MiB too many at most. None where nothing
+/// tells: there are not two ranges, or settings size them otherwise.
+#[must_use]
+pub fn told_total(file: &SnapshotFile, ordinal: usize) -> Option<u64> {
+    let entries = file.traces.get(ordinal)?;
+    entries.iter().find(|entry| entry.action == Action::SegmentMap)?;
+    let (config, segments) = (recorded_config(file), segments_of(file, ordinal));
+    let history = History {
+        entries,
+        from: 0,
+        timeline: &Timeline::of(entries, granted_before(entries, &segments)),
+        at_end: &segments,
+        config: &config,
+        told: file.entry_pools(DeviceId(u32::try_from(ordinal).ok()?)),
+        reach: Reach::of(&config, None),
+    };
+    total_by_distance(&config, least_distance(&history, &Start::default())?)
+}
+
+/// The least distance between where two expandable ranges begin.
+fn least_distance(history: &History<'_>, start: &Start) -> Option<u64> {
+    let bases: Vec<u64> = match history.reach {
+        Reach::WholeDevice => {
+            let maps = history.entries.iter().filter(|entry| entry.action == Action::SegmentMap);
+            let mut pages: Vec<_> = maps.map(|entry| entry.address.0).collect();
+            pages.extend(start.ranges.iter().map(|base| base.0));
+            pages.sort_unstable();
+            // Pages of one range lie together: farther apart than all memory there ever was, they belong to
+            // two.
+            let most = history.timeline.granted_peak;
+            let begins = pages.windows(2).filter(|pair| pair[1] - pair[0] > most);
+            pages.first().copied().into_iter().chain(begins.map(|pair| pair[1])).collect()
+        }
+        _ => history.ranges().into_iter().map(|(base, _)| base).collect(),
+    };
+    bases.windows(2).map(|pair| pair[1] - pair[0]).min()
+}
+
+/// What the least distance between two ranges tells of the device, which they are an eighth larger than unless settings
+/// make them smaller.
+fn total_by_distance(config: &Config, apart: u64) -> Option<u64> {
+    let by_class = !config.expandable_segments_reserve_by_class().is_empty();
+    match config.expandable_segments_reserve() {
+        _ if by_class => None,
+        None => Some(apart / 9 * 8),
+        Some(reserve @ Reserve::Gib(_)) => (apart < reserve.bytes(0)).then_some(apart / 9 * 8),
+        Some(Reserve::Fraction(share)) => Some((apart as f64 / share.min(1.125)) as u64),
+    }
 }
 
 /// The settings that a file was recorded under, by the rules of the release that wrote it, as far as its keys
@@ -90,4 +135,47 @@ pub(super) fn config_of(
     let as_recorded = valid && overrides.is_empty();
     let conf = if as_recorded { settings.conf.clone() } else { config.to_conf_string() };
     (config, conf)
+}
+
+#[cfg(test)]
+mod tests {
+    use tonnage_device::Dry;
+    use tonnage_engine::{Engine, RecordOptions, StreamId};
+
+    use super::*;
+
+    /// Two streams, each with a range of large pages.
+    fn recorded(conf: &str) -> SnapshotFile {
+        let config = Config::parse(conf, Release::V2_15).unwrap();
+        let mut engine = Engine::new(Dry::new(8 << 30), config);
+        engine.record_history(Some(RecordOptions::default()));
+        for stream in [0, 64, 128] {
+            engine.allocate(30 << 20, StreamId(stream)).unwrap();
+        }
+        crate::snapshot_file(engine.snapshot(), DeviceId(0))
+    }
+
+    #[test]
+    fn ranges_tell_the_total_unless_settings_size_them() {
+        let (gib, slack) = (1_u64 << 30, 40 << 20);
+        for (conf, total) in [
+            ("expandable_segments:True", Some(8 * gib)),
+            ("expandable_segments:True,expandable_segments_reserve:0.25", Some(8 * gib)),
+            ("expandable_segments:True,expandable_segments_reserve:4", Some(8 * gib)),
+            ("expandable_segments:True,expandable_segments_reserve:1G", None),
+            ("expandable_segments:True,expandable_segments_reserve:90G", Some(8 * gib)),
+            ("expandable_segments:True,expandable_segments_reserve_by_class:[a:1G]", None),
+            ("", None),
+        ] {
+            let file = recorded(conf);
+            let told = told_total(&file, 0);
+            let near = |told: u64| total.is_some_and(|total| told.abs_diff(total) < 4 * slack);
+            assert!(told.map_or(total.is_none(), near), "{conf}: {told:?}");
+            let options = crate::recording::RecordingOptions::default();
+            let outcome = crate::recording::replay_recording(&file, &options).unwrap();
+            assert!(outcome.exact(), "{conf}: {:?} {:?}", outcome.difference, outcome.inferred);
+            let says = outcome.inferred.iter().any(|line| line.contains("say --total"));
+            assert_eq!(says, total.is_none() && !conf.is_empty(), "{conf}: {:?}", outcome.inferred);
+        }
+    }
 }

@@ -92,7 +92,7 @@ impl Candidate {
     fn rank(&self) -> impl Ord + '_ {
         let stats = &self.prediction.stats;
         (
-            (stats.num_ooms > 0, self.prediction.stopped),
+            (stats.failed_requests() > 0, self.prediction.stopped()),
             self.reserved_peak(),
             self.driver_calls(),
             stats.num_alloc_retries,

@@ -52,7 +52,7 @@ impl<'a> JsonCandidate<'a> {
             reserved_peak: candidate.reserved_peak(),
             allocated_peak: stats.max_memory_allocated(),
             retries: stats.num_alloc_retries,
-            ooms: stats.num_ooms,
+            ooms: stats.failed_requests(),
             driver_calls: candidate.driver_calls(),
         }
     }

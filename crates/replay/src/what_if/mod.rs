@@ -27,7 +27,7 @@ use tonnage_events::{SnapshotSegment, StreamId};
 
 pub use report::{AtPeak, Report};
 pub use tonnage_engine::{Waste, WasteKind, WastePart, waste_parts};
-pub use upgrade::{Figures, UnderRelease, Upgrade, Verdict};
+pub use upgrade::{Figures, UnderRelease, Upgrade, UpgradeError, Verdict};
 
 use crate::job::Job;
 use clock::Clock;
@@ -183,9 +183,9 @@ pub struct Prediction {
     pub limit: Option<u64>,
     /// The first request that fails.
     pub oom: Option<FirstOom>,
-    /// Whether a failure ends the job: one at which the recorded job died, or one that was not recorded.
-    /// What a program does after such a one is not known; an error that no one catches ends it.
-    pub stopped: bool,
+    /// The entry of the failure that ends the job, if one does: one at which the recorded job died, or one that was not
+    /// recorded. What a program does after such a one is not known; an error that no one catches ends it.
+    pub stopped_at: Option<usize>,
     /// Requests that failed when the job was recorded and are served now.
     pub served_after_all: usize,
     /// Where reserved memory first was at its peak; none if nothing was reserved.
@@ -193,12 +193,18 @@ pub struct Prediction {
 }
 
 impl Prediction {
+    /// Whether a failure ends the job.
+    #[must_use]
+    pub fn stopped(&self) -> bool {
+        self.stopped_at.is_some()
+    }
+
     /// Whether the job gets through, within the limit. PyTorch compares the limit with a segment's size
     /// where it maps whole pages, so that expandable segments may exceed it.
     #[must_use]
     pub fn fits(&self) -> bool {
         let within = self.limit.is_none_or(|limit| self.stats.max_memory_reserved() <= limit);
-        !self.stopped && within
+        !self.stopped() && within
     }
 }
 

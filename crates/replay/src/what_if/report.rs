@@ -89,7 +89,7 @@ impl Prediction {
     pub fn unknown(&self, job: &Job) -> Option<String> {
         let served = self.served_after_all;
         let held = match job.died_at() {
-            Some(_) if !self.stopped => {
+            Some(_) if !self.stopped() => {
                 "the one at which it died is held to the end, any other is freed at once"
             }
             _ => "each is freed at once",
@@ -106,7 +106,7 @@ impl Prediction {
 /// What the first failure means for the job.
 fn meaning(oom: &FirstOom, job: &Job, prediction: &Prediction) -> String {
     let went_on = job.survived_failures();
-    match (oom.recorded, prediction.stopped) {
+    match (oom.recorded, prediction.stopped()) {
         (false, _) if went_on > 0 => format!(
             "the recording has no failure here. An error that no one catches ends the job, so the figures \
              stop here; but this job did go on after failures ({went_on} in the recording), so it may here too"

@@ -22,7 +22,7 @@ pub(super) struct Run {
     served: u64,
     served_after_all: usize,
     oom: Option<FirstOom>,
-    stopped: bool,
+    stopped_at: Option<usize>,
     reserved_peak: i64,
     peak: Option<Peak>,
     steps: usize,
@@ -38,7 +38,7 @@ impl Run {
             served: 0,
             served_after_all: 0,
             oom: None,
-            stopped: false,
+            stopped_at: None,
             reserved_peak: 0,
             peak: None,
             steps: 0,
@@ -58,7 +58,7 @@ impl Run {
                 Some(block) => self.blocks.push(block),
                 None => {
                     self.note_oom(step, &request, false);
-                    self.stopped = true;
+                    self.stopped_at = Some(step.entry);
                     return ControlFlow::Break(());
                 }
             },
@@ -69,7 +69,7 @@ impl Run {
                 }
                 None => {
                     self.note_oom(step, &request, true);
-                    self.stopped |= fatal;
+                    self.stopped_at = fatal.then_some(step.entry);
                 }
             },
             Call::RecordStream { block, stream } => {
@@ -149,7 +149,7 @@ impl Run {
             floor: job.floor(),
             limit: self.engine.limit(),
             oom: self.oom,
-            stopped: self.stopped,
+            stopped_at: self.stopped_at,
             served_after_all: self.served_after_all,
             peak: self.peak,
         }

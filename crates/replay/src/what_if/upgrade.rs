@@ -6,7 +6,10 @@
 //! Both are predictions, with new segments at the same modelled addresses, so that the releases' rules alone make
 //! the difference; what was recorded stands beside them as the measure of how near the first one is.
 
+use std::cmp::Ordering;
+
 use serde::Serialize;
+use thiserror::Error;
 use tonnage_engine::{Config, ConfigError, Release};
 
 use super::{FirstOom, Prediction, WhatIf};
@@ -46,15 +49,41 @@ pub struct Figures {
     pub driver_calls: i64,
     /// Times that everything cached was given back.
     pub retries: i64,
-    /// Requests that failed.
+    /// Requests that failed, out of memory or rejected.
     pub ooms: i64,
 }
 
+/// A job that nothing can be predicted of.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum UpgradeError {
+    /// A release refuses the settings.
+    #[error("PyTorch {release} refuses the settings: {error}")]
+    Settings {
+        /// The release.
+        release: Release,
+        /// Why.
+        error: ConfigError,
+    },
+    /// The settings need to be told more.
+    #[error("by the rules of PyTorch {release}: {reason}")]
+    Conditions {
+        /// The release.
+        release: Release,
+        /// What is missing; see [`WhatIf::refusal`].
+        reason: String,
+    },
+}
+
 impl UnderRelease {
-    fn new(job: &Job, release: Release, conf: &str, like: &WhatIf) -> Result<Self, ConfigError> {
-        let config = Config::parse(conf, release)?;
-        let prediction = WhatIf { config, ..like.clone() }.predict(job);
-        Ok(Self { release, conf: conf.to_owned(), prediction })
+    fn new(job: &Job, release: Release, conf: &str, like: &WhatIf) -> Result<Self, UpgradeError> {
+        let config = Config::parse(conf, release)
+            .map_err(|error| UpgradeError::Settings { release, error })?;
+        let what_if = WhatIf { config, ..like.clone() };
+        if let Some(reason) = what_if.refusal() {
+            return Err(UpgradeError::Conditions { release, reason });
+        }
+        Ok(Self { release, conf: conf.to_owned(), prediction: what_if.predict(job) })
     }
 
     /// Its figures, up to where the job stops.
@@ -72,7 +101,7 @@ impl Figures {
             allocated: stats.allocated_bytes.all.peak,
             driver_calls: stats.num_device_alloc.saturating_add(stats.num_device_free),
             retries: stats.num_alloc_retries,
-            ooms: stats.num_ooms,
+            ooms: stats.failed_requests(),
         }
     }
 
@@ -94,14 +123,14 @@ impl Upgrade {
     ///
     /// # Errors
     ///
-    /// If the other release refuses the settings.
+    /// If one of the two refuses the settings, or they say too little to predict anything.
     pub fn new(
         recorded: &Outcome,
         job: &Job,
         other: Release,
         conf: Option<&str>,
         like: &WhatIf,
-    ) -> Result<Self, ConfigError> {
+    ) -> Result<Self, UpgradeError> {
         let own = UnderRelease::new(job, recorded.release, &recorded.conf, like)?;
         let other = UnderRelease::new(job, other, conf.unwrap_or(&recorded.conf), like)?;
         let mut inferred = recorded.inferred.clone();
@@ -120,18 +149,19 @@ impl Upgrade {
     #[must_use]
     pub fn is_same(&self) -> bool {
         let (own, other) = (&self.own.prediction, &self.other.prediction);
-        own.stats == other.stats && own.oom == other.oom && own.stopped == other.stopped
+        own.stats == other.stats && own.oom == other.oom && own.stopped_at == other.stopped_at
     }
 
     /// The answer in a sentence.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
-        let (own, other) = (&self.own.prediction, &self.other.prediction);
-        match (own.stopped, other.stopped) {
+        // Who is not stopped gets furthest.
+        let reach = |it: &UnderRelease| it.prediction.stopped_at.unwrap_or(usize::MAX);
+        match reach(&self.other).cmp(&reach(&self.own)) {
             _ if self.is_same() => Verdict::Same,
-            (false, true) => Verdict::Fails,
-            (true, false) => Verdict::Runs,
-            _ => match self.difference().reserved {
+            Ordering::Less => Verdict::Fails,
+            Ordering::Greater => Verdict::Runs,
+            Ordering::Equal => match self.difference().reserved {
                 0 => Verdict::Otherwise,
                 more if more > 0 => Verdict::More,
                 _ => Verdict::Less,
@@ -152,9 +182,9 @@ pub enum Verdict {
     More,
     /// It reserves less.
     Less,
-    /// A request fails that did not, and ends the job.
+    /// A request fails that did not, and ends the job, or ends it sooner.
     Fails,
-    /// A failure that ended the job is gone.
+    /// A failure that ended the job is gone: it runs to its end, or to a later failure.
     Runs,
 }
 
@@ -189,6 +219,7 @@ struct JsonRelease<'a> {
     #[serde(flatten)]
     figures: Figures,
     stopped: bool,
+    stopped_at: Option<usize>,
     first_oom: Option<JsonOom>,
 }
 
@@ -206,7 +237,8 @@ impl<'a> JsonRelease<'a> {
             conf: &under.conf,
             limit: under.prediction.limit,
             figures: under.figures(),
-            stopped: under.prediction.stopped,
+            stopped: under.prediction.stopped(),
+            stopped_at: under.prediction.stopped_at,
             first_oom: under.prediction.oom.map(oom),
         }
     }
@@ -230,7 +262,7 @@ impl Upgrade {
             recorded: recorded.exact().then_some(JsonRecorded {
                 reserved: stats.reserved_bytes.all.peak,
                 allocated: stats.allocated_bytes.all.peak,
-                ooms: stats.num_ooms,
+                ooms: stats.failed_requests(),
             }),
             own: JsonRelease::of(&self.own),
             other: JsonRelease::of(&self.other),
@@ -239,5 +271,49 @@ impl Upgrade {
             inferred: &self.inferred,
         };
         serde_json::to_string_pretty(&json).expect("numbers and strings can be written")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tonnage_engine::Stats;
+
+    use super::*;
+
+    fn under(release: Release, stopped_at: Option<usize>, reserved: i64) -> UnderRelease {
+        let mut stats = Stats::default();
+        stats.reserved_bytes.all.peak = reserved;
+        let prediction = Prediction {
+            stats,
+            floor: 0,
+            limit: None,
+            oom: None,
+            stopped_at,
+            served_after_all: 0,
+            peak: None,
+        };
+        UnderRelease { release, conf: String::new(), prediction }
+    }
+
+    #[test]
+    fn who_gets_further_decides_before_who_reserves_less() {
+        for (own, other, verdict) in [
+            ((None, 7), (None, 7), Verdict::Same),
+            ((None, 7), (None, 9), Verdict::More),
+            ((None, 7), (None, 5), Verdict::Less),
+            ((None, 7), (Some(4), 5), Verdict::Fails),
+            ((Some(4), 5), (None, 7), Verdict::Runs),
+            ((Some(9), 7), (Some(4), 5), Verdict::Fails),
+            ((Some(4), 5), (Some(9), 7), Verdict::Runs),
+            ((Some(4), 5), (Some(4), 7), Verdict::More),
+            ((Some(4), 5), (Some(4), 5), Verdict::Same),
+        ] {
+            let upgrade = Upgrade {
+                own: under(Release::V2_11, own.0, own.1),
+                other: under(Release::V2_15, other.0, other.1),
+                inferred: Vec::new(),
+            };
+            assert_eq!(upgrade.verdict(), verdict, "{own:?} {other:?}");
+        }
     }
 }

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use tonnage_device::Dry;
+use tonnage_engine::{Config, Engine, RestoreError, Start};
 use tonnage_events::{Action, Address, BlockState, StreamId, TraceEntry};
 use tonnage_replay::Difference;
 use tonnage_replay::recording::{RecordingOptions, replay_recording};
@@ -208,4 +210,16 @@ fn absurd_numbers_differ_and_never_panic() {
             }
         }
     }
+}
+
+/// Two segments and two blocks of 2^63 bytes each.
+#[test]
+fn sizes_whose_sum_does_not_fit_are_refused_by_the_engine_and_parted_from_by_a_replay() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/odd/sizes_of_2_63.pickle");
+    let file = tonnage_snapshot::open(path.as_ref()).unwrap();
+    let outcome = replay_recording(&file, &RecordingOptions::default()).unwrap();
+    assert!(outcome.difference.is_some());
+    let start = Start { segments: file.segments, ..Start::default() };
+    let mut engine = Engine::new(Dry::new(8 << 30), Config::default());
+    assert!(matches!(engine.restore(&start), Err(RestoreError::TooLarge)));
 }

@@ -3,6 +3,7 @@
 // Recordings of programs that never ran.
 mod synthetic;
 
+mod ages;
 mod bounded;
 mod changed;
 mod partial;

@@ -9,6 +9,8 @@ use tonnage_replay::recording::{RecordingOptions, rebuild_start, replay_recordin
 use tonnage_replay::{HistoryKind, Outcome};
 use tonnage_snapshot::SnapshotFile;
 
+use crate::synthetic::without_head;
+
 fn traces() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/traces")
 }
@@ -37,13 +39,6 @@ fn facts(name: &str) -> serde_json::Value {
 fn options(facts: &serde_json::Value) -> RecordingOptions {
     let limit = facts["limit"].as_u64().filter(|&limit| limit > 0);
     RecordingOptions { limit, total: facts["total"].as_u64(), ..Default::default() }
-}
-
-/// The recording without its first entries.
-fn without_head(file: &SnapshotFile, entries: usize) -> SnapshotFile {
-    let mut file = file.clone();
-    file.traces[0].drain(..entries);
-    file
 }
 
 /// Runs `work` for each of the names on every core.

@@ -5,8 +5,10 @@ use tonnage_engine::config::Tie;
 use tonnage_engine::{
     Config, DeviceId, Engine, PoolId, RecordOptions, Release, StreamFilter, StreamId,
 };
+use tonnage_replay::job::Job;
 use tonnage_replay::recording::{RecordingOptions, replay_recording};
 use tonnage_replay::snapshot_file;
+use tonnage_replay::what_if::{Upgrade, UpgradeError, WhatIf};
 use tonnage_snapshot::SnapshotFile;
 
 /// Blocks of one size whose order decides: another of two free ones serves in 2.12 than in the releases before and after.
@@ -102,4 +104,44 @@ fn pools_of_entries_are_written_from_the_release_on_that_names_them() {
         tonnage_snapshot::write(&mut bytes, &file).unwrap();
         assert_eq!(tonnage_snapshot::parse(&bytes).unwrap(), file, "{release}");
     }
+}
+
+/// A job of three segments, recorded under these settings.
+fn job_under(conf: &str) -> (tonnage_replay::Outcome, Job) {
+    let config = Config::parse(conf, Release::V2_15).unwrap();
+    let mut engine = Engine::new(Dry::new(8 << 30), config);
+    engine.record_history(Some(RecordOptions::default()));
+    for _ in 0..3 {
+        engine.allocate(30 << 20, StreamId(0)).unwrap();
+    }
+    let file = snapshot_file(engine.snapshot(), DeviceId(0));
+    Job::read(&file, &RecordingOptions::default()).unwrap()
+}
+
+#[test]
+fn an_upgrade_is_refused_where_either_side_cannot_be_predicted() {
+    let (outcome, job) = job_under("per_process_memory_fraction:0.5");
+    let like = |total| WhatIf { total, ..WhatIf::new(Config::for_release(Release::V2_15)) };
+    let refused = Upgrade::new(&outcome, &job, Release::V2_11, Some(""), &like(None)).unwrap_err();
+    let text = refused.to_string();
+    assert!(text.starts_with("by the rules of PyTorch 2.15") && text.contains("--total"), "{text}");
+    Upgrade::new(&outcome, &job, Release::V2_11, Some(""), &like(Some(8 << 30))).unwrap();
+    let (outcome, job) = job_under("");
+    let other = Some("backend:cudaMallocAsync");
+    let refused = Upgrade::new(&outcome, &job, Release::V2_11, other, &like(None)).unwrap_err();
+    assert!(refused.to_string().starts_with("by the rules of PyTorch 2.11"), "{refused}");
+    let refused = Upgrade::new(&outcome, &job, Release::V2_11, Some("x:1"), &like(None));
+    assert!(matches!(refused, Err(UpgradeError::Settings { release: Release::V2_11, .. })));
+}
+
+#[test]
+fn a_rejected_request_is_a_failure_in_every_figure() {
+    let (outcome, job) = job_under("");
+    let like = WhatIf { total: Some(80 << 20), ..WhatIf::new(Config::for_release(Release::V2_15)) };
+    let conf = Some("throw_on_cudamalloc_oom:True");
+    let upgrade = Upgrade::new(&outcome, &job, Release::V2_15, conf, &like).unwrap();
+    let stats = &upgrade.other.prediction.stats;
+    assert_eq!((stats.num_ooms, stats.num_oom_rejections, stats.failed_requests()), (0, 1, 1));
+    assert_eq!((upgrade.own.figures().ooms, upgrade.other.figures().ooms), (1, 1));
+    assert_eq!(upgrade.own.prediction.stopped_at, upgrade.other.prediction.stopped_at);
 }

@@ -3,7 +3,8 @@
 
 use tonnage_device::Dry;
 use tonnage_engine::{
-    Allocation, Config, DeviceId, Engine, PoolId, RecordOptions, Release, StreamFilter, StreamId,
+    Allocation, Capture, Config, DeviceId, Engine, PoolId, RecordOptions, Release, StreamFilter,
+    StreamId,
 };
 use tonnage_replay::snapshot_file;
 use tonnage_snapshot::SnapshotFile;
@@ -39,9 +40,14 @@ pub(crate) struct Program {
 }
 
 impl Program {
+    /// On a device with memory enough.
     pub(crate) fn new(release: Release, seed: u64, conf: &str) -> Self {
+        Self::on(Dry::new(64 << 30), release, seed, conf)
+    }
+
+    fn on(device: Dry, release: Release, seed: u64, conf: &str) -> Self {
         let config = Config::parse(conf, release).unwrap();
-        let mut engine = Engine::new(Dry::new(64 << 30), config);
+        let mut engine = Engine::new(device, config);
         engine.record_history(Some(RecordOptions::default()));
         Self {
             engine,
@@ -59,8 +65,7 @@ impl Program {
 
     fn allocate(&mut self, stream: StreamId) {
         let size = self.size();
-        let block = self.engine.allocate(size, stream).unwrap();
-        self.live.push(block);
+        self.live.extend(self.engine.allocate(size, stream));
     }
 
     fn free_one(&mut self) {
@@ -95,14 +100,20 @@ impl Program {
         pool
     }
 
-    /// Work that goes to a pool. What it does not keep it frees before it ends.
-    fn work_in(&mut self, pool: PoolId, keeps: bool) {
+    /// Work that goes to a pool, captured or not. What it does not keep it frees before it ends.
+    fn work_in(&mut self, pool: PoolId, keeps: bool, captured: bool) {
         let outside = std::mem::take(&mut self.live);
         self.engine.begin_allocate_to_pool(pool, StreamFilter::Any).unwrap();
+        if captured {
+            self.engine.begin_capture(Capture::Everywhere);
+        }
         let steps = 3 + self.random.below(20);
         self.work(steps);
         while !keeps && !self.live.is_empty() {
             self.free_one();
+        }
+        if captured {
+            self.engine.end_capture().unwrap();
         }
         self.engine.end_allocate_to_pool(pool).unwrap();
         self.engine.release_pool(pool).unwrap();
@@ -127,17 +138,18 @@ impl Program {
                     // A capture, as torch.cuda.graph() makes it.
                     self.engine.empty_cache().unwrap();
                     let pool = self.make_pool();
-                    self.work_in(pool, true);
+                    self.work_in(pool, true, true);
                 }
                 2 | 3 => {
                     let pool = self.make_pool();
                     let keeps = self.random.one_in(2);
-                    self.work_in(pool, keeps);
+                    self.work_in(pool, keeps, false);
                 }
                 4 | 5 if !self.pools.is_empty() => {
                     let index = self.random.below(self.pools.len() as u64) as usize;
                     let pool = self.pools[index];
-                    self.work_in(pool, true);
+                    let captured = pool.1.is_multiple_of(2);
+                    self.work_in(pool, true, captured);
                 }
                 6 | 7 if !self.pools.is_empty() => {
                     let index = self.random.below(self.pools.len() as u64) as usize;
@@ -152,8 +164,45 @@ impl Program {
         }
     }
 
+    /// A random program without pools, with many blocks of few sizes, so that several are often equal.
+    pub(crate) fn run_with_ties(&mut self, steps: u64) {
+        let sizes = [20_000, 524_288, 1_100_000, 3 << 20, 12 << 20];
+        for _ in 0..steps {
+            match self.random.below(40) {
+                0 => self.engine.empty_cache().unwrap(),
+                1..=4 => {
+                    // Enough at once that whole segments are free afterwards.
+                    for _ in 0..self.random.below(1 + self.live.len() as u64) {
+                        self.free_one();
+                    }
+                }
+                it => {
+                    let size = sizes[self.random.below(sizes.len() as u64) as usize];
+                    let stream = StreamId(it % 8 / 7 * 64);
+                    if self.random.below(7) < 4 {
+                        self.live.extend(self.engine.allocate(size, stream));
+                    } else {
+                        self.free_one();
+                    }
+                }
+            }
+        }
+    }
+
     /// The file that PyTorch would have written.
     pub(crate) fn file(mut self) -> SnapshotFile {
         snapshot_file(self.engine.snapshot(), DeviceId(0))
     }
+}
+
+/// The recording without its first entries, as a ring that is full leaves it.
+pub(crate) fn without_head(file: &SnapshotFile, entries: usize) -> SnapshotFile {
+    let mut file = file.clone();
+    file.traces[0].drain(..entries);
+    file.notes.retain_mut(|note| {
+        let left = (note.entry as usize).checked_sub(entries);
+        note.entry = left.unwrap_or(0) as u32;
+        left.is_some()
+    });
+    file
 }

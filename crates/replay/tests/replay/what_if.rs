@@ -137,7 +137,7 @@ fn a_recording_that_ran_out_of_memory_does_so_at_the_same_request_again() {
         assert_eq!(oom, first_oom(&name), "{name}");
         let died = facts["error"].is_string();
         assert_eq!(job.died_at().is_some(), died, "{name}");
-        assert_eq!(prediction.stopped, died, "{name}");
+        assert_eq!(prediction.stopped(), died, "{name}");
         assert!(prediction.oom.is_none_or(|oom| oom.recorded), "{name}: {prediction:?}");
     }
 }
@@ -171,7 +171,7 @@ fn a_new_failure_stops_the_figures_and_says_what_is_known() {
     let oom = report.prediction.oom.unwrap();
     let FirstOom { event, request, bytes, recorded, .. } = oom;
     assert_eq!((event, request, bytes, recorded), (81, 43, 16 << 20, false));
-    assert!(report.prediction.stopped);
+    assert!(report.prediction.stopped());
     assert_eq!(report.prediction.stats.allocation.all.allocated, 43);
     let meaning = report.oom_means.unwrap();
     assert!(meaning.contains("the figures stop here"), "{meaning}");

@@ -320,3 +320,17 @@ fn all_stacks_together_are_the_stacks_one_by_one() {
         assert_eq!(Value::from(named), one, "{stack}");
     }
 }
+
+/// Marks of optimizers at any time, behind the last entry, of two optimizers at once; sums beyond 64 bits.
+#[test]
+fn odd_files_are_reported_too() {
+    for name in
+        ["marks_at_any_time", "marks_after_last_entry", "two_sgd_optimizers", "sizes_of_2_63"]
+    {
+        let path = testdata().join("odd").join(format!("{name}.pickle"));
+        let page = Page::of([(name.to_owned(), tonnage_snapshot::open(&path).unwrap())]);
+        let answer = page.get("api/recordings/0/report");
+        assert_eq!(answer.status, 200, "{name}: {}", answer.text());
+        assert!(!answer.json()["verdict"].is_null(), "{name}");
+    }
+}

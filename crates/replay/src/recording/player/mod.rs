@@ -12,18 +12,22 @@
 
 mod parting;
 
+mod ties;
+
 mod run;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
-use tonnage_engine::{AllocError, Engine, Start, StreamFilter};
+use tonnage_engine::{AllocError, Capture, Engine, Release, Start, StreamFilter};
 use tonnage_events::{Action, Address, PoolId, TraceEntry};
 
 pub(super) use self::parting::Parting;
 use self::run::{Run, Way};
 pub(super) use self::run::{belongs_to_a_call, gives_back};
+use self::ties::Named;
+use super::order::Order;
 use super::pools::{Place, Pools};
 use super::reading::Reading;
 use super::script::Script;
@@ -51,6 +55,8 @@ pub(super) struct Stop {
 pub(super) struct Plan {
     /// The pools of segments.
     pub(super) pools: Pools,
+    /// What came first, of what was there at the start.
+    pub(super) order: Order,
     /// Calls that are not read in the first way: by their first entry, in which.
     pub(super) readings: FxHashMap<usize, usize>,
 }
@@ -61,6 +67,8 @@ pub(super) struct Context {
     pub(super) timeline: Arc<Timeline>,
     /// Whether the limit in force is known, so that refusals need no other explanation.
     pub(super) limit_known: bool,
+    /// The release whose rules are followed.
+    pub(super) release: Release,
 }
 
 /// What was concluded on the way.
@@ -74,6 +82,8 @@ pub(super) struct Notes {
     pub(super) emptied: usize,
     /// Blocks that waited for a stream the recording does not name.
     pub(super) pending: usize,
+    /// Calls that only a capture explains, in releases where not every private pool is one.
+    pub(super) captured: usize,
 }
 
 /// An engine on its way through a recording.
@@ -90,6 +100,8 @@ pub(super) struct Player {
     used: BTreeSet<PoolId>,
     /// Pools that were released, by the first segment of theirs that went back.
     released: BTreeMap<PoolId, Place>,
+    /// What was there at the start, by what it is known by where it is tied.
+    named: Arc<Named>,
 }
 
 impl Player {
@@ -118,7 +130,8 @@ impl Player {
         let granted = engine.stats().memory_reserved();
         engine.device_mut().restored(from, granted);
         let (notes, released) = (Notes::default(), BTreeMap::new());
-        Self { engine, context, from, notes, reading, used, released }
+        let named = Arc::new(Named::of(&engine, context.release.tie()));
+        Self { engine, context, from, notes, reading, used, released, named }
     }
 
     pub(super) fn cursor(&self) -> usize {
@@ -201,12 +214,13 @@ impl Player {
         // To tell pools apart where what goes back is not what should.
         let given_back = if run.gives_back { self.given_back(&run) } else { Vec::new() };
         let result = match way {
-            Way::Request { believes_refusals } => {
-                self.play_request(&run, believes_refusals, &plan.pools)
-            }
-            Way::EmptyCache => {
+            Way::Request { believes_refusals, capturing } => self
+                .while_capturing(capturing, |player| {
+                    player.play_request(&run, believes_refusals, &plan.pools)
+                }),
+            Way::EmptyCache { capturing } => {
                 self.release_pools(&run, &plan.pools);
-                self.empty(PoolId::DEFAULT, run.from)
+                self.while_capturing(capturing, |player| player.empty(PoolId::DEFAULT, run.from))
             }
             Way::EmptyOnePool => {
                 let first = run.first;
@@ -216,6 +230,10 @@ impl Player {
                 }
                 self.empty(pool, run.from)
             }
+            Way::Complete => {
+                self.complete_leading();
+                self.agreed(run.from)
+            }
         };
         let played = Played { call: run.from, run_end: run.to, readings: ways.len() };
         result.map(|()| played).map_err(|mut parting| {
@@ -223,6 +241,19 @@ impl Player {
             parting.facts = self.facts(&run, &parting, &given_back, &plan.pools);
             Stop { parting, played }
         })
+    }
+
+    /// Makes a call inside a capture, or outside. A recording does not say when captures began and ended.
+    fn while_capturing<T>(&mut self, capturing: bool, call: impl FnOnce(&mut Self) -> T) -> T {
+        if !capturing {
+            return call(self);
+        }
+        self.engine.begin_capture(Capture::Everywhere);
+        let result = call(self);
+        // It began above.
+        let _ = self.engine.end_capture();
+        self.notes.captured += 1;
+        result
     }
 
     fn play_request(

@@ -85,6 +85,7 @@ impl Player {
             && run.completes
             && !run.gives_back
             && !run.pool.is_default()
+            && self.context.release.pool_scope_is_capture()
         {
             // Requests to private pools find no free complete.
             facts.push(Fact::Default(place));

@@ -12,12 +12,16 @@ use crate::recording::pools::{Place, Pools};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     /// A request; memory given back inside it, and its failure, are the driver's refusal if that is
-    /// to be believed.
-    Request { believes_refusals: bool },
-    /// `empty_cache()`; all pools of which memory goes back lost their last use before it.
-    EmptyCache,
+    /// to be believed. Inside a capture less is given back before it fails.
+    Request { believes_refusals: bool, capturing: bool },
+    /// `empty_cache()`; all pools of which memory goes back lost their last use before it. Inside a capture it leaves
+    /// the default pool alone and waits for nothing.
+    EmptyCache { capturing: bool },
     /// The memory of one pool goes back, the first of the run: `empty_cache()` for the default pool.
     EmptyOnePool,
+    /// Frees are found complete, and nothing goes back: another pool is emptied that has nothing to give. That records
+    /// the events which a capture put off, and some had nothing to wait for.
+    Complete,
 }
 
 /// A run of entries that one or more calls made: up to a request, or to something else.
@@ -79,29 +83,49 @@ impl Player {
 
     /// The ways to read a run, the likeliest first.
     pub(super) fn ways(&self, run: &Run, pools: &Pools) -> Vec<Way> {
-        let Some(request) = run.request else {
-            let ways = [Way::EmptyCache, Way::EmptyOnePool];
-            return ways[..if pools.only_default() { 1 } else { 2 }].into();
+        let empty_cache = Way::EmptyCache { capturing: false };
+        let scope_is_capture = self.context.release.pool_scope_is_capture();
+        let mut ways = match run.request {
+            None => vec![empty_cache, Way::EmptyOnePool],
+            // A request in a capture finds no free complete: someone emptied the cache before it.
+            Some(_) if scope_is_capture && run.completes && !run.pool.is_default() => {
+                vec![empty_cache, Way::EmptyOnePool]
+            }
+            Some(request) => {
+                let inside =
+                    |believes| Way::Request { believes_refusals: believes, capturing: false };
+                if !run.gives_back && request.action == Action::Alloc {
+                    return vec![inside(false)];
+                }
+                if self.context.limit_known {
+                    vec![inside(false), empty_cache, Way::EmptyOnePool, inside(true)]
+                } else if self.may_be_refused(run, &request) {
+                    vec![inside(true), empty_cache, Way::EmptyOnePool]
+                } else {
+                    vec![empty_cache, Way::EmptyOnePool, inside(true)]
+                }
+            }
         };
-        // A request to a private pool finds no free complete: someone emptied the cache before it.
-        if run.completes && !run.pool.is_default() {
-            return vec![Way::EmptyCache, Way::EmptyOnePool];
-        }
-        let inside = |believes_refusals| Way::Request { believes_refusals };
-        if !run.gives_back && request.action == Action::Alloc {
-            return vec![inside(false)];
-        }
-        let mut ways = if self.context.limit_known {
-            vec![inside(false), Way::EmptyCache, Way::EmptyOnePool, inside(true)]
-        } else if self.may_be_refused(run, &request) {
-            vec![inside(true), Way::EmptyCache, Way::EmptyOnePool]
-        } else {
-            vec![Way::EmptyCache, Way::EmptyOnePool, inside(true)]
-        };
-        if !run.gives_back && !run.completes {
+        if run.request.is_some() && !run.gives_back && !run.completes {
             ways.retain(|way| matches!(way, Way::Request { .. }));
         } else if pools.only_default() {
             ways.retain(|&way| way != Way::EmptyOnePool);
+        }
+        // Where only what was begun as a capture is one, the entries must tell: what is a capture gives less back. There
+        // is none without a pool of its own.
+        if !scope_is_capture && !pools.only_default() {
+            let captured = ways.iter().filter_map(|way| match *way {
+                Way::Request { believes_refusals, .. } => {
+                    Some(Way::Request { believes_refusals, capturing: true })
+                }
+                Way::EmptyCache { .. } => Some(Way::EmptyCache { capturing: true }),
+                Way::EmptyOnePool | Way::Complete => None,
+            });
+            let captured: Vec<_> = captured.collect();
+            ways.extend(captured);
+        }
+        if self.entries()[run.from].action == Action::FreeCompleted && !pools.only_default() {
+            ways.push(Way::Complete);
         }
         ways
     }

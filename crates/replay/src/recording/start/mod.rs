@@ -13,19 +13,20 @@
 //! | blocks | freed before they are allocated; or never mentioned, and active at the end | first allocated |
 //!
 //! Not known are: what was asked for free blocks before they were freed, how long free blocks have
-//! been free, and the pool of segments that are gone by the end.
+//! been free, what came first of what was there, and, before PyTorch 2.12, the pool of segments that are gone by the
+//! end.
 
 mod blocks;
 
 mod memory;
 
 use tonnage_engine::{Config, Start};
-use tonnage_events::{SnapshotSegment, TraceEntry};
-use tonnage_snapshot::SnapshotFile;
+use tonnage_events::{DeviceId, SnapshotSegment, TraceEntry};
+use tonnage_snapshot::{EntryPools, SnapshotFile};
 
 pub(super) use self::blocks::lengthened;
 pub use self::memory::{FixedBefore, fixed_before};
-use super::ranges::granted_before;
+use super::ranges::{Reach, granted_before};
 use super::settings::recorded_config;
 use super::timeline::Timeline;
 
@@ -39,15 +40,19 @@ const LAST_ADDRESS: u64 = 1 << 62;
 /// The state before the first entry of a device's history: its segments by ascending address. It is
 /// empty if the history goes back to the beginning, and only then is the history whole.
 ///
-/// The pool of segments that are gone by the end is not in the file; here it is the default pool.
-/// What was asked for free blocks is 0.
+/// The pool of segments that are gone by the end is in files of PyTorch 2.12 and later; in others it is the default
+/// pool here. What was asked for free blocks is 0.
 #[must_use]
 pub fn rebuild_start(file: &SnapshotFile, ordinal: usize) -> Vec<SnapshotSegment> {
     let Some(entries) = file.traces.get(ordinal) else { return Vec::new() };
     let config = recorded_config(file);
     let segments = segments_of(file, ordinal);
     let timeline = Timeline::of(entries, granted_before(entries, &segments));
-    start_of(entries, 0, &timeline, &segments, &config).segments
+    let device = DeviceId(u32::try_from(ordinal).unwrap_or(u32::MAX));
+    let told = file.entry_pools(device);
+    let reach = Reach::of(&config, None);
+    let (timeline, at_end, config) = (&timeline, &segments[..], &config);
+    History { entries, from: 0, timeline, at_end, config, told, reach }.start().segments
 }
 
 /// The segments of one device at the end, by ascending address.
@@ -56,24 +61,6 @@ pub(super) fn segments_of(file: &SnapshotFile, ordinal: usize) -> Vec<SnapshotSe
     let mut segments: Vec<_> = file.segments.iter().filter(on_device).cloned().collect();
     segments.sort_by_key(|segment| segment.address);
     segments
-}
-
-/// The state before the entry at `from`, of a history that ends with `segments`.
-pub(super) fn start_of(
-    entries: &[TraceEntry],
-    from: usize,
-    timeline: &Timeline,
-    segments: &[SnapshotSegment],
-    config: &Config,
-) -> Start {
-    let history = History { entries, from, timeline, at_end: segments, config };
-    let mut memory = history.fixed_segments();
-    let (runs, ranges) = history.runs();
-    memory.extend(runs);
-    memory.sort_by_key(|segment| segment.address);
-    keep_apart(&mut memory);
-    let waits = if memory.is_empty() { Vec::new() } else { history.fill(&mut memory) };
-    Start { segments: memory, ranges, waits }
 }
 
 /// Drops what cannot be: segments inside others, or beyond any address space. Such a history is wrong,
@@ -94,16 +81,32 @@ fn keep_apart(segments: &mut Vec<SnapshotSegment>) {
     });
 }
 
-/// A history, to be asked what was there before it.
-struct History<'a> {
-    entries: &'a [TraceEntry],
-    from: usize,
-    timeline: &'a Timeline,
-    at_end: &'a [SnapshotSegment],
-    config: &'a Config,
+/// A history from the entry at `from` on, to be asked what was there before that.
+pub(super) struct History<'a> {
+    pub(super) entries: &'a [TraceEntry],
+    pub(super) from: usize,
+    pub(super) timeline: &'a Timeline,
+    /// The segments that it ends with.
+    pub(super) at_end: &'a [SnapshotSegment],
+    pub(super) config: &'a Config,
+    /// The pools of the entries.
+    pub(super) told: EntryPools<'a>,
+    /// How far expandable ranges reach.
+    pub(super) reach: Reach,
 }
 
 impl<'a> History<'a> {
+    /// The state before the first entry.
+    pub(super) fn start(&self) -> Start {
+        let mut memory = self.fixed_segments();
+        let (runs, ranges) = self.runs();
+        memory.extend(runs);
+        memory.sort_by_key(|segment| segment.address);
+        keep_apart(&mut memory);
+        let waits = if memory.is_empty() { Vec::new() } else { self.fill(&mut memory) };
+        Start { segments: memory, ranges, waits, order: Vec::new() }
+    }
+
     fn entries(&self) -> impl Iterator<Item = (usize, &'a TraceEntry)> + use<'a> {
         self.entries.iter().enumerate().skip(self.from)
     }
