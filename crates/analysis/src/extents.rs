@@ -313,6 +313,28 @@ mod tests {
     }
 
     #[test]
+    fn the_pool_is_what_the_entry_says_and_else_not_known() {
+        let mut file = history(&[
+            (Action::SegmentAlloc, 100, 50),
+            (Action::SegmentAlloc, 200, 50),
+            (Action::SegmentFree, 100, 50),
+        ]);
+        let pools = |file: &SnapshotFile| -> Vec<_> {
+            extents(file).rows().iter().map(|it| it.pool).collect()
+        };
+        assert_eq!(pools(&file), [None, None]);
+        file.keys.pool_id = true;
+        file.notes.push(tonnage_snapshot::EntryNote {
+            device: tonnage_events::DeviceId(0),
+            entry: 0,
+            pool: PoolId(0, 7),
+            user_metadata: "".into(),
+            internal_metadata: None,
+        });
+        assert_eq!(pools(&file), [PoolId(0, 7), PoolId::DEFAULT].map(Some));
+    }
+
+    #[test]
     fn fixed_segments_that_touch_are_two() {
         use Action::{SegmentAlloc, SegmentFree};
         let file = history(&[

@@ -65,3 +65,26 @@ impl Error {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tonnage_engine::{Config, Release};
+    use tonnage_memory::{Device, DeviceOptions};
+    use tonnage_tensor::{DType, Tensor};
+
+    use super::*;
+
+    #[test]
+    fn a_request_that_settings_reject_does_not_fit_either() {
+        for conf in ["", "throw_on_cudamalloc_oom:True"] {
+            let config = Config::parse(conf, Release::NEWEST).unwrap();
+            let options = DeviceOptions { config, ..DeviceOptions::default() };
+            let device = Device::dry_with(64_u64 << 20, options).unwrap();
+            let source = Tensor::empty([100_usize << 20], (&device, DType::F32)).unwrap_err();
+            let error = Error::during(source, 1, Phase::Forward);
+            assert!(matches!(error, Error::OutOfMemory { .. }), "{conf}: {error}");
+            let asked = error.out_of_memory().map(|it| it.requested);
+            assert_eq!(asked, Some(400 << 20), "{conf}: {error}");
+        }
+    }
+}

@@ -105,6 +105,13 @@ pub(super) fn granted_before(entries: &[TraceEntry], at_end: &[SnapshotSegment])
     u64::try_from((granted.at_end - granted.change).max(0)).unwrap_or(u64::MAX)
 }
 
+/// Most bytes that the driver had given at once.
+pub(super) fn most_granted(entries: &[TraceEntry], at_end: &[SnapshotSegment]) -> u64 {
+    let mut granted = Granted::of(at_end);
+    entries.iter().for_each(|entry| granted.pass(entry));
+    granted.peak()
+}
+
 /// The expandable ranges of a history from the entry at `from` on, as far as they were ever mapped: where
 /// each begins and ends. Pages of one range lie together: farther apart than all memory there ever was,
 /// they belong to two.
@@ -219,7 +226,7 @@ mod tests {
         ];
         let reserve = "expandable_segments:True,expandable_segments_reserve:0.0625";
         for (conf, total, reach, bases) in [
-            ("", None, Reach::WholeDevice, vec![0]),
+            ("", None, Reach::WholeDevice, vec![0, 200]),
             (reserve, None, Reach::Unknown, vec![0, 200]),
             (reserve, Some(1600 * MIB), Reach::Bytes(100 * MIB), vec![0, 100, 200]),
             ("expandable_segments_reserve:1G", None, Reach::Bytes(1 << 30), vec![0, 200]),

@@ -7,7 +7,7 @@ use tonnage_engine::{Config, Release, Start};
 use tonnage_events::{Action, Bytes, DeviceId};
 use tonnage_snapshot::{AllocatorSettings, SnapshotFile};
 
-use super::ranges::{Reach, granted_before};
+use super::ranges::{Reach, most_granted};
 use super::release::Told;
 use super::start::{History, segments_of};
 use super::timeline::Timeline;
@@ -50,7 +50,7 @@ pub fn told_total(file: &SnapshotFile, ordinal: usize) -> Option<u64> {
     let history = History {
         entries,
         from: 0,
-        timeline: &Timeline::of(entries, granted_before(entries, &segments)),
+        timeline: &Timeline::default(),
         at_end: &segments,
         config: &config,
         told: file.entry_pools(DeviceId(u32::try_from(ordinal).ok()?)),
@@ -69,7 +69,7 @@ fn least_distance(history: &History<'_>, start: &Start) -> Option<u64> {
             pages.sort_unstable();
             // Pages of one range lie together: farther apart than all memory there ever was, they belong to
             // two.
-            let most = history.timeline.granted_peak;
+            let most = most_granted(history.entries, history.at_end);
             let begins = pages.windows(2).filter(|pair| pair[1] - pair[0] > most);
             pages.first().copied().into_iter().chain(begins.map(|pair| pair[1])).collect()
         }
