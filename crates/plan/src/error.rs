@@ -69,8 +69,8 @@ impl Error {
 #[cfg(test)]
 mod tests {
     use tonnage_engine::{Config, Release};
-    use tonnage_memory::{Device, DeviceOptions};
-    use tonnage_tensor::{DType, Tensor};
+    use tonnage_memory::DeviceOptions;
+    use tonnage_tensor::{DType, Device, Tensor};
 
     use super::*;
 
