@@ -194,3 +194,12 @@ fn each_device_has_a_history_of_its_own() {
     assert_eq!((of(0).difference, of(0).history), (None, HistoryKind::Partial));
     assert!(rebuild_start(&file, 1).is_empty());
 }
+
+#[test]
+fn an_expandable_run_without_bytes_is_no_reason_to_panic() {
+    let mut file = without_head(&open("mlp_seed.default"), 100);
+    file.segments[0].expandable = true;
+    file.segments[0].total_size = 0;
+    rebuild_start(&file, 0);
+    replay_recording(&file, &RecordingOptions::default()).unwrap();
+}

@@ -151,7 +151,8 @@ impl History<'_> {
         let mut known = FxHashMap::default();
         for run in at_end() {
             let range = range_of(run.address.0);
-            if lives[range].gone == usize::MAX {
+            // A run without bytes, which only a damaged file has, is in no range.
+            if lives.get(range).is_some_and(|life| life.gone == usize::MAX) {
                 known.insert((range, run.stream), (run.kind, run.pool));
             }
         }
