@@ -200,6 +200,6 @@ fn an_expandable_run_without_bytes_is_no_reason_to_panic() {
     let mut file = without_head(&open("mlp_seed.default"), 100);
     file.segments[0].expandable = true;
     file.segments[0].total_size = 0;
-    rebuild_start(&file, 0);
+    let _ = rebuild_start(&file, 0);
     replay_recording(&file, &RecordingOptions::default()).unwrap();
 }

@@ -1,8 +1,12 @@
 //! Pools that are gone by the end of a history, named by its entries (from PyTorch 2.12 on) or not.
 
 use crate::synthetic::Program;
-use tonnage_engine::Release;
+use tonnage_device::Dry;
+use tonnage_engine::{
+    Capture, Config, DeviceId, Engine, PoolId, RecordOptions, Release, StreamFilter, StreamId,
+};
 use tonnage_replay::recording::{RecordingOptions, replay_recording};
+use tonnage_replay::snapshot_file;
 
 /// Programs of each release.
 const PROGRAMS: u64 = 300;
@@ -37,4 +41,29 @@ fn read_all_but(most: usize, release: Release) {
         misread.extend(outcome.difference.map(|difference| (seed, difference)));
     }
     assert!(misread.len() <= most, "{release}: {} misread: {misread:#?}", misread.len());
+}
+
+/// In a pool that is in use the cache goes back before a request fails; in a capture it does not, and only that tells.
+#[test]
+fn a_request_that_fails_with_memory_cached_was_inside_a_capture() {
+    for release in [Release::V2_13, Release::V2_15] {
+        for captured in [false, true] {
+            let mut engine = Engine::new(Dry::new(100 << 20), Config::for_release(release));
+            engine.record_history(Some(RecordOptions::default()));
+            let cached = engine.allocate(60 << 20, StreamId(0)).unwrap();
+            engine.free(&cached).unwrap();
+            engine.begin_allocate_to_pool(PoolId(0, 5), StreamFilter::Any).unwrap();
+            let _kept = engine.allocate(2 << 20, StreamId(0)).unwrap();
+            if captured {
+                engine.begin_capture(Capture::Everywhere);
+            }
+            let served = engine.allocate(60 << 20, StreamId(0)).is_ok();
+            assert_eq!(served, !captured, "{release}");
+            let file = snapshot_file(engine.snapshot(), DeviceId(0));
+            let outcome = replay_recording(&file, &RecordingOptions::default()).unwrap();
+            assert_eq!(outcome.difference, None, "{release}, {captured}: {:?}", outcome.inferred);
+            let says = outcome.inferred.iter().any(|line| line.starts_with("captures: "));
+            assert_eq!(says, captured, "{release}: {:?}", outcome.inferred);
+        }
+    }
 }
