@@ -42,6 +42,11 @@ pub(crate) struct Live {
 }
 
 impl Live {
+    /// Whether a page is wanted.
+    pub(crate) fn has_page(&self) -> bool {
+        self.view
+    }
+
     /// Serves the page, if it is wanted.
     pub(crate) fn begin<'a>(
         &self,

@@ -46,15 +46,15 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
     let options = arguments.flags.options()?;
     let kind = arguments.device;
+    // With a page, that is told of Ctrl-C.
+    if options.save.is_some() && !arguments.live.has_page() {
+        remove_unfinished_when_stopped();
+    }
     if kind == DeviceKind::Host {
         look_ahead(&options)?;
     }
     let device = kind.open(&options)?;
     let mut shown = arguments.live.begin(&options, &device)?;
-    // With a page, that is told of Ctrl-C.
-    if options.save.is_some() {
-        remove_unfinished_when_stopped();
-    }
     let answer = train_and_tell(arguments, &options, &device, &mut shown);
     if answer.is_ok() {
         shown.wait();
