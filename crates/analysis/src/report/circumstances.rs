@@ -104,7 +104,8 @@ fn of_the_loss(
     };
     let until = lifetimes.iter().filter(|it| it.allocated <= moment && is_loss(it.stack));
     let Some(scores) = until.map(|it| it.requested).max() else { return (0, 0) };
-    let like = |bytes: u64| bytes == scores || bytes == scores / 2 || bytes == scores * 2;
+    let like =
+        |bytes: u64| bytes == scores || bytes == scores / 2 || bytes == scores.saturating_mul(2);
     let live = lifetimes.iter().enumerate().filter(|(_, it)| it.is_live_after(moment));
     let passing = live.filter(|(row, it)| {
         like(it.requested)
