@@ -46,6 +46,8 @@ export class Address {
 
   /** Something has changed that the address tells. */
   changed(): void {
+    // For whoever waits for it, as tests do.
+    document.documentElement.dataset.address = "behind";
     this.#timer ??= window.setTimeout(() => {
       this.#timer = undefined;
       this.write();
@@ -58,6 +60,7 @@ export class Address {
     for (const part of this.#parts) part.write(values);
     const next = join(split(location.hash).view || "memory", values);
     if (next !== location.hash) history.replaceState(history.state, "", next);
+    document.documentElement.dataset.address = "current";
   }
 
   /** Shows what the address says; false if it says nothing. */

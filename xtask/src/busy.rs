@@ -2,12 +2,15 @@
 //! leave no core idle.
 //!
 //! In:  how often, and the list below.
-//! Out: how often each failed and how long it took, as a table. What a failure printed lies under `target/busy`.
+//! Out: how often each failed and how long it took, as a table. What a failure printed lies under `target/busy`, and there,
+//!      as `table.txt`, the table so far.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -21,6 +24,9 @@ const BUSY: usize = 8;
 
 /// Tests of a program that run at once: as many as there are busy processes, whatever the machine has.
 const AT_ONCE: &str = "8";
+
+/// Copies of each program that run at once.
+const COPIES: usize = 2;
 
 /// A program that takes longer hangs: chosen, far above what any takes beside these.
 const HANGS: Duration = Duration::from_secs(3600);
@@ -96,10 +102,17 @@ impl Waiting {
     }
 }
 
-/// What happened to one of them so far.
+/// One of them, and what happened to it so far.
 struct Tried {
     waiting: &'static Waiting,
     executable: PathBuf,
+    /// How many rounds have begun.
+    begun: AtomicUsize,
+    outcomes: Mutex<Outcomes>,
+}
+
+#[derive(Clone, Default)]
+struct Outcomes {
     took: Vec<Duration>,
     failed: usize,
 }
@@ -118,18 +131,27 @@ pub(crate) fn run(rounds: &str, only: Option<&str>) -> anyhow::Result<()> {
     let mut tried = Vec::new();
     for waiting in chosen {
         let executable = waiting.executable(&built)?;
-        tried.push(Tried { waiting, executable, took: Vec::new(), failed: 0 });
+        tried.push(Tried {
+            waiting,
+            executable,
+            begun: AtomicUsize::new(0),
+            outcomes: Mutex::default(),
+        });
     }
     fs::create_dir_all(folder()).with_context(|| folder().display().to_string())?;
     let busy = Busy::start()?;
-    for round in 1..=rounds {
-        for it in &mut tried {
-            it.once(round)?;
-        }
-        eprintln!("round {round} of {rounds} is done");
-    }
+    let tried = &tried;
+    std::thread::scope(|scope| {
+        let copies = tried.iter().flat_map(|it| std::iter::repeat_n(it, COPIES));
+        let begun: Vec<_> = copies.map(|it| scope.spawn(|| it.rounds(rounds, tried))).collect();
+        begun.into_iter().try_for_each(|it| it.join().expect("a round does not panic"))
+    })?;
     drop(busy);
-    report(&tried, rounds)
+    print!("{}", table(tried));
+    match tried.iter().map(|it| it.outcomes().failed).sum::<usize>() {
+        0 => Ok(()),
+        failed => bail!("{failed} runs failed: see {}", folder().display()),
+    }
 }
 
 /// Where the output of what failed goes.
@@ -160,8 +182,24 @@ fn build(chosen: &[&Waiting]) -> anyhow::Result<Vec<Value>> {
 }
 
 impl Tried {
+    fn outcomes(&self) -> MutexGuard<'_, Outcomes> {
+        self.outcomes.lock().expect("nothing panics while it holds this")
+    }
+
+    /// Runs it until so many rounds have begun, and keeps the table of all.
+    fn rounds(&self, rounds: usize, all: &[Self]) -> anyhow::Result<()> {
+        loop {
+            let round = self.begun.fetch_add(1, Ordering::Relaxed) + 1;
+            if round > rounds {
+                return Ok(());
+            }
+            self.once(round)?;
+            fs::write(folder().join("table.txt"), table(all))?;
+        }
+    }
+
     /// Runs it once more.
-    fn once(&mut self, round: usize) -> anyhow::Result<()> {
+    fn once(&self, round: usize) -> anyhow::Result<()> {
         let name = self.waiting.name();
         let log = folder().join(format!("{}.{round}.txt", name.replace(['/', ' ', ':'], "-")));
         let out = File::create(&log).with_context(|| log.display().to_string())?;
@@ -186,16 +224,19 @@ impl Tried {
             }
             std::thread::sleep(Duration::from_millis(20));
         };
-        self.took.push(began.elapsed());
+        let mut outcomes = self.outcomes();
+        outcomes.took.push(began.elapsed());
         if passed {
             fs::remove_file(&log)?;
         } else {
-            self.failed += 1;
+            outcomes.failed += 1;
             eprintln!("{name} failed in round {round}: {}", log.display());
         }
         Ok(())
     }
+}
 
+impl Outcomes {
     /// How long it took: in the middle, and at most.
     fn times(&self) -> (Duration, Duration) {
         let mut took = self.took.clone();
@@ -205,18 +246,24 @@ impl Tried {
     }
 }
 
-fn report(tried: &[Tried], rounds: usize) -> anyhow::Result<()> {
-    println!("{rounds} rounds beside {BUSY} busy processes, {AT_ONCE} tests at once");
-    println!("{:>8} {:>10} {:>10}  tests", "failures", "median s", "slowest s");
+/// How often each failed and how long it took.
+fn table(tried: &[Tried]) -> String {
+    let mut table = format!(
+        "beside {BUSY} busy processes and each other, {COPIES} copies of a program at once, {AT_ONCE} tests of each\n"
+    );
+    table += &format!(
+        "{:>8} {:>8} {:>10} {:>10}  tests\n",
+        "rounds", "failures", "median s", "slowest s"
+    );
     for it in tried {
-        let (median, most) = it.times();
+        let outcomes = it.outcomes().clone();
+        let (median, most) = outcomes.times();
         let (median, most) = (median.as_secs_f64(), most.as_secs_f64());
-        println!("{:>8} {median:>10.1} {most:>10.1}  {}", it.failed, it.waiting.name());
+        let (rounds, failed) = (outcomes.took.len(), outcomes.failed);
+        let name = it.waiting.name();
+        table += &format!("{rounds:>8} {failed:>8} {median:>10.1} {most:>10.1}  {name}\n");
     }
-    match tried.iter().map(|it| it.failed).sum::<usize>() {
-        0 => Ok(()),
-        failed => bail!("{failed} runs failed: see {}", folder().display()),
-    }
+    table
 }
 
 /// Processes that take what they can get; gone with this.

@@ -85,6 +85,7 @@ class Flame {
   /** Once the moment rests: while it moves, everything would be summed up for nothing. */
   #later(): void {
     clearTimeout(this.#timer);
+    this.#canvas.dataset["drawn"] = "false";
     this.#timer = window.setTimeout(() => this.#sum(), PAUSE);
   }
 
@@ -107,6 +108,7 @@ class Flame {
     this.#current = this.#zoomed;
     this.#paint();
     this.#canvas.dataset["boxes"] = String(this.#list.length);
+    this.#canvas.dataset["drawn"] = "true";
   }
 
   /** The frames that lead to a box, from the outermost. */

@@ -111,7 +111,7 @@ fn a_link_restores_sliders_and_the_table_of_recordings() {
         page.wait("document.getElementById('training').dataset.took").await;
         page.choose("#recipe", "gpt2-tiny").await;
         page.choose("#choice-amp", "bf16").await;
-        page.element("#size-batch").await.send_keys(thirtyfour::Key::Right + "").await.unwrap();
+        page.type_into("#size-batch", thirtyfour::Key::Right + "").await;
         let command = "document.querySelector('#training .copy code').textContent";
         page.wait(&format!("{command}.includes('--batch') && {command}.includes('bf16')")).await;
         let (address, before) = (page.address().await, page.value(command).await);

@@ -10,7 +10,8 @@ fn stacks() -> Vec<(&'static str, tonnage_snapshot::SnapshotFile)> {
 }
 
 async fn flame(page: &Page<'_>) {
-    page.wait("Number(document.querySelector('canvas.flame').dataset.boxes) > 3").await;
+    let drawn = "(({ boxes, drawn }) => boxes > 3 && drawn === 'true')(document.querySelector('canvas.flame').dataset)";
+    page.wait(drawn).await;
 }
 
 #[test]
@@ -97,14 +98,11 @@ fn the_flame_graph_follows_the_moment_and_filters_at_a_click() {
         page.wait("document.getElementById('query').value === ''").await;
         page.value("(() => { const slider = document.querySelector('#segments input[type=range]'); slider.value = 30; slider.dispatchEvent(new Event('input')); })()").await;
         page.wait(&format!("{picture} !== {before}")).await;
+        page.wait("document.querySelector('canvas.flame').dataset.drawn === 'true'").await;
         // The largest blocks are a click away.
         page.click(".largest-blocks button").await;
         page.wait("document.querySelector('#details dl')").await;
-        page.element("canvas.flame")
-            .await
-            .send_keys(Key::Down + Key::Down + Key::Enter)
-            .await
-            .unwrap();
+        page.type_into("canvas.flame", Key::Down + Key::Down + Key::Enter).await;
         page.wait("document.getElementById('query').value.startsWith('frame:')").await;
         assert!(page.text("#flame-said").await.contains("of what is live"));
         page.is_quiet().await;

@@ -5,6 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
+use thirtyfour::error::WebDriverErrorInner;
 use thirtyfour::prelude::*;
 use tonnage_snapshot::SnapshotFile;
 use tonnage_view::{Recordings, Server, ViewOptions};
@@ -79,7 +80,8 @@ impl Page<'_> {
     /// The address once it says what is shown.
     pub(crate) async fn address(&self) -> String {
         // The page writes a moment after something has changed.
-        tokio::time::sleep(std::time::Duration::from_millis(600)).await;
+        self.painted().await;
+        self.wait("document.documentElement.dataset.address === 'current'").await;
         self.value("location.href").await.as_str().unwrap().to_owned()
     }
 
@@ -97,7 +99,7 @@ impl Page<'_> {
     }
 
     pub(crate) async fn text(&self, css: &str) -> String {
-        self.element(css).await.text().await.unwrap()
+        self.with(css, async |element| element.text().await).await
     }
 
     pub(crate) async fn element(&self, css: &str) -> WebElement {
@@ -105,8 +107,25 @@ impl Page<'_> {
     }
 
     pub(crate) async fn click(&self, css: &str) {
-        self.element(css).await.click().await.unwrap();
+        self.with(css, async |element| element.click().await).await;
         self.painted().await;
+    }
+
+    /// Types into an element.
+    pub(crate) async fn type_into(&self, css: &str, keys: impl Into<TypingData>) {
+        let keys: String = keys.into().as_vec().into_iter().collect();
+        self.with(css, async |element| element.send_keys(&*keys).await).await;
+        self.painted().await;
+    }
+
+    /// Does something with an element. The page may have put another in its place since it was found: then with that one.
+    async fn with<T>(&self, css: &str, act: impl AsyncFn(WebElement) -> WebDriverResult<T>) -> T {
+        loop {
+            match act(self.element(css).await).await {
+                Err(error) if matches!(*error, WebDriverErrorInner::StaleElementReference(_)) => {}
+                done => return done.unwrap(),
+            }
+        }
     }
 
     /// Chooses an option of a list by its value.
@@ -123,8 +142,7 @@ impl Page<'_> {
 
     /// Presses keys while the timeline has the focus.
     pub(crate) async fn keys(&self, keys: impl Into<TypingData>) {
-        self.element("canvas.chart").await.send_keys(keys).await.unwrap();
-        self.painted().await;
+        self.type_into("canvas.chart", keys).await;
     }
 
     /// Types a filter in place of the one that is there.

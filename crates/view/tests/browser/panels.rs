@@ -105,8 +105,7 @@ fn advice_is_tried_at_a_click_and_both_timelines_are_drawn() {
 fn settings_that_the_engine_refuses_are_said_to_be_wrong() {
     visit(vec![("free", planted("fragmentation_sequences"))], async |page| {
         open(page, "what-if").await;
-        let field = page.element("#what-if-conf").await;
-        field.send_keys("max_split_size_mb:few").await.unwrap();
+        page.type_into("#what-if-conf", "max_split_size_mb:few").await;
         page.click("#what-if button.main").await;
         page.wait("document.getElementById('said').classList.contains('wrong')").await;
         let said = page.text("#said").await;
@@ -156,8 +155,7 @@ fn each_move_of_a_slider_predicts_anew_and_the_figures_are_exact() {
         // What `tonnage predict deepnet` says.
         assert_eq!(before[0], "169,148,928", "{before}");
         assert!(page.text("#training .lead").await.contains("backward sets it"));
-        let slider = page.element("#size-batch").await;
-        slider.send_keys(Key::Right).await.unwrap();
+        page.type_into("#size-batch", Key::Right + "").await;
         page.wait(&format!(
             "document.querySelector('#training tbody .exact').textContent !== {}",
             before[0]

@@ -33,8 +33,21 @@ impl Drop for Driver {
 }
 
 impl Driver {
-    /// Starts it, at a port of its choice.
-    fn start() -> Self {
+    /// Starts it, at a port of its choice, which it names once it is ready.
+    ///
+    /// It takes a free port for one kind of address and then wants the same for the other: if that is taken meanwhile, it
+    /// ends, and another may have more luck.
+    fn start() -> (Self, u16) {
+        for _ in 0..20 {
+            let mut driver = Self::spawn();
+            if let Some(port) = driver.port() {
+                return (driver, port);
+            }
+        }
+        panic!("chromedriver names no port: {MISSING}");
+    }
+
+    fn spawn() -> Self {
         let started = Command::new("chromedriver").arg("--port=0").stdout(Stdio::piped()).spawn();
         let mut process =
             started.unwrap_or_else(|error| panic!("chromedriver: {error}: {MISSING}"));
@@ -42,18 +55,18 @@ impl Driver {
         Self { process, said }
     }
 
-    /// The port, which it names once it is ready.
-    fn port(&mut self) -> u16 {
+    /// None if it ends before it names one.
+    fn port(&mut self) -> Option<u16> {
         let mut line = String::new();
         while self.said.read_line(&mut line).unwrap() > 0 {
             let port =
                 line.trim_end().strip_prefix("ChromeDriver was started successfully on port ");
             if let Some(port) = port.and_then(|it| it.trim_end_matches('.').parse().ok()) {
-                return port;
+                return Some(port);
             }
             line.clear();
         }
-        panic!("chromedriver names no port: {MISSING}");
+        None
     }
 }
 
@@ -69,8 +82,7 @@ pub(crate) fn browse(html: &str, check: impl AsyncFnOnce(&Browser)) {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("report.html");
     std::fs::write(&path, html).unwrap();
-    let mut process = Driver::start();
-    let port = process.port();
+    let (_process, port) = Driver::start();
     // On more than one thread: a test that fails ends its session from another.
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
