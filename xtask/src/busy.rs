@@ -9,7 +9,6 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -24,9 +23,6 @@ const BUSY: usize = 8;
 
 /// Tests of a program that run at once: as many as there are busy processes, whatever the machine has.
 const AT_ONCE: &str = "8";
-
-/// Copies of each program that run at once.
-const COPIES: usize = 2;
 
 /// A program that takes longer hangs: chosen, far above what any takes beside these.
 const HANGS: Duration = Duration::from_secs(3600);
@@ -106,8 +102,6 @@ impl Waiting {
 struct Tried {
     waiting: &'static Waiting,
     executable: PathBuf,
-    /// How many rounds have begun.
-    begun: AtomicUsize,
     outcomes: Mutex<Outcomes>,
 }
 
@@ -131,19 +125,14 @@ pub(crate) fn run(rounds: &str, only: Option<&str>) -> anyhow::Result<()> {
     let mut tried = Vec::new();
     for waiting in chosen {
         let executable = waiting.executable(&built)?;
-        tried.push(Tried {
-            waiting,
-            executable,
-            begun: AtomicUsize::new(0),
-            outcomes: Mutex::default(),
-        });
+        tried.push(Tried { waiting, executable, outcomes: Mutex::default() });
     }
     fs::create_dir_all(folder()).with_context(|| folder().display().to_string())?;
     let busy = Busy::start()?;
     let tried = &tried;
     std::thread::scope(|scope| {
-        let copies = tried.iter().flat_map(|it| std::iter::repeat_n(it, COPIES));
-        let begun: Vec<_> = copies.map(|it| scope.spawn(|| it.rounds(rounds, tried))).collect();
+        let begun: Vec<_> =
+            tried.iter().map(|it| scope.spawn(move || it.rounds(rounds, tried))).collect();
         begun.into_iter().try_for_each(|it| it.join().expect("a round does not panic"))
     })?;
     drop(busy);
@@ -186,16 +175,13 @@ impl Tried {
         self.outcomes.lock().expect("nothing panics while it holds this")
     }
 
-    /// Runs it until so many rounds have begun, and keeps the table of all.
+    /// Runs it so many times, and keeps the table of all.
     fn rounds(&self, rounds: usize, all: &[Self]) -> anyhow::Result<()> {
-        loop {
-            let round = self.begun.fetch_add(1, Ordering::Relaxed) + 1;
-            if round > rounds {
-                return Ok(());
-            }
+        for round in 1..=rounds {
             self.once(round)?;
             fs::write(folder().join("table.txt"), table(all))?;
         }
+        Ok(())
     }
 
     /// Runs it once more.
@@ -248,9 +234,8 @@ impl Outcomes {
 
 /// How often each failed and how long it took.
 fn table(tried: &[Tried]) -> String {
-    let mut table = format!(
-        "beside {BUSY} busy processes and each other, {COPIES} copies of a program at once, {AT_ONCE} tests of each\n"
-    );
+    let mut table =
+        format!("beside {BUSY} busy processes and each other, {AT_ONCE} tests of each at once\n");
     table += &format!(
         "{:>8} {:>8} {:>10} {:>10}  tests\n",
         "rounds", "failures", "median s", "slowest s"
