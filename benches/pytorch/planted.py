@@ -818,8 +818,8 @@ def need_model():
 
 
 @case()
-def need_oom():
-    """A batch that is too large for the limit."""
+def fragmentation_first_pass_oom():
+    """A first pass whose live tensors have room within the limit, with the one that fails, but not as segments are split."""
     torch.cuda.reset_peak_memory_stats()
     model = encoder(256, 3)
     limit(0.75)
@@ -827,7 +827,7 @@ def need_oom():
         model(torch.randn(64, 512, 256, device="cuda")).square().mean().backward()
     except torch.cuda.OutOfMemoryError:
         pass
-    return truth("need", requested("peak"), None, oom=True)
+    return truth("fragmentation", torch.cuda.max_memory_reserved() - requested("peak"), None, oom=True)
 
 
 @case()

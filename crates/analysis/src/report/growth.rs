@@ -155,6 +155,10 @@ impl Grown {
         if grows && is_one_pass(lifetimes, loops, &retentions, failed) {
             return Self::without_iterations(lifetimes);
         }
+        let most = growth.leak.max(growth.longer_inputs);
+        if failed_elsewhere(device, loops).is_some_and(|event| most < before(live, event) / 2) {
+            return Self::without_iterations(lifetimes);
+        }
         Self { growth, iterations, retentions }
     }
 
@@ -182,6 +186,19 @@ impl Grown {
 fn is_way_back(live: &[u64], loops: &Iterations) -> bool {
     let repeats = loops.source == IterationSource::Repetition;
     repeats && before(live, loops.end()) < before(live, loops.ranges[0].start) / 2
+}
+
+/// Where the last request failed, if it was none of the loop's: it comes behind the last iteration, from a stack of no other, so that
+/// the program had left the loop. Unless most of what is live then is the loop's, the loop does not tell why.
+fn failed_elsewhere(device: &DeviceView<'_>, loops: &Iterations) -> Option<usize> {
+    let event = device.entries.iter().rposition(|it| it.action == Action::Oom)?;
+    let stack = device.entries[event].stack?;
+    let before_the_last = loops.ranges[0].start..loops.ranges[loops.ranges.len() - 1].start;
+    let asks = |range: std::ops::Range<usize>| {
+        device.entries[range].iter().any(|it| it.stack == Some(stack))
+    };
+    let repeats = loops.source != IterationSource::Annotations;
+    (repeats && event >= loops.end() && !asks(before_the_last)).then_some(event)
 }
 
 /// Where a request fails in the last iteration or behind it, what that one holds is no leak yet, unless it is as much as the others

@@ -23,6 +23,7 @@ use serde::Serialize;
 use tonnage_events::{Action, StackId, TraceEntry};
 
 use super::marks::by_marks;
+use super::module_calls::whole_passes;
 use crate::device_view::DeviceView;
 use crate::lifetimes::Lifetimes;
 
@@ -73,9 +74,10 @@ impl Iterations {
         lifetimes: &Lifetimes,
         live: &[u64],
     ) -> Option<Self> {
-        by_marks(device, live)
-            .or_else(|| by_repetition(device, live))
-            .or_else(|| by_tides(device, lifetimes))
+        by_marks(device, live).or_else(|| {
+            let found = by_repetition(device, live).or_else(|| by_tides(device, lifetimes))?;
+            whole_passes(device, live, found)
+        })
     }
 
     /// The iteration that an entry is part of.
@@ -242,7 +244,7 @@ fn extend(starts: &mut Vec<usize>, requests: usize, same: impl Fn(usize, usize) 
 }
 
 /// Memory that a request obtained comes before the request's own entry.
-fn start_of_call(device: &DeviceView<'_>, event: usize) -> usize {
+pub(super) fn start_of_call(device: &DeviceView<'_>, event: usize) -> usize {
     let part = |action: Action| matches!(action, Action::SegmentAlloc | Action::SegmentMap);
     let parts = device.entries[..event].iter().rev().take_while(|it| part(it.action)).count();
     event - parts
@@ -251,7 +253,7 @@ fn start_of_call(device: &DeviceView<'_>, event: usize) -> usize {
 /// Each from one start to the next. The last is at most about as long as the longest behind the first, since segments that
 /// are obtained add entries and some iterations have an evaluation behind them, but ends with its last request: what is freed behind that may be the end
 /// of the program.
-fn from_starts(starts: &[usize], device: &DeviceView<'_>) -> Vec<Range<usize>> {
+pub(super) fn from_starts(starts: &[usize], device: &DeviceView<'_>) -> Vec<Range<usize>> {
     let mut ranges: Vec<_> = starts.windows(2).map(|pair| pair[0]..pair[1]).collect();
     let inner = if ranges.len() > 1 { &ranges[1..] } else { &ranges[..] };
     if let (Some(longest), Some(&start)) = (inner.iter().map(Range::len).max(), starts.last()) {

@@ -7,7 +7,7 @@
 //! | --- | --- |
 //! | the stages, in their order | `stages.rs` |
 //! | live bytes, and when most is live or reserved | `moments.rs` |
-//! | where iterations begin | `iterations.rs`; by the optimizer's marks: `marks.rs` |
+//! | where iterations begin | `iterations.rs`; by the optimizer's marks: `marks.rs`; layers told from passes: `module_calls.rs` |
 //! | what stays, leaks and passes | `retention.rs` |
 //! | what grows | `growth.rs`; what only looks like a loop: `one_pass.rs` |
 //! | the state at a moment | `state.rs` |
@@ -33,6 +33,8 @@ mod stages;
 mod iterations;
 
 mod marks;
+
+mod module_calls;
 
 mod retention;
 

@@ -142,12 +142,12 @@ fn comes_back(kept: &Kept, last: usize) -> bool {
 }
 
 /// Whether these iterations, of which there are at least three, are equally far apart from the first to the last, and the
-/// same bytes stay of each: what every epoch does once.
+/// same bytes stay of each: what every epoch does once. The last of all may not be finished.
 fn comes_in_turns(kept: &Kept, last: usize) -> bool {
     let at: Vec<usize> = kept.0.keys().copied().collect();
     let [first, second, .., latest] = at[..] else { return false };
     let gap = second - first;
-    let mut bytes = kept.0.values();
+    let mut bytes = kept.0.range(..last).map(|(_, bytes)| bytes);
     let each = bytes.next();
     gap >= 2
         && at.windows(2).all(|pair| pair[1] - pair[0] == gap)

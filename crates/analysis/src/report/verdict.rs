@@ -205,7 +205,13 @@ pub(super) fn avoidable(
         causes.push(Verdict {
             cause: kind.kind.into(),
             bytes: kind.bytes,
-            text: waste_text(kind.kind, kind.bytes, peak.reserved.bytes, &at(&line)),
+            text: waste_text(
+                kind.kind,
+                kind.bytes,
+                peak.reserved.bytes,
+                &at(&line),
+                Tense::Present,
+            ),
             line,
         });
     }
@@ -240,7 +246,7 @@ pub(super) fn of_a_state(reserved: &ReservedPeak) -> Verdict {
         cause: Cause::Unknown,
         bytes: cached,
         line: None,
-        text: format!("{} are reserved and not live when the snapshot was taken.", Bytes(cached)),
+        text: format!("{} were reserved and not live when the snapshot was taken.", Bytes(cached)),
     }
 }
 
@@ -265,7 +271,7 @@ pub(super) fn of_failure(
                 bytes: largest.bytes,
                 text: format!(
                     "When the request failed, {}",
-                    waste_text(largest.kind, largest.bytes, reserved, &at)
+                    waste_text(largest.kind, largest.bytes, reserved, &at, Tense::Past)
                 ),
                 line,
             })
@@ -280,34 +286,45 @@ pub(super) fn of_failure(
     }
 }
 
-fn waste_text(kind: WasteKind, bytes: u64, reserved: u64, at: &str) -> String {
+/// When a sentence is about: the peak is told as what a job does, a failure as what happened.
+#[derive(Clone, Copy)]
+enum Tense {
+    Present,
+    Past,
+}
+
+fn waste_text(kind: WasteKind, bytes: u64, reserved: u64, at: &str, tense: Tense) -> String {
     let share = bytes as f64 / reserved.max(1) as f64 * 100.0;
     let at = if at.is_empty() { " at a line that was not recorded" } else { at };
     let of = format!("{} ({share:.0} % of reserved)", Bytes(bytes));
+    let (are, wait, may, needs, keeps, obtained) = match tense {
+        Tense::Present => ("are", "wait", "may", "needs", "keeps", "they were obtained"),
+        Tense::Past => ("were", "waited", "might", "needed", "kept", "they had been obtained"),
+    };
     match kind {
         WasteKind::Pending => format!(
-            "{of} are freed, but wait for another stream to finish with them; mostly asked for{at}."
+            "{of} {are} freed, but {wait} for another stream to finish with them; mostly asked for{at}."
         ),
         WasteKind::PrivatePool => {
             format!(
-                "{of} are free inside private pools, obtained{at}, where no one else may use them."
+                "{of} {are} free inside private pools, obtained{at}, where no one else {may} use them."
             )
         }
         WasteKind::Stream => {
             format!(
-                "{of} are cached for other streams than the one that needs memory, obtained{at}."
+                "{of} {are} cached for other streams than the one that {needs} memory, obtained{at}."
             )
         }
         WasteKind::PinnedSegment => {
-            format!("{of} are free in segments that a single live block keeps, asked for{at}.")
+            format!("{of} {are} free in segments that a single live block {keeps}, asked for{at}.")
         }
         WasteKind::Fragmentation => {
-            format!("{of} are free, but in pieces that did not fit; they were obtained{at}.")
+            format!("{of} {are} free, but in pieces that did not fit; {obtained}{at}.")
         }
         WasteKind::Unsplit => {
             format!("{of} were handed out beyond what was asked for, too small to split off{at}.")
         }
-        WasteKind::Rounding => format!("{of} are sizes rounded up, mostly{at}."),
+        WasteKind::Rounding => format!("{of} {are} sizes rounded up, mostly{at}."),
     }
 }
 
@@ -325,7 +342,7 @@ pub(super) fn at_the_end(oom: &OomReport, waste: &WasteReport, capacity: u64) ->
         text: format!(
             "At the last request, of {}: {}",
             Bytes(oom.bytes),
-            waste_text(largest.kind, largest.bytes, oom.reserved, &at)
+            waste_text(largest.kind, largest.bytes, oom.reserved, &at, Tense::Past)
         ),
         line,
     })

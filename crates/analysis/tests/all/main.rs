@@ -2,6 +2,8 @@
 
 mod any_report;
 
+mod failed_programs;
+
 mod planted;
 
 mod pytorch_planted;

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use tonnage_analysis::report::{Answer, Cause, Report, ReportOptions};
+use tonnage_analysis::report::{Report, ReportOptions};
 use tonnage_snapshot::SnapshotFile;
 
 use crate::support::{testdata, without_stacks};
@@ -30,9 +30,6 @@ const BEGUN_EARLY: [&str; 5] = [
     "need_single_deep_pass",
 ];
 
-/// Programs that needed too much, as they saw it; but a setting serves the request that failed.
-const SERVED: [&str; 1] = ["need_oom"];
-
 fn is_one_of(path: &Path, names: &[&str]) -> bool {
     names.iter().any(|name| path.ends_with(format!("{name}.pickle.gz")))
 }
@@ -50,9 +47,7 @@ fn recordings() -> Vec<PathBuf> {
 fn truth_of(recording: &Path) -> Value {
     let name = recording.file_name().unwrap().to_str().unwrap().replace("pickle.gz", "json");
     let text = std::fs::read_to_string(recording.with_file_name(name)).unwrap();
-    let mut truth: Value = serde_json::from_str(&text).unwrap();
-    truth["served"] = is_one_of(recording, &SERVED).into();
-    truth
+    serde_json::from_str(&text).unwrap()
 }
 
 fn without_marks(mut file: SnapshotFile) -> SnapshotFile {
@@ -79,12 +74,6 @@ fn difference(file: &SnapshotFile, truth: &Value, lines: bool) -> Option<String>
     let options = ReportOptions { limit, total, without_replay, ..ReportOptions::default() };
     let report = Report::of(file, &options).unwrap();
     let verdict = report.verdict;
-    if truth["served"] == true {
-        let served = report.failure.is_some_and(|it| it.answer == Answer::Served);
-        let is_waste = !matches!(verdict.cause, Cause::Need | Cause::LongerInputs | Cause::Unknown);
-        return (!served || !is_waste)
-            .then(|| format!("{:?}, and a setting serves it", verdict.cause));
-    }
     let told = format!("{} of {} bytes at {:?}", verdict.cause.name(), verdict.bytes, verdict.line);
     if verdict.cause.name() != cause {
         return Some(format!("{told}, instead of {cause} of {} bytes", truth["bytes"]));
