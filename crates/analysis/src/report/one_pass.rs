@@ -10,7 +10,9 @@
 //!    up a list frees in one go.
 //! 2. The layers themselves: there are as many of them, with parameters of the same sizes, as there are iterations, and no
 //!    request comes twice in one. A loop over batches goes through all layers each time. A pass that failed did not come to
-//!    all of them.
+//!    all of them; where it has no stacks, a layer may ask for the same size twice, but not for each layer of the model.
+//!
+//! Where a request failed and there are no stacks, few repetitions and tides may be either, if the model has as many parameters: nothing is concluded from them.
 
 use std::collections::BTreeMap;
 
@@ -24,6 +26,9 @@ use crate::lifetimes::{Lifetime, Lifetimes};
 /// Fewer are a loop by any count: models with three equal parts are everywhere.
 const LAYERS: usize = 6;
 
+/// Without stacks, fewer repetitions up to a failure may be layers. Chosen: small models have as many.
+const FEW: usize = 8;
+
 pub(super) fn is_one_pass(
     lifetimes: &Lifetimes,
     loops: &Iterations,
@@ -31,9 +36,38 @@ pub(super) fn is_one_pass(
     failed: bool,
 ) -> bool {
     // The optimizer steps once a pass, so its marks cut no layers.
-    loops.source != IterationSource::Annotations
-        && loops.ranges.len() >= LAYERS
-        && (goes_back(lifetimes, loops, retentions) || has_as_many_layers(lifetimes, loops, failed))
+    if loops.source == IterationSource::Annotations {
+        return false;
+    }
+    let failed = match (failed, lifetimes.iter().all(|it| it.stack.is_none())) {
+        (false, _) => Failed::No,
+        (true, false) => Failed::WithStacks,
+        (true, true) => Failed::WithoutStacks,
+    };
+    (failed == Failed::WithoutStacks && may_be_layers(lifetimes, loops))
+        || loops.ranges.len() >= LAYERS
+            && (goes_back(lifetimes, loops, retentions)
+                || has_as_many_layers(lifetimes, loops, failed))
+}
+
+/// Whether sizes leave it open: ranges that are few, or told by tides, and no more of them than the model has parameters.
+fn may_be_layers(lifetimes: &Lifetimes, loops: &Iterations) -> bool {
+    let (count, start) = (loops.ranges.len(), loops.ranges[0].start);
+    let weak = loops.source == IterationSource::Tides || count < FEW;
+    weak && lifetimes.iter().filter(|it| is_parameter(it, start)).count() >= count
+}
+
+/// Whether it is there before the ranges begin, and stays.
+fn is_parameter(it: &Lifetime, start: usize) -> bool {
+    it.allocated.event().is_none_or(|event| event < start) && it.is_live_at_end()
+}
+
+/// Whether a request failed, and what there is to tell whether that was in the first pass.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Failed {
+    No,
+    WithStacks,
+    WithoutStacks,
 }
 
 /// Whether most of what is kept is freed later, latest first and with requests in between.
@@ -69,7 +103,7 @@ fn goes_back(lifetimes: &Lifetimes, loops: &Iterations, retentions: &[Retention]
 /// A stack and a size; without stacks, a size and those that are asked for before and after it.
 type Request = (Option<StackId>, u64, [u64; 2]);
 
-fn has_as_many_layers(lifetimes: &Lifetimes, loops: &Iterations, failed: bool) -> bool {
+fn has_as_many_layers(lifetimes: &Lifetimes, loops: &Iterations, failed: Failed) -> bool {
     let count = loops.ranges.len();
     let size = |row: Option<usize>| {
         row.filter(|&row| row < lifetimes.len()).map_or(0, |row| lifetimes.get(row).requested)
@@ -82,28 +116,29 @@ fn has_as_many_layers(lifetimes: &Lifetimes, loops: &Iterations, failed: bool) -
     };
     let start = loops.ranges[0].start;
     let mut parameters = BTreeMap::<u64, usize>::new();
-    // In which iteration a request came last, and in how many it came twice.
-    let mut requests = FxHashMap::<Request, (usize, usize)>::default();
+    // In which iteration a request came last, how often it did there, and in how many it came often.
+    let often = if failed == Failed::WithoutStacks { count - 1 } else { 2 };
+    let mut requests = FxHashMap::<Request, (usize, usize, usize)>::default();
     for (row, it) in lifetimes.iter().enumerate() {
         let event = it.allocated.event();
-        if event.is_none_or(|event| event < start) {
-            if it.is_live_at_end() {
-                *parameters.entry(it.requested).or_default() += 1;
-            }
+        if is_parameter(&it, start) {
+            *parameters.entry(it.requested).or_default() += 1;
         } else if let Some(at) = event.and_then(|event| loops.of(event)) {
-            let known = requests.entry(key(row, &it)).or_insert((usize::MAX, 0));
-            known.1 += usize::from(known.0 == at);
-            known.0 = at;
+            let known = requests.entry(key(row, &it)).or_insert((usize::MAX, 0, 0));
+            let times = if known.0 == at { known.1 + 1 } else { 1 };
+            *known = (at, times, known.2 + usize::from(times == often));
         }
     }
-    let comes_twice = requests.values().any(|&(_, twice)| twice * 2 >= count);
+    let comes_often = requests.values().any(|&(_, _, often)| often * 2 >= count);
     // The ends of the loop may be one off, or be cut.
     let is_of_layers = |&&number: &&usize| {
         let layers = (number + count / 2) / count;
         let as_many = layers >= 1 && number.abs_diff(layers * count) <= 2 * layers;
-        as_many || (failed && number >= count)
+        // Without stacks, the way forth and the way back may look like one loop.
+        let twice = failed == Failed::WithoutStacks && count.abs_diff(2 * number) <= 4;
+        as_many || twice || (failed != Failed::No && number >= count)
     };
     let all: usize = parameters.values().sum();
     let of_layers: usize = parameters.values().filter(is_of_layers).sum();
-    !comes_twice && of_layers >= LAYERS && of_layers * 2 >= all
+    !comes_often && of_layers >= LAYERS && of_layers * 2 >= all
 }
