@@ -14,6 +14,8 @@
 //! *Limits.* The page is the unit: 2 MiB in small pools, the large segment size in large ones. A page
 //! with one live block stays. And one stream's free pages cannot serve another.
 
+use std::collections::BTreeMap;
+
 use slotmap::{SlotMap, new_key_type};
 use tonnage_device::{Device, DeviceError, PageId};
 use tonnage_events::Address;
@@ -29,8 +31,8 @@ pub(crate) struct Range {
     pub(crate) base: Address,
     pub(crate) size: u64,
     pub(crate) page_size: u64,
-    /// Which page lies in each place, up to the last one ever mapped.
-    pages: Vec<Option<PageId>>,
+    /// The places that have a page: as much as is mapped, however far into the range that lies.
+    pages: BTreeMap<usize, PageId>,
 }
 
 /// Consecutive places for pages in a range.
@@ -89,7 +91,7 @@ impl Range {
 
     /// Whether a page lies at this place.
     pub(crate) fn has_page(&self, place: usize) -> bool {
-        self.pages.get(place).is_some_and(Option::is_some)
+        self.pages.contains_key(&place)
     }
 }
 
@@ -116,7 +118,7 @@ impl Ranges {
         }
         let base = device.reserve(size)?;
         self.addresses = addresses;
-        Ok(self.all.insert(Range { base, size, page_size, pages: Vec::new() }))
+        Ok(self.all.insert(Range { base, size, page_size, pages: BTreeMap::new() }))
     }
 
     /// Forgets a range that holds no pages; its addresses stay reserved.
@@ -163,7 +165,8 @@ impl Ranges {
     ) -> Result<(), DeviceError> {
         let Places { first, count } = places;
         let page_size = self.all[id].page_size;
-        let mut pages = Vec::with_capacity(count);
+        // As many as the device has, which may be far fewer than were asked for.
+        let mut pages = Vec::new();
         let mut result = Ok(());
         for _ in 0..count {
             match self.obtain(device, page_size) {
@@ -176,13 +179,12 @@ impl Ranges {
         }
         let range = &mut self.all[id];
         if result.is_ok() {
-            range.pages.resize(range.pages.len().max(first + count), None);
             for (index, &page) in pages.iter().enumerate() {
                 if let Err(error) = device.map(page, range.address_of(first + index)) {
                     result = Err(error);
                     break;
                 }
-                range.pages[first + index] = Some(page);
+                range.pages.insert(first + index, page);
             }
         }
         if result.is_err() {
@@ -192,9 +194,7 @@ impl Ranges {
                 let unmapped = !self.all[id].has_page(first + index)
                     || device.unmap(self.all[id].address_of(first + index)).is_ok();
                 if unmapped {
-                    if let Some(place) = self.all[id].pages.get_mut(first + index) {
-                        *place = None;
-                    }
+                    self.all[id].pages.remove(&(first + index));
                     if device.destroy_page(page).is_err() {
                         self.stranded.push((page_size, page));
                     }
@@ -217,7 +217,8 @@ impl Ranges {
             if let Err(error) = device.unmap(range.address_of(places.first + index)) {
                 return (index, Err(error));
             }
-            let page = range.pages[places.first + index].take().expect("a mapped place has a page");
+            let place = places.first + index;
+            let page = range.pages.remove(&place).expect("a mapped place has a page");
             if let Err(error) = device.destroy_page(page) {
                 self.stranded.push((range.page_size, page));
                 return (index + 1, Err(error));
@@ -266,6 +267,19 @@ mod tests {
         assert_eq!(range.places_within(at(1), 3 * PAGE), Places { first: 1, count: 2 });
         assert_eq!(range.places_within(at(0), 2 * PAGE), Places { first: 0, count: 2 });
         assert_eq!(range.places_within(at(1), PAGE).count, 0);
+    }
+
+    #[test]
+    fn a_page_takes_as_much_wherever_it_lies() {
+        let mut device = Dry::new(1 << 30);
+        let mut ranges = Ranges::default();
+        let id = ranges.reserve(&mut device, 1 << 60, PAGE).unwrap();
+        let far = Places { first: (1 << 60) / PAGE as usize - 1, count: 1 };
+        ranges.map(&mut device, id, far).unwrap();
+        assert_eq!(
+            [far.first - 1, far.first].map(|place| ranges[id].has_page(place)),
+            [false, true]
+        );
     }
 
     #[test]

@@ -28,6 +28,10 @@ use super::timeline::Timeline;
 /// near.
 const LARGEST_RECORDING: u64 = 1 << 56;
 
+/// Most pages it may hold at once: they are kept one by one, and entries of a few bytes can ask for any number. Of the
+/// smallest this is 4 TiB.
+const MOST_PAGES: usize = 1 << 21;
+
 /// Where segments and ranges are put that the recording does not have, one behind the other.
 const NOWHERE: Address = Address(1 << 62);
 
@@ -81,6 +85,12 @@ pub(crate) struct Script {
     pub(crate) request_stream: StreamId,
     /// Segments and ranges: where each begins, its end, and when it was obtained.
     owners: BTreeMap<Address, (Address, Place)>,
+    /// Memory that was given out, segments and mapped pages: where each begins and its end. No two overlap, whatever
+    /// the recording says; ranges may, where nothing tells how far they reach.
+    held: BTreeMap<Address, Address>,
+    /// Pages that were made, and the bytes of the last.
+    pages: usize,
+    page_size: u64,
     /// The segment that was given back last.
     released: Option<(Address, Place)>,
     /// While a state is restored: where its segments and ranges begin, in order.
@@ -108,6 +118,9 @@ impl Script {
             request_size: 0,
             request_stream: StreamId::DEFAULT,
             owners: BTreeMap::new(),
+            held: BTreeMap::new(),
+            pages: 0,
+            page_size: 0,
             released: None,
             restoring: None,
             last_id: 0,
@@ -176,6 +189,27 @@ impl Script {
         below.is_none_or(|(_, &(reached, _))| reached <= address)
     }
 
+    /// Takes these addresses for memory, unless some of them are memory already.
+    fn hold(&mut self, address: Address, size: u64) -> bool {
+        let end = Address(address.0.saturating_add(size));
+        let below = self.held.range(..end).next_back();
+        let vacant = below.is_none_or(|(_, &reached)| reached <= address);
+        if vacant {
+            self.held.insert(address, end);
+        }
+        vacant
+    }
+
+    /// Pages and events that it made so far.
+    pub(crate) fn made(&self) -> usize {
+        usize::try_from(self.last_id).unwrap_or(usize::MAX)
+    }
+
+    /// Pages that it holds.
+    pub(crate) fn pages(&self) -> usize {
+        self.pages
+    }
+
     /// Bytes that the driver has given.
     pub(crate) fn granted(&self) -> u64 {
         self.granted
@@ -209,9 +243,19 @@ impl Script {
         self.last_id
     }
 
-    /// An address for `size` bytes, if the address space has room behind it.
-    fn place(&mut self, address: Address, size: u64, place: Place) -> Option<Address> {
+    /// Puts a range there, if the address space has room behind it.
+    fn place_range(&mut self, address: Address, size: u64, place: Place) -> Option<Address> {
         let end = address.0.checked_add(size).filter(|&end| end <= NOWHERE.0 << 1)?;
+        self.owners.insert(address, (Address(end), place));
+        Some(address)
+    }
+
+    /// Puts a segment there, if nothing else lies there.
+    fn place_segment(&mut self, address: Address, size: u64, place: Place) -> Option<Address> {
+        let end = address.0.checked_add(size).filter(|&end| end <= NOWHERE.0 << 1)?;
+        if !self.may_begin(address) || !self.hold(address, size) {
+            return None;
+        }
         self.owners.insert(address, (Address(end), place));
         Some(address)
     }
@@ -221,10 +265,15 @@ impl Script {
         self.owners.range(NOWHERE..).next_back().map_or(NOWHERE, |(_, &(end, _))| end)
     }
 
-    /// While a state is restored: its next segment or range.
-    fn restore_place(&mut self, size: u64) -> Option<Address> {
-        let address = self.restoring.as_mut()?.pop_front()?;
-        self.place(address, size, Place::Start(address))
+    /// While a state is restored: where its next segment or range begins.
+    fn next_restored(&mut self) -> Option<Address> {
+        self.restoring.as_mut()?.pop_front()
+    }
+
+    /// Whether a segment or range can begin here: none does, and no memory reaches here.
+    fn may_begin(&self, address: Address) -> bool {
+        let below = self.held.range(..=address).next_back();
+        !self.owners.contains_key(&address) && below.is_none_or(|(_, &end)| end <= address)
     }
 
     fn forget(&mut self, address: Address) {
@@ -252,21 +301,25 @@ impl Device for Script {
     fn acquire(&mut self, size: u64) -> Result<Address, DeviceError> {
         let no_memory = DeviceError::OutOfMemory { requested: size };
         if self.restoring.is_some() {
-            return self.restore_place(size).ok_or(no_memory);
+            let address = self.next_restored();
+            let place = address.and_then(|at| self.place_segment(at, size, Place::Start(at)));
+            return place.ok_or(no_memory);
         }
         let too_much = self.granted.saturating_add(size) > LARGEST_RECORDING;
         if self.mismatch.is_some() || too_much || self.refuses(size) {
             return Err(no_memory);
         }
-        let address = match self.next() {
-            Some(entry) if entry.action == Action::SegmentAlloc => entry.address,
-            _ => self.nowhere(),
-        };
+        let recorded = self.next().filter(|entry| entry.action == Action::SegmentAlloc);
+        let recorded = recorded.map(|entry| entry.address);
         let place = Place::Entry(self.cursor);
-        self.place(address, size, place).ok_or(no_memory)
+        recorded
+            .and_then(|at| self.place_segment(at, size, place))
+            .or_else(|| self.place_segment(self.nowhere(), size, place))
+            .ok_or(no_memory)
     }
 
     fn release(&mut self, address: Address) -> Result<(), DeviceError> {
+        self.held.remove(&address);
         self.forget(address);
         Ok(())
     }
@@ -278,7 +331,9 @@ impl Device for Script {
     fn reserve(&mut self, size: u64) -> Result<Address, DeviceError> {
         let no_memory = DeviceError::OutOfMemory { requested: size };
         if self.restoring.is_some() {
-            return self.restore_place(size).ok_or(no_memory);
+            let address = self.next_restored();
+            let place = address.and_then(|at| self.place_range(at, size, Place::Start(at)));
+            return place.ok_or(no_memory);
         }
         // If the driver refuses the first page, the range's address shows only later; and if the request is larger
         // than the range, perhaps never, since only large requests of the same stream use what is left behind.
@@ -291,14 +346,14 @@ impl Device for Script {
             let is_new = self.is_vacant(address, size);
             match left_behind {
                 true => is_new && stream == self.request_stream && pages > SMALL_PAGE,
-                false => is_new || index == self.cursor,
+                false => is_new || (index == self.cursor && self.may_begin(address)),
             }
         });
         let (index, address) = match new {
             Some(index) => (index, self.entries[index].address),
             None => (self.cursor, self.nowhere()),
         };
-        self.place(address, size, Place::Entry(index)).ok_or(no_memory)
+        self.place_range(address, size, Place::Entry(index)).ok_or(no_memory)
     }
 
     fn unreserve(&mut self, address: Address) -> Result<(), DeviceError> {
@@ -309,21 +364,27 @@ impl Device for Script {
     fn create_page(&mut self, size: u64) -> Result<PageId, DeviceError> {
         let too_much = self.granted.saturating_add(size) > LARGEST_RECORDING;
         let restoring = self.restoring.is_some();
-        if !restoring && (self.mismatch.is_some() || too_much || self.refuses(size)) {
+        let refused = !restoring && (self.mismatch.is_some() || too_much || self.refuses(size));
+        if refused || self.pages == MOST_PAGES {
             return Err(DeviceError::OutOfMemory { requested: size });
         }
+        self.pages += 1;
+        self.page_size = size;
         Ok(PageId(self.new_id()))
     }
 
     fn destroy_page(&mut self, _page: PageId) -> Result<(), DeviceError> {
+        self.pages = self.pages.saturating_sub(1);
         Ok(())
     }
 
-    fn map(&mut self, _page: PageId, _address: Address) -> Result<(), DeviceError> {
-        Ok(())
+    fn map(&mut self, _page: PageId, address: Address) -> Result<(), DeviceError> {
+        let vacant = self.hold(address, self.page_size);
+        vacant.then_some(()).ok_or(DeviceError::OutOfMemory { requested: self.page_size })
     }
 
-    fn unmap(&mut self, _address: Address) -> Result<(), DeviceError> {
+    fn unmap(&mut self, address: Address) -> Result<(), DeviceError> {
+        self.held.remove(&address);
         Ok(())
     }
 

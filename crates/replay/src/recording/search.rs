@@ -6,7 +6,7 @@
 //! state that was kept before and plays on from there. Where equal blocks of unknown age make the difference, their order
 //! is learnt, and the player begins anew.
 //!
-//! States are copied seldom, once in as many entries as there are live blocks, so that copies cost no more
+//! States are copied seldom, once in as many entries as there are blocks and pages, so that copies cost no more
 //! than entries. All playing together is bounded by a [`Budget`].
 
 use super::budget::Budget;
@@ -145,14 +145,15 @@ impl<T: Task> Search<'_, T> {
     fn play(&mut self) -> Option<Stop> {
         while !self.player.at_end() {
             self.keep_state();
-            let before = self.player.cursor();
+            let (before, made) = (self.player.cursor(), self.made());
             let played = self.player.step(&self.plan);
             // All of a run is looked at, even if only its first call is played.
             let run_end = match &played {
                 Ok(played) => played.run_end,
                 Err(stop) => stop.played.run_end,
             };
-            self.spend(run_end.max(self.player.cursor()).saturating_sub(before).max(1));
+            let looked_at = run_end.max(self.player.cursor()).saturating_sub(before).max(1);
+            self.spend(looked_at.saturating_add(self.made().saturating_sub(made)));
             match played {
                 Err(stop) => return Some(stop),
                 Ok(played) => {
@@ -171,10 +172,17 @@ impl<T: Task> Search<'_, T> {
         self.budget.spend(work);
     }
 
-    /// What it costs to copy the player, in entries.
+    /// Pages and events that the device has made.
+    fn made(&self) -> usize {
+        self.player.engine.device().made()
+    }
+
+    /// What it costs to copy the player, in entries: its blocks, live or free, and its pages.
     fn size(&self) -> usize {
-        let live = self.player.engine.stats().active.all.current;
-        usize::try_from(live).unwrap_or(0).max(1)
+        let stats = self.player.engine.stats();
+        let blocks = [&stats.active, &stats.inactive_split, &stats.segment];
+        let blocks = blocks.iter().map(|it| usize::try_from(it.all.current).unwrap_or(0));
+        blocks.sum::<usize>().saturating_add(self.player.engine.device().pages()).max(1)
     }
 
     fn keep_state(&mut self) {

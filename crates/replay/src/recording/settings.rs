@@ -12,9 +12,13 @@ use super::release::Told;
 use super::start::{History, segments_of};
 use super::timeline::Timeline;
 
-/// Device total to assume if nothing tells it. It sizes expandable ranges and nothing else, and
-/// larger ones decide the same as long as no range is exhausted.
+/// Device total to assume if nothing tells it. It sizes expandable ranges, of which larger ones decide the same as long
+/// as none is exhausted, and the limits and reserves that settings give as a share of the device.
 const ASSUMED_TOTAL: u64 = 1 << 40;
+
+/// Most bytes of a device that distances between ranges tell: ranges that lie farther apart are not those of a device,
+/// or not next to each other.
+const MOST_TOLD: u64 = 1 << 44;
 
 /// The device's total, from how far apart its expandable ranges lie.
 pub(super) fn total_of(history: &History<'_>, start: &Start, inferred: &mut Vec<String>) -> u64 {
@@ -32,7 +36,14 @@ pub(super) fn total_of(history: &History<'_>, start: &Start, inferred: &mut Vec<
         ));
         return ASSUMED_TOTAL;
     }
-    let total = total.unwrap_or(ASSUMED_TOTAL);
+    let Some(total) = total else {
+        inferred.push(format!(
+            "device total: taken as {}; no two address ranges of expandable segments lie side by side, which would tell \
+             it",
+            Bytes(ASSUMED_TOTAL)
+        ));
+        return ASSUMED_TOTAL;
+    };
     inferred.push(format!(
         "device total: at most {}, by the address ranges of expandable segments, which it sizes",
         Bytes(total)
@@ -82,12 +93,13 @@ fn least_distance(history: &History<'_>, start: &Start) -> Option<u64> {
 /// make them smaller.
 fn total_by_distance(config: &Config, apart: u64) -> Option<u64> {
     let by_class = !config.expandable_segments_reserve_by_class().is_empty();
-    match config.expandable_segments_reserve() {
+    let total = match config.expandable_segments_reserve() {
         _ if by_class => None,
         None => Some(apart / 9 * 8),
         Some(reserve @ Reserve::Gib(_)) => (apart < reserve.bytes(0)).then_some(apart / 9 * 8),
         Some(Reserve::Fraction(share)) => Some((apart as f64 / share.min(1.125)) as u64),
-    }
+    };
+    total.filter(|&total| total <= MOST_TOLD)
 }
 
 /// The settings that a file was recorded under, by the rules of the release that wrote it, as far as its keys

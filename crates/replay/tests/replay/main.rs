@@ -6,6 +6,7 @@ mod synthetic;
 mod ages;
 mod bounded;
 mod changed;
+mod damaged;
 mod partial;
 mod pools;
 mod recordings;
