@@ -228,6 +228,14 @@ impl OutOfMemory {
         self.reserved - self.allocated - self.pending
     }
 
+    /// The most that can be reserved: what is, and what the device has left, within the limit.
+    #[must_use]
+    pub fn room(&self) -> u64 {
+        let left = self.device_free.unwrap_or(self.device_total);
+        let room = self.reserved.saturating_add(left);
+        self.limit.map_or(room, |limit| room.min(limit))
+    }
+
     /// The message in PyTorch's form, for tools that look for it.
     #[must_use]
     pub fn pytorch_message(&self) -> String {
@@ -302,10 +310,11 @@ impl OutOfMemory {
         }
     }
 
-    /// Whether the free pieces together would serve, if only they were one.
+    /// Whether the pieces that are free for this stream would serve together, if only they were one.
     fn is_fragmented(&self) -> bool {
         let largest = self.largest_cached.as_ref().map_or(0, |block| block.size);
-        largest < self.rounded && self.rounded <= self.cached()
+        let pieces = self.verdict.free_in_pieces();
+        self.verdict.lacking == 0 && largest < self.rounded && self.rounded <= pieces
     }
 }
 
@@ -338,13 +347,16 @@ impl fmt::Display for OutOfMemory {
             Bytes(self.cached()),
         )?;
         self.why(f)?;
-        if self.is_fragmented() && !self.expandable {
+        let verdict = self.notes.iter().find(|note| note.is_verdict());
+        // Whoever has looked into the history knows which settings serve.
+        if verdict.is_none() && self.is_fragmented() && !self.expandable {
             write!(
                 f,
-                " Try `expandable_segments:True`: enough is cached in all, only not in one piece."
+                " Enough is free for this stream in all, only not in one piece: `expandable_segments:True` may help, which was not \
+                 tried."
             )?;
         }
-        match self.notes.iter().find(|note| note.is_verdict()) {
+        match verdict {
             Some(verdict) => {
                 write!(f, "\n{verdict}")?;
                 self.verdict.holders(f)?;

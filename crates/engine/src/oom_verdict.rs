@@ -4,6 +4,9 @@
 //! Out: an [`OomVerdict`] of a few lines. No replay, two passes over the blocks. The kinds are those of
 //!      `tonnage report`, which also knows what came before: whoever has the history and time to look at it
 //!      adds that verdict as an [`OomNote`](crate::OomNote).
+//!
+//! What other settings would have made of the job is not known here. So it is called need only if what is live and the request
+//! are more than can be had: then no setting serves it. Else waste of the moment is named, or nothing.
 
 use std::fmt;
 
@@ -20,6 +23,8 @@ use crate::waste::{WASTE_SHARE, Waste, WasteKind, waste_parts};
 pub struct OomVerdict {
     /// Bytes asked for and live.
     pub requested: u64,
+    /// By how much these and the failed request are more than can be had; 0 if they would fit.
+    pub lacking: u64,
     /// Bytes of no use, by kind; largest first, none of them 0.
     pub waste: Vec<(WasteKind, u64)>,
     /// The lines that hold most of the live bytes, largest first; none unless stacks are recorded.
@@ -56,7 +61,19 @@ impl OomVerdict {
         let mut lines: Vec<_> = lines.into_iter().collect();
         lines.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
         lines.truncate(3);
-        Self { requested, waste, lines }
+        Self { requested, lacking: 0, waste, lines }
+    }
+
+    /// The same for a request of so many bytes, of `room` in all that can be reserved.
+    pub(crate) fn of_request(self, bytes: u64, room: u64) -> Self {
+        Self { lacking: self.requested.saturating_add(bytes).saturating_sub(room), ..self }
+    }
+
+    /// Bytes that are free for the request's own stream, wherever they lie.
+    pub(crate) fn free_in_pieces(&self) -> u64 {
+        let own = [WasteKind::Fragmentation, WasteKind::PinnedSegment];
+        let pieces = self.waste.iter().filter(|(kind, _)| own.contains(kind));
+        pieces.fold(0, |sum, &(_, bytes)| sum.saturating_add(bytes))
     }
 
     /// The kind of waste that is considerable, if one is.
@@ -73,6 +90,13 @@ impl OomVerdict {
 impl fmt::Display for OomVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.cause() {
+            _ if self.lacking > 0 => write!(
+                f,
+                "Verdict: need: {} were asked for and are live; with this request that is {} more than can be had, whatever the \
+                 settings.",
+                Bytes(self.requested),
+                Bytes(self.lacking)
+            )?,
             Some((kind, bytes)) => {
                 let means = match kind {
                     WasteKind::Pending => "are freed, but another stream may still use them",
@@ -88,7 +112,8 @@ impl fmt::Display for OomVerdict {
             }
             None => write!(
                 f,
-                "Verdict: need: {} were asked for and are live; little of the rest is avoidable.",
+                "Verdict: unknown: {} were asked for and are live, and would have room together with this request; other settings \
+                 were not tried.",
                 Bytes(self.requested)
             )?,
         }

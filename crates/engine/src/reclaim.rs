@@ -265,7 +265,8 @@ impl<D: Device> Engine<D> {
             request.stream,
             &self.config,
             self.history().map(History::stacks),
-        );
+        )
+        .of_request(report.requested, report.room());
         let mut largest_pending = None;
         for (id, block) in self.blocks.iter().filter(|(_, block)| block.mapped && !block.allocated)
         {

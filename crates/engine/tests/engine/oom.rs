@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use serde_json::Value;
 use tonnage_device::{Device, Dry};
 use tonnage_engine::{
-    AllocError, Capture, Config, DeviceId, Engine, OutOfMemory, PoolId, PoolKind, Release,
+    AllocError, Capture, Config, DeviceId, Engine, OomNote, OutOfMemory, PoolId, PoolKind, Release,
     StreamFilter, StreamId,
 };
 use tonnage_events::Bytes;
@@ -165,9 +165,66 @@ fn pieces_that_together_would_do_suggest_expandable_segments() {
     let report = fail(&mut engine, 12 * MIB, S0);
     assert_says(&report, "20.00 MiB cached.");
     assert_says(&report, "5.00 MiB (large pool (0, 0), stream 0): what is free lies in pieces");
-    assert_says(&report, "Try `expandable_segments:True`");
+    assert_says(&report, "`expandable_segments:True` may help, which was not tried.");
     let report = fail(&mut engine, 30 * MIB, S0);
     assert_does_not_say(&report, "expandable_segments");
+}
+
+#[test]
+fn pieces_of_another_stream_suggest_nothing() {
+    let mut engine = engine(40 * MIB);
+    let blocks = [(); 8].map(|()| engine.allocate(5 * MIB, S1).unwrap());
+    for block in blocks.iter().step_by(2) {
+        engine.free(block).unwrap();
+    }
+    let report = fail(&mut engine, 12 * MIB, S0);
+    assert!(report.cached() >= report.rounded);
+    assert_does_not_say(&report, "expandable_segments");
+}
+
+#[test]
+fn who_knows_the_history_is_not_told_what_may_help() {
+    #[derive(Debug)]
+    struct Tried;
+    impl std::fmt::Display for Tried {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("Verdict: none of 32 settings serves it.")
+        }
+    }
+    impl OomNote for Tried {
+        fn is_verdict(&self) -> bool {
+            true
+        }
+    }
+    let mut report = fail(&mut in_pieces(""), 12 * MIB, S0);
+    report.notes.push(Tried);
+    assert_says(&report, "none of 32 settings serves it");
+    assert_does_not_say(&report, "expandable_segments");
+}
+
+#[test]
+fn need_is_said_only_of_more_than_can_be_had() {
+    let mut short = engine(40 * MIB);
+    short.allocate(30 * MIB, S0).unwrap();
+    let report = fail(&mut short, 20 * MIB, S0);
+    assert_eq!((report.room(), report.verdict.lacking), (40 * MIB, 10 * MIB));
+    assert_says(&report, "Verdict: need: 30.00 MiB were asked for and are live; with this request");
+    assert_says(&report, "10.00 MiB more than can be had, whatever the settings.");
+    // 5 MiB get a segment of 20 MiB, which is not there; segments that grow in place would do.
+    let mut tight = engine(21 * MIB);
+    tight.allocate(12 * MIB, S0).unwrap();
+    let report = fail(&mut tight, 5 * MIB, S0);
+    assert_eq!(report.verdict.lacking, 0);
+    assert_says(&report, "Verdict: unknown: 12.00 MiB were asked for and are live");
+    assert_does_not_say(&report, "need");
+    let mut grows = engine_with(21 * MIB, "expandable_segments:True");
+    grows.allocate(12 * MIB, S0).unwrap();
+    grows.allocate(5 * MIB, S0).unwrap();
+    // A limit is room too.
+    let mut limited = engine(40 * MIB);
+    limited.set_limit(Some(32 * MIB));
+    limited.allocate(30 * MIB, S0).unwrap();
+    assert_eq!(fail(&mut limited, 4 * MIB, S0).verdict.lacking, 2 * MIB);
 }
 
 #[test]
@@ -176,7 +233,7 @@ fn what_is_on_already_is_not_suggested() {
     let report = fail(&mut engine, 12 * MIB, S0);
     assert!(report.cached() >= report.rounded);
     assert_says(&report, "pieces too small for 12.00 MiB");
-    assert_does_not_say(&report, "Try `expandable_segments:True`");
+    assert_does_not_say(&report, "`expandable_segments:True` may help");
 }
 
 #[test]
