@@ -17,8 +17,9 @@ pub(super) fn describe(attempt: &Attempt, limit: Option<u64>, inferred: &mut Vec
     }
     if attempt.ties_learnt > 0 {
         inferred.push(format!(
-            "ages: what was there before the first entry is as old as its addresses are low, but for ties that the \
-             entries decide otherwise: {}",
+            "ages: what was there before the first entry is taken to be as old as its addresses are low, and where the \
+             entries take equal blocks in another order, as old as that tells; ties that the first guess decided \
+             otherwise: {}",
             attempt.ties_learnt
         ));
     }

@@ -3,26 +3,27 @@
 //! In: ties, as the recording decided them. Out: an order of the segments, or of the blocks, that were there at the
 //! start. From PyTorch 2.12 on, of free blocks of one pool, stream and size the oldest serves first
 //! ([`Tie`](tonnage_engine::config::Tie)), and a snapshot does not tell how old they are. So they are taken to be as old as
-//! their addresses are low until the engine takes one and the recording another: that one is the older of the two, for
-//! sure. Which of the others comes next is guessed by which of them serves next.
+//! their addresses are low until the engine takes one and the recording another: that tells which of the two is the older.
+//! Which of the others comes next, and how all that are equal otherwise follow each other, is guessed by when the
+//! recording takes them, so that a replay which begins anew is right about many ties at once.
 //!
-//! Each tie tells something new, and what contradicts itself is not learnt; so the learning ends.
+//! Each tie tells something new: what is known, or contradicts it, is not learnt; so the learning ends.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use tonnage_events::Address;
 
 /// A tie that the engine decided otherwise than the recording, by the names of what was tied: where a segment, a range
 /// or a block began at the start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Tied {
-    /// What the recording took.
-    pub(super) taken: Address,
-    /// What the engine took.
-    pub(super) instead: Address,
-    /// All that were tied, in the order in which the recording takes them, these two among them.
+    pub(super) older: Address,
+    pub(super) younger: Address,
+    /// All that were tied with these two, and they, the oldest first, as far as the recording lets guess.
     pub(super) all: Vec<Address>,
+    /// Others that are equal to each other, likewise.
+    pub(super) others: Vec<Vec<Address>>,
 }
 
 /// What is known of the order.
@@ -32,6 +33,8 @@ pub(super) struct Order {
     younger: BTreeMap<Address, BTreeSet<Address>>,
     /// All of them, the oldest first, as far as guesses go; none until something is learnt.
     guessed: Vec<Address>,
+    /// Those whose place there is no longer the one that their address gives them.
+    placed: FxHashSet<Address>,
     /// Ties that were learnt from.
     learnt: usize,
 }
@@ -42,28 +45,38 @@ impl Order {
         self.learnt
     }
 
-    /// Learns from a tie. `names` are all that were there, by ascending address. False if it contradicts what others told, and
-    /// changes nothing then.
+    /// Learns from a tie. `names` are all that were there, by ascending address. False if it is known already, or
+    /// contradicts what others told, and changes nothing then.
     pub(super) fn learn(&mut self, tied: &Tied, names: &[Address]) -> bool {
-        let Tied { taken, instead, ref all } = *tied;
-        if taken == instead || self.is_older(instead, taken) {
+        let Tied { older, younger, ref all, ref others } = *tied;
+        if self.is_older(younger, older) || self.is_older(older, younger) {
             return false;
         }
         if self.guessed.is_empty() {
             self.guessed = names.to_vec();
         }
-        self.younger.entry(taken).or_default().insert(instead);
+        self.younger.entry(older).or_default().insert(younger);
         self.learnt += 1;
-        // They share the places that they have, in their new order.
-        let tied: BTreeSet<_> = all.iter().copied().collect();
-        let places: Vec<_> =
-            (0..self.guessed.len()).filter(|&place| tied.contains(&self.guessed[place])).collect();
-        let present: BTreeSet<_> = places.iter().map(|&place| self.guessed[place]).collect();
-        let in_order = all.iter().copied().filter(|name| present.contains(name));
-        for (place, name) in places.into_iter().zip(in_order) {
-            self.guessed[place] = name;
+        let mut places: FxHashMap<_, _> =
+            self.guessed.iter().enumerate().map(|(place, &name)| (name, place)).collect();
+        for equal in others {
+            let new = equal.iter().copied().filter(|name| !self.placed.contains(name)).collect();
+            self.place(new, &mut places);
         }
+        self.place(all.clone(), &mut places);
         true
+    }
+
+    /// Lets some share the places that they have, in this order.
+    fn place(&mut self, mut names: Vec<Address>, places: &mut FxHashMap<Address, usize>) {
+        names.retain(|name| places.contains_key(name));
+        let mut shared: Vec<_> = names.iter().map(|name| places[name]).collect();
+        shared.sort_unstable();
+        for (name, place) in names.into_iter().zip(shared) {
+            self.guessed[place] = name;
+            places.insert(name, place);
+            self.placed.insert(name);
+        }
     }
 
     /// Whether one is older than another for sure.
@@ -110,9 +123,9 @@ impl Order {
 mod tests {
     use super::*;
 
-    fn tied(all: &[u64], instead: u64) -> Tied {
+    fn tied(all: &[u64], younger: u64) -> Tied {
         let all: Vec<_> = all.iter().copied().map(Address).collect();
-        Tied { taken: all[0], instead: Address(instead), all }
+        Tied { older: all[0], younger: Address(younger), all, others: Vec::new() }
     }
 
     fn learn(order: &mut Order, it: &Tied) -> Option<Vec<u64>> {
@@ -132,12 +145,28 @@ mod tests {
     }
 
     #[test]
-    fn what_contradicts_itself_is_not_learnt() {
+    fn others_that_are_equal_are_placed_by_the_way_and_stay_where_they_were_placed() {
+        let mut order = Order::default();
+        let with = |others: &[[u64; 2]], it: Tied| {
+            let others = others.iter().map(|pair| pair.map(Address).to_vec()).collect();
+            Tied { others, ..it }
+        };
+        let first = with(&[[4, 3], [6, 5]], tied(&[2, 1], 1));
+        assert_eq!(learn(&mut order, &first), Some(vec![2, 1, 4, 3, 6, 5]));
+        let second = with(&[[3, 4]], tied(&[5, 6], 6));
+        assert_eq!(learn(&mut order, &second), Some(vec![2, 1, 4, 3, 5, 6]));
+        assert_eq!(order.learnt(), 2);
+    }
+
+    #[test]
+    fn what_is_known_or_contradicts_itself_is_not_learnt() {
         let mut order = Order::default();
         assert!(learn(&mut order, &tied(&[2, 1], 1)).is_some());
         assert!(learn(&mut order, &tied(&[3, 2], 2)).is_some());
         let before = order.oldest_first();
         assert_eq!(learn(&mut order, &tied(&[1, 3], 3)), None);
+        assert_eq!(learn(&mut order, &tied(&[3, 1], 1)), None);
+        assert_eq!(learn(&mut order, &tied(&[2, 1], 1)), None);
         assert_eq!(learn(&mut order, &tied(&[1], 1)), None);
         assert_eq!((order.oldest_first(), order.learnt()), (before, 2));
     }

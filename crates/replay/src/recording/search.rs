@@ -20,6 +20,9 @@ const MOST_KEPT: usize = 32;
 /// Fewest entries between two of them.
 const KEPT_APART: usize = 128;
 
+/// How many entries that are only looked at cost as much as one that is played.
+const LOOKED_AT_AS_ONE: usize = 16;
+
 /// A replay's end.
 pub(super) struct Attempt {
     /// Where the engine and the recording part; none if they agree.
@@ -231,13 +234,15 @@ impl<T: Task> Search<'_, T> {
         let Some(mismatch) = self.player.mismatch() else { return false };
         let mut before = self.state_before(call);
         let from = before.cursor();
-        self.spend(self.size() + call.saturating_sub(from));
+        // Entries behind the call are only looked at.
+        let behind = self.task.len().saturating_sub(call) / LOOKED_AT_AS_ONE;
+        self.spend(self.size() + call.saturating_sub(from) + behind);
         while before.cursor() < call {
             if before.step(&self.plan).is_err() {
                 return false;
             }
         }
-        let tied = before.tied(&mismatch);
+        let tied = before.tied(&mismatch, &self.plan);
         if !tied.is_some_and(|tied| self.plan.order.learn(&tied, before.names())) {
             return false;
         }

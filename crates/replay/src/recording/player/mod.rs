@@ -208,9 +208,7 @@ impl Player {
     /// Plays a run of entries, or its first call, in the way that the plan says.
     fn play_run(&mut self, plan: &Plan) -> Result<Played, Stop> {
         let run = self.run_ahead(&plan.pools);
-        let ways = self.ways(&run, &plan.pools);
-        let chosen = plan.readings.get(&run.from).copied().unwrap_or(0).min(ways.len() - 1);
-        let way = ways[chosen];
+        let (way, readings) = self.way(&run, plan);
         // To tell pools apart where what goes back is not what should.
         let given_back = if run.gives_back { self.given_back(&run) } else { Vec::new() };
         let result = match way {
@@ -235,7 +233,7 @@ impl Player {
                 self.agreed(run.from)
             }
         };
-        let played = Played { call: run.from, run_end: run.to, readings: ways.len() };
+        let played = Played { call: run.from, run_end: run.to, readings };
         result.map(|()| played).map_err(|mut parting| {
             parting.plain = matches!(way, Way::Request { .. });
             parting.facts = self.facts(&run, &parting, &given_back, &plan.pools);

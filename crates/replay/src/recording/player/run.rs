@@ -5,7 +5,7 @@
 
 use tonnage_events::{Action, PoolId, TraceEntry};
 
-use super::Player;
+use super::{Plan, Player};
 use crate::recording::pools::{Place, Pools};
 
 /// A way to read a run of entries.
@@ -81,8 +81,15 @@ impl Player {
         new.or_else(|| device.owner(request.address))
     }
 
+    /// The way in which the plan reads a run, and how many there are.
+    pub(super) fn way(&self, run: &Run, plan: &Plan) -> (Way, usize) {
+        let ways = self.ways(run, &plan.pools);
+        let chosen = plan.readings.get(&run.from).copied().unwrap_or(0).min(ways.len() - 1);
+        (ways[chosen], ways.len())
+    }
+
     /// The ways to read a run, the likeliest first.
-    pub(super) fn ways(&self, run: &Run, pools: &Pools) -> Vec<Way> {
+    fn ways(&self, run: &Run, pools: &Pools) -> Vec<Way> {
         let empty_cache = Way::EmptyCache { capturing: false };
         let scope_is_capture = self.context.release.pool_scope_is_capture();
         let mut ways = match run.request {

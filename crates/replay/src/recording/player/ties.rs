@@ -6,9 +6,10 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 use tonnage_engine::Engine;
 use tonnage_engine::config::Tie;
-use tonnage_events::{Action, Address, BlockState, SnapshotSegment};
+use tonnage_events::{Action, Address, BlockState, PoolId, PoolKind, SnapshotSegment, StreamId};
 
-use super::Player;
+use super::run::{Run, Way};
+use super::{Plan, Player};
 use crate::recording::order::Tied;
 use crate::recording::pools::Place;
 use crate::recording::script::{Mismatch, Script};
@@ -48,10 +49,22 @@ struct Free<'a> {
     size: u64,
 }
 
+/// Which of equal blocks an engine takes first.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    OldestFirst,
+    YoungestFirst,
+}
+
 impl Free<'_> {
+    /// Free blocks are tied if this is the same.
+    fn likeness(&self) -> (PoolId, bool, StreamId, u64) {
+        let &SnapshotSegment { pool, kind, stream, .. } = self.segment;
+        (pool, kind == PoolKind::Large, stream, self.size)
+    }
+
     fn is_tied_with(&self, other: &Self) -> bool {
-        let like = |it: &Self| (it.segment.pool, it.segment.kind, it.segment.stream, it.size);
-        like(self) == like(other)
+        self.likeness() == other.likeness()
     }
 
     fn holds(&self, address: Address) -> bool {
@@ -81,8 +94,10 @@ impl Player {
             })
     }
 
-    /// Looks for the tie that explains what happened in the call that comes next.
-    pub(in crate::recording) fn tied(&mut self, mismatch: &Mismatch) -> Option<Tied> {
+    /// Looks for the tie that explains what happened in the call that comes next, played as the plan says.
+    pub(in crate::recording) fn tied(&mut self, mismatch: &Mismatch, plan: &Plan) -> Option<Tied> {
+        let run = self.run_ahead(&plan.pools);
+        let (way, _) = self.way(&run, plan);
         self.complete_leading();
         let recorded = *self.entries().get(mismatch.event)?;
         let segments = self.engine.segments();
@@ -102,20 +117,54 @@ impl Player {
         if !taken.is_tied_with(&instead) || (recorded.action == Action::Alloc && !is_begin) {
             return None;
         }
+        let turn = match recorded.action {
+            Action::Alloc => Turn::OldestFirst,
+            _ => self.turn_to_go_back(&taken, way, &run)?,
+        };
         let ranks = self.engine.ranks();
-        let name = |it: &Free<'_>| self.name_of(it.address, &ranks);
-        let (taken_name, instead_name) = (name(&taken)?, name(&instead)?);
-        let mut all: Vec<_> = free
-            .iter()
-            .filter(|it| it.is_tied_with(&taken))
-            .filter_map(|it| Some((it.address, name(it)?)))
-            .collect();
-        self.sort_by_turn(&mut all, mismatch.event);
-        // Two free blocks of one segment have one name.
-        let mut seen = FxHashSet::default();
-        let names = std::iter::once(taken_name).chain(all.into_iter().map(|(_, name)| name));
-        let all = names.filter(|&name| seen.insert(name)).collect();
-        Some(Tied { taken: taken_name, instead: instead_name, all })
+        let mut equal = FxHashMap::<_, Vec<_>>::default();
+        for it in &free {
+            if let Some(name) = self.name_of(it.address, &ranks) {
+                equal.entry(it.likeness()).or_default().push((it.address, name));
+            }
+        }
+        let mut tied = equal.remove(&taken.likeness())?;
+        let named = |it: &Free<'_>| tied.iter().find(|&&(at, _)| at == it.address).map(|it| it.1);
+        let (taken, instead) = (named(&taken)?, named(&instead)?);
+        let mut others: Vec<_> = equal.into_values().filter(|equal| equal.len() > 1).collect();
+        others.sort_unstable();
+        others.push(std::mem::take(&mut tied));
+        self.sort_by_turn(&mut others, mismatch.event);
+        let mut others: Vec<_> = others.into_iter().map(names_once).collect();
+        let mut all = others.pop()?;
+        all.retain(|&name| name != taken);
+        all.insert(0, taken);
+        let (mut older, mut younger) = (taken, instead);
+        if turn == Turn::YoungestFirst {
+            all.reverse();
+            (older, younger) = (younger, older);
+        }
+        Some(Tied { older, younger, all, others })
+    }
+
+    /// Which of equal segments goes back first in this call. None if that is not a matter of what came first.
+    fn turn_to_go_back(&self, free: &Free<'_>, way: Way, run: &Run) -> Option<Turn> {
+        let config = self.engine.config();
+        let (Way::Request { .. }, Some(request)) = (way, run.request) else {
+            return Some(Turn::OldestFirst);
+        };
+        // How often it was passed over decides.
+        if self.engine.limit().is_some() && config.garbage_collection_threshold() > 0.0 {
+            return None;
+        }
+        // Of several that are oversize but too small for the request, the last in the set go first.
+        let least = config.max_split_size();
+        let want = config.rounded_size(request.size)?.max(least);
+        let segment = free.segment;
+        let several = (least..want).contains(&free.size)
+            && !segment.expandable
+            && (segment.stream, segment.pool) == (request.stream, run.pool);
+        Some(if several { Turn::YoungestFirst } else { Turn::OldestFirst })
     }
 
     /// What decides when this free block serves: none if that is newer than the start.
@@ -134,10 +183,10 @@ impl Player {
         }
     }
 
-    /// Sorts free blocks by when the recording takes what lies at their addresses, from this entry on.
-    fn sort_by_turn(&self, free: &mut [(Address, Address)], from: usize) {
+    /// Sorts free blocks that are equal by when the recording takes what lies at their addresses, from this entry on.
+    fn sort_by_turn(&self, equal: &mut [Vec<(Address, Address)>], from: usize) {
         let mut turns: FxHashMap<Address, usize> =
-            free.iter().map(|&(address, _)| (address, usize::MAX)).collect();
+            equal.iter().flatten().map(|&(address, _)| (address, usize::MAX)).collect();
         let mut open = turns.len();
         for (turn, entry) in self.entries()[from..].iter().enumerate() {
             let takes =
@@ -153,6 +202,14 @@ impl Player {
                 break;
             }
         }
-        free.sort_by_key(|(address, _)| (turns[address], *address));
+        for free in equal {
+            free.sort_by_key(|(address, _)| (turns[address], *address));
+        }
     }
+}
+
+/// The names of free blocks, in order: two of one segment have one name.
+fn names_once(free: Vec<(Address, Address)>) -> Vec<Address> {
+    let mut seen = FxHashSet::default();
+    free.into_iter().map(|(_, name)| name).filter(|&name| seen.insert(name)).collect()
 }
