@@ -18,6 +18,8 @@ struct Builder<'a> {
     emptied: Places<'a>,
     pools: Places<'a>,
     released: Places<'a>,
+    /// Where calls inside a capture begin.
+    captured: Peekable<Iter<'a, usize>>,
     /// Blocks in their owners' hands: number and bytes.
     live: FxHashMap<Address, (usize, u64)>,
     live_bytes: u64,
@@ -36,6 +38,7 @@ pub(super) fn build(entries: &[TraceEntry], reading: &Reading) -> Job {
         emptied: reading.emptied.iter().peekable(),
         pools: reading.pools.iter().peekable(),
         released: reading.released.iter().peekable(),
+        captured: reading.captured.iter().peekable(),
         live: FxHashMap::default(),
         live_bytes: 0,
         open: FxHashMap::default(),
@@ -61,7 +64,7 @@ impl Builder<'_> {
                 let bytes =
                     if block.requested_size > 0 { block.requested_size } else { block.size };
                 let request = Request { bytes, stream: segment.stream, pool: segment.pool };
-                self.allocate(0, block.address, request);
+                self.allocate(0, block.address, request, false);
                 if block.state == BlockState::ActivePendingFree {
                     self.free(0, block.address);
                 }
@@ -75,8 +78,9 @@ impl Builder<'_> {
         while let Some(&(_, pool)) = self.released.next_if(|&&(at, _)| at <= index) {
             self.push(index, Call::ReleasePool(pool));
         }
-        while let Some(&(_, pool)) = self.emptied.next_if(|&&(at, _)| at <= index) {
-            self.push(index, Call::EmptyCache(pool));
+        while let Some(&(from, pool)) = self.emptied.next_if(|&&(at, _)| at <= index) {
+            let captured = self.captured.next_if(|&&at| at <= from).is_some();
+            self.push_inside(index, captured, Call::EmptyCache(pool));
         }
     }
 
@@ -85,12 +89,14 @@ impl Builder<'_> {
         match entry.action {
             Action::Alloc => {
                 let request = Request { bytes, stream, pool: self.pool_of_request(index) };
-                self.allocate(index, address, request);
+                let captured = self.captured.next_if(|&&from| from <= index).is_some();
+                self.allocate(index, address, request, captured);
             }
             Action::Oom => {
                 let request = Request { bytes, stream, pool: self.pool_of_request(index) };
-                self.failed = Some((self.job.steps.len(), self.live_bytes));
-                self.push(index, Call::FailedAllocate { request, fatal: false });
+                let captured = self.captured.next_if(|&&from| from <= index).is_some();
+                self.failed = Some((self.job.steps.len() + usize::from(captured), self.live_bytes));
+                self.push_inside(index, captured, Call::FailedAllocate { request, fatal: false });
             }
             Action::FreeRequested => self.free(index, address),
             Action::FreeCompleted => self.complete(index, address),
@@ -108,7 +114,7 @@ impl Builder<'_> {
         self.pools.next_if(|&&(from, _)| from <= index).map_or(PoolId::DEFAULT, |&(_, pool)| pool)
     }
 
-    fn allocate(&mut self, entry: usize, address: Address, request: Request) {
+    fn allocate(&mut self, entry: usize, address: Address, request: Request, captured: bool) {
         self.open.remove(&address);
         if request.bytes == 0 {
             // No allocator is asked for nothing; only a damaged file says so.
@@ -122,7 +128,7 @@ impl Builder<'_> {
         }
         self.live_bytes = self.live_bytes.saturating_add(request.bytes);
         self.job.floor = self.job.floor.max(self.live_bytes);
-        self.push(entry, Call::Allocate(request));
+        self.push_inside(entry, captured, Call::Allocate(request));
     }
 
     fn free(&mut self, entry: usize, address: Address) {
@@ -139,6 +145,16 @@ impl Builder<'_> {
         let Some(step) = self.open.remove(&address) else { return };
         if let Call::Free { complete, .. } = &mut self.job.steps[step].call {
             *complete = Some(entry);
+        }
+    }
+
+    /// A call that was made inside a capture, or not. When the capture began and ended is not known.
+    fn push_inside(&mut self, entry: usize, captured: bool, call: Call) {
+        if !captured {
+            return self.push(entry, call);
+        }
+        for call in [Call::BeginCapture, call, Call::EndCapture] {
+            self.push(entry, call);
         }
     }
 
@@ -254,6 +270,34 @@ mod tests {
             Call::EmptyCache(PoolId::DEFAULT),
             allocate(pool),
             Call::EmptyCache(pool),
+        ];
+        assert_eq!(calls(&entries, &reading), expected);
+    }
+
+    #[test]
+    fn calls_inside_a_capture_are_made_inside_one() {
+        let entries = [
+            entry(Action::SegmentFree, 8),
+            entry(Action::Alloc, 1),
+            entry(Action::SegmentFree, 9),
+            entry(Action::Oom, 2),
+        ];
+        let pool = PoolId(0, 1);
+        let reading = Reading {
+            emptied: vec![(0, PoolId::DEFAULT)],
+            pools: vec![(2, pool)],
+            captured: vec![0, 2],
+            ..Reading::default()
+        };
+        let request = Request { bytes: 7, stream: StreamId(0), pool };
+        let expected = [
+            Call::BeginCapture,
+            Call::EmptyCache(PoolId::DEFAULT),
+            Call::EndCapture,
+            allocate(PoolId::DEFAULT),
+            Call::BeginCapture,
+            Call::FailedAllocate { request, fatal: true },
+            Call::EndCapture,
         ];
         assert_eq!(calls(&entries, &reading), expected);
     }

@@ -82,6 +82,10 @@ pub enum Call {
     EmptyCache(PoolId),
     /// Take the last use from a private pool.
     ReleasePool(PoolId),
+    /// Begin a graph capture: the next call was read as inside one.
+    BeginCapture,
+    /// End it.
+    EndCapture,
 }
 
 /// Bytes for a stream.
@@ -167,6 +171,17 @@ impl Job {
     #[must_use]
     pub fn reach(&self) -> Reach {
         Reach { died: self.died_at().is_some(), lost_beginning: self.begins_late }
+    }
+
+    /// Whether some of its requests went to private pools.
+    #[must_use]
+    pub fn uses_private_pools(&self) -> bool {
+        self.steps.iter().any(|step| match step.call {
+            Call::Allocate(request) | Call::FailedAllocate { request, .. } => {
+                !request.pool.is_default()
+            }
+            _ => false,
+        })
     }
 
     fn failures(&self) -> impl Iterator<Item = (usize, bool)> + '_ {

@@ -116,10 +116,10 @@ fn describe_calls(notes: &Notes, player: &Player, limit: Option<u64>, inferred: 
             notes.emptied
         ));
     }
-    if notes.captured > 0 {
+    let captured = player.reading.captured.len();
+    if captured > 0 {
         inferred.push(format!(
-            "captures: calls that gave back less than they would outside of a capture, and are read as inside one: {}",
-            notes.captured
+            "captures: calls that gave back less than they would outside of a capture, and are read as inside one: {captured}"
         ));
     }
     if notes.pending > 0 {

@@ -18,4 +18,7 @@ pub struct Reading {
     pub pools: Vec<(usize, PoolId)>,
     /// Private pools that lost their last use, by the entry before which they did.
     pub released: Vec<(usize, PoolId)>,
+    /// Calls inside a capture, where no other reading fits, by the entry that each begins with: requests, and those of
+    /// `emptied`.
+    pub captured: Vec<usize>,
 }

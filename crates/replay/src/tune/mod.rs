@@ -173,7 +173,7 @@ impl Tuning {
     /// Whether the job gets through under the recorded settings, and no request fails.
     fn goes_as_recorded(&self) -> bool {
         let now = self.recorded();
-        now.is_some_and(|now| now.prediction.fits() && now.prediction.stats.num_ooms == 0)
+        now.is_some_and(|now| now.prediction.fits() && now.prediction.stats.failed_requests() == 0)
     }
 
     /// The settings to name first, if the job gets through under any: the simplest within 1 % of the best that every
@@ -185,7 +185,7 @@ impl Tuning {
         let accepts = |it: &Candidate, release: Release| Config::parse(&it.conf, release).is_ok();
         let everywhere = |it: &Candidate| releases.iter().all(|&release| accepts(it, release));
         let of_class = |it: &&Candidate| {
-            let fails = |it: &Candidate| it.prediction.stats.num_ooms > 0;
+            let fails = |it: &Candidate| it.prediction.stats.failed_requests() > 0;
             it.prediction.fits() && fails(it) == fails(best)
         };
         let simplest = |accepted: &dyn Fn(&Candidate) -> bool| {

@@ -21,7 +21,7 @@ mod upgrade;
 use std::time::Instant;
 
 use tonnage_device::{Arenas, Dry, Placement};
-use tonnage_engine::config::Backend;
+use tonnage_engine::config::{Backend, Reserve};
 use tonnage_engine::{Config, Engine, Policy, Release, Stats};
 use tonnage_events::{SnapshotSegment, StreamId};
 
@@ -105,6 +105,12 @@ impl WhatIf {
                     .to_owned(),
             );
         }
+        if config.expandable_segments() && shares_the_device(config) && self.total.is_none() {
+            return Some(
+                "expandable_segments_reserve is a share of the device's memory: say how much that is with --total"
+                    .to_owned(),
+            );
+        }
         self.engine().check_pages().err().map(|error| error.to_string())
     }
 
@@ -165,6 +171,13 @@ impl WhatIf {
         engine.set_limit(limit.or(engine.limit()));
         engine
     }
+}
+
+/// Whether an expandable segment may reach over a share of the device.
+fn shares_the_device(config: &Config) -> bool {
+    let by_class = config.expandable_segments_reserve_by_class().values().copied();
+    let mut reserves = config.expandable_segments_reserve().into_iter().chain(by_class);
+    reserves.any(|reserve| matches!(reserve, Reserve::Fraction(_)))
 }
 
 /// The limit that PyTorch makes of this one: it only takes fractions of the device's total.

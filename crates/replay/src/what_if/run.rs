@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
-use tonnage_engine::{Allocation, Engine, PoolId, Snapshot, StreamFilter};
+use tonnage_engine::{Allocation, Capture, Engine, PoolId, Snapshot, StreamFilter};
 use tonnage_events::SnapshotSegment;
 
 use super::clock::Clock;
@@ -86,6 +86,10 @@ impl Run {
                 if self.pools.remove(&pool) {
                     let _ = self.engine.release_pool(pool);
                 }
+            }
+            Call::BeginCapture => self.engine.begin_capture(Capture::Everywhere),
+            Call::EndCapture => {
+                let _ = self.engine.end_capture();
             }
         }
         self.steps += 1;

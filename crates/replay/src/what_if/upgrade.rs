@@ -136,6 +136,14 @@ impl Upgrade {
         let mut inferred = recorded.inferred.clone();
         inferred.extend_from_slice(job.notes());
         inferred.extend(other.prediction.unknown(job));
+        let [before, after] = [own.release, other.release].map(Release::pool_scope_is_capture);
+        if before && !after && job.uses_private_pools() {
+            inferred.push(format!(
+                "captures: by the rules of PyTorch {} every private pool in use is one; which were is not in the file, and \
+                 by those of {} requests to private pools are taken as outside of any",
+                own.release, other.release
+            ));
+        }
         Ok(Self { own, other, inferred })
     }
 

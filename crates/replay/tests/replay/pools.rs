@@ -5,8 +5,10 @@ use tonnage_device::Dry;
 use tonnage_engine::{
     Capture, Config, DeviceId, Engine, PoolId, RecordOptions, Release, StreamFilter, StreamId,
 };
+use tonnage_replay::job::Job;
 use tonnage_replay::recording::{RecordingOptions, replay_recording};
 use tonnage_replay::snapshot_file;
+use tonnage_replay::what_if::{Upgrade, WhatIf};
 
 /// Programs of each release.
 const PROGRAMS: u64 = 300;
@@ -64,6 +66,16 @@ fn a_request_that_fails_with_memory_cached_was_inside_a_capture() {
             assert_eq!(outcome.difference, None, "{release}, {captured}: {:?}", outcome.inferred);
             let says = outcome.inferred.iter().any(|line| line.starts_with("captures: "));
             assert_eq!(says, captured, "{release}: {:?}", outcome.inferred);
+            // Another allocator is asked for the same, inside a capture too.
+            let (_, job) = Job::read(&file, &RecordingOptions::default()).unwrap();
+            let what_if = WhatIf { total: Some(100 << 20), ..WhatIf::new(Config::default()) };
+            for other in [release, Release::V2_11] {
+                let upgrade = Upgrade::new(&outcome, &job, other, None, &what_if).unwrap();
+                let (own, other) = (upgrade.own.figures(), upgrade.other.figures());
+                let recorded = [outcome.stats.num_ooms, outcome.stats.num_alloc_retries];
+                assert_eq!([own.ooms, own.retries], recorded, "{release}, {captured}");
+                assert_eq!(own.ooms == other.ooms, captured || release == upgrade.other.release);
+            }
         }
     }
 }

@@ -315,3 +315,22 @@ fn damaged_histories_are_predicted_without_harm() {
         }
     }
 }
+
+#[test]
+fn a_share_of_a_device_that_nobody_named_is_refused() {
+    let refusal = |conf: &str, total: Option<u64>| {
+        let config = Config::parse(conf, Release::V2_15).unwrap();
+        WhatIf { total, ..WhatIf::new(config) }.refusal()
+    };
+    for (reserve, refused) in [
+        ("expandable_segments_reserve:0.05", true),
+        ("expandable_segments_reserve_by_class:[a:0.05]", true),
+        ("expandable_segments_reserve:1G", false),
+    ] {
+        let conf = format!("expandable_segments:True,{reserve}");
+        let says = refusal(&conf, None).is_some_and(|why| why.contains("--total"));
+        assert_eq!(says, refused, "{conf}");
+        assert_eq!(refusal(&conf, Some(80 << 30)), None, "{conf}");
+        assert_eq!(refusal(reserve, None), None, "{reserve}");
+    }
+}

@@ -82,8 +82,6 @@ pub(super) struct Notes {
     pub(super) emptied: usize,
     /// Blocks that waited for a stream the recording does not name.
     pub(super) pending: usize,
-    /// Calls that only a capture explains, in releases where not every private pool is one.
-    pub(super) captured: usize,
 }
 
 /// An engine on its way through a recording.
@@ -212,13 +210,16 @@ impl Player {
         // To tell pools apart where what goes back is not what should.
         let given_back = if run.gives_back { self.given_back(&run) } else { Vec::new() };
         let result = match way {
-            Way::Request { believes_refusals, capturing } => self
-                .while_capturing(capturing, |player| {
+            Way::Request { believes_refusals, capturing } => {
+                self.while_capturing(capturing, run.from, |player| {
                     player.play_request(&run, believes_refusals, &plan.pools)
-                }),
+                })
+            }
             Way::EmptyCache { capturing } => {
                 self.release_pools(&run, &plan.pools);
-                self.while_capturing(capturing, |player| player.empty(PoolId::DEFAULT, run.from))
+                self.while_capturing(capturing, run.from, |player| {
+                    player.empty(PoolId::DEFAULT, run.from)
+                })
             }
             Way::EmptyOnePool => {
                 let first = run.first;
@@ -242,7 +243,12 @@ impl Player {
     }
 
     /// Makes a call inside a capture, or outside. A recording does not say when captures began and ended.
-    fn while_capturing<T>(&mut self, capturing: bool, call: impl FnOnce(&mut Self) -> T) -> T {
+    fn while_capturing<T>(
+        &mut self,
+        capturing: bool,
+        from: usize,
+        call: impl FnOnce(&mut Self) -> T,
+    ) -> T {
         if !capturing {
             return call(self);
         }
@@ -250,7 +256,7 @@ impl Player {
         let result = call(self);
         // It began above.
         let _ = self.engine.end_capture();
-        self.notes.captured += 1;
+        self.reading.captured.push(from);
         result
     }
 
