@@ -2,7 +2,11 @@
 //
 // In:  parts of the page, each with its own names. Out: "#view?name=value&…", kept up while things change.
 //
+// A part whose values are refused keeps the others from nothing.
+//
 // An address without values only names a view: everything else stays as it is.
+
+import { Turn } from "./turn.ts";
 
 /** What of the page goes into the address. */
 export interface Part {
@@ -39,6 +43,7 @@ export class Address {
   #timer: number | undefined;
   /** While an address is read, what it changes is not written back. */
   #reading = 0;
+  #reads = new Turn();
 
   add(part: Part): void {
     this.#parts.push(part);
@@ -70,13 +75,20 @@ export class Address {
       this.changed();
       return false;
     }
+    const isLast = this.#reads.take();
+    const refused: unknown[] = [];
     this.#reading += 1;
-    try {
-      for (const part of this.#parts) await part.read(values);
-    } finally {
-      this.#reading -= 1;
+    for (const part of this.#parts) {
+      if (!isLast()) break;
+      try {
+        await part.read(values);
+      } catch (error) {
+        refused.push(error);
+      }
     }
+    this.#reading -= 1;
     this.changed();
+    if (refused.length > 0) throw refused[0];
     return true;
   }
 }

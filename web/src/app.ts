@@ -4,6 +4,7 @@ import { Address } from "./address.ts";
 import { bestColours } from "./colours.ts";
 import { type Recording, decode } from "./recording.ts";
 import { type State, Store } from "./store.ts";
+import { Turn } from "./turn.ts";
 
 export class App {
   readonly store = new Store();
@@ -13,6 +14,7 @@ export class App {
   recordings: RecordingInfo[];
   #opened = new Map<number, Promise<Recording>>();
   #changed = new Set<() => void>();
+  #fronts = new Turn();
 
   constructor(start: Start) {
     this.start = start;
@@ -34,9 +36,14 @@ export class App {
     return opened;
   }
 
-  /** Brings a recording to the front: whole, at its failure or its peak, unless something else is asked for. */
-  async show(id: number, asked: (recording: Recording) => Partial<State> = () => ({})): Promise<void> {
-    const recording = await this.load(id);
+  /**
+   * Brings a recording to the front: whole, at its failure or its peak, unless something else is asked for. Whatever is
+   * asked for last comes to the front, however long each takes.
+   */
+  async show(id: number | Promise<number>, asked: (recording: Recording) => Partial<State> = () => ({})): Promise<void> {
+    const isLast = this.#fronts.take();
+    const recording = await this.load(await id);
+    if (!isLast()) return;
     this.store.set({
       recording,
       colourBy: bestColours(recording),
@@ -91,12 +98,14 @@ export class App {
   }
 
   /** Runs something that may fail, and says so if it does. */
-  attempt(work: Promise<unknown>): void {
-    work.catch((error: unknown) => {
+  async attempt(work: Promise<unknown>): Promise<void> {
+    try {
+      await work;
+    } catch (error) {
       if (!(error instanceof DOMException && error.name === "AbortError")) {
         this.say(error instanceof Error ? error.message : String(error), true);
       }
-    });
+    }
   }
 }
 

@@ -10,13 +10,18 @@ function hasFiles(event: DragEvent): boolean {
 
 async function open(app: App, files: File[]): Promise<void> {
   let first: number | undefined;
+  const refused: string[] = [];
   for (const file of files) {
     app.say(`Reading ${plain(file.name)}, ${bytes(file.size)}…`);
-    const found = await api.open(file);
-    found.forEach((it) => app.put(it));
-    first ??= found[0]?.id;
+    try {
+      const found = await api.open(file);
+      found.forEach((it) => app.put(it));
+      first ??= found[0]?.id;
+    } catch (error) {
+      refused.push(error instanceof Error ? error.message : String(error));
+    }
   }
-  app.say("");
+  app.say(refused.join("; "), refused.length > 0);
   if (first !== undefined) {
     location.hash = "memory";
     await app.show(first);

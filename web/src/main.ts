@@ -7,6 +7,7 @@ import { fill, h } from "./dom.ts";
 import { mountDrop } from "./drop.ts";
 import { mountFilter } from "./filter/filter.ts";
 import { mountFlame } from "./flame/flame.ts";
+import { plain } from "./format.ts";
 import { mountRun } from "./live/run.ts";
 import { fullName, shortName } from "./names.ts";
 import { mountPrint } from "./print.ts";
@@ -62,7 +63,7 @@ function chooser(app: App): void {
   app.store.subscribe((state, before) => {
     if (state.recording !== before.recording && state.recording !== null) {
       select.value = String(state.recording.info.id);
-      document.title = `${state.recording.info.name} · Tonnage`;
+      document.title = `${plain(state.recording.info.name)} · Tonnage`;
     }
   });
 }
@@ -99,14 +100,14 @@ async function main(): Promise<void> {
     app.attempt(app.address.read());
   });
   route();
-  for (const { name, error } of app.start.refused) {
-    app.say(`${name}: ${error}`, true);
+  if (app.start.refused.length > 0) {
+    app.say(app.start.refused.map(({ name, error }) => `${plain(name)}: ${error}`).join("; "), true);
   }
   const first = app.recordings[0];
-  await app.address.read();
+  await app.attempt(app.address.read());
   if (app.store.state.recording === null) {
     if (first !== undefined) {
-      await app.show(first.id);
+      await app.attempt(app.show(first.id));
     } else if (location.hash === "") {
       location.hash = "training";
     }

@@ -61,15 +61,25 @@ export function shownState(app: App): Part {
         app.say("The recording of this address is not open here.", true);
         return;
       }
-      let front = id;
       const conf = from.get("if");
-      if (conf !== null) {
-        const limit = whole(from.get("limit"));
-        const { recording } = await api.whatIf(id, { conf, policy: from.get("policy") ?? "pytorch", limit });
-        app.put(recording);
-        front = recording.id;
+      if (conf === null) {
+        await app.show(id, (recording) => asked(from, recording));
+        return;
       }
+      // A what-if that is refused leaves what it was asked of.
+      let refused: unknown = null;
+      const front = api.whatIf(id, { conf, policy: from.get("policy") ?? "pytorch", limit: whole(from.get("limit")) }).then(
+        ({ recording }) => {
+          app.put(recording);
+          return recording.id;
+        },
+        (error: unknown) => {
+          refused = error;
+          return id;
+        },
+      );
       await app.show(front, (recording) => asked(from, recording));
+      if (refused !== null) throw refused;
     },
   };
 }

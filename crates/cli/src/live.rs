@@ -5,6 +5,8 @@
 //! The history is kept and copied, which the engine's requests do not depend on: bytes are the same without it.
 
 use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -12,8 +14,9 @@ use tonnage::DeviceId;
 use tonnage::memory::{RecordOptions, snapshot_file};
 use tonnage::plan::{Error, Options, Progress};
 use tonnage::tensor::Device;
-use tonnage_view::{LiveRun, Recordings, RunProgress, Running, ViewOptions};
+use tonnage_view::{LiveRun, Recordings, RunProgress, Running, Stopper, ViewOptions};
 
+use crate::output::end_at_once;
 use crate::view::ServeOptions;
 
 /// Entries of the history that are kept: as many as the page shows at its ease.
@@ -65,8 +68,13 @@ impl Live {
         let name = format!("{} {}", options.recipe(), options.flags());
         let run = recordings.run(name.trim_end(), &options.conf);
         let options = ServeOptions { port: self.port, no_open: self.no_open };
-        let running = options.serve(recordings, &mut anstream::stderr())?;
-        Ok(Shown(Some(Follower { device, run, running, next: Instant::now() })))
+        let training = Arc::new(AtomicBool::new(true));
+        let trains = Arc::clone(&training);
+        let on_ctrl_c = move |page: &Stopper| {
+            if trains.load(Ordering::Acquire) { end_at_once() } else { page.stop() }
+        };
+        let running = options.serve(recordings, &mut anstream::stderr(), on_ctrl_c)?;
+        Ok(Shown(Some(Follower { device, run, running, training, next: Instant::now() })))
     }
 }
 
@@ -77,6 +85,8 @@ struct Follower<'a> {
     device: &'a Device,
     run: LiveRun,
     running: Running,
+    /// Until the last step Ctrl-C ends the run, then the page.
+    training: Arc<AtomicBool>,
     /// When the page is given something new.
     next: Instant,
 }
@@ -102,6 +112,7 @@ impl Shown<'_> {
     pub(crate) fn end(&mut self, error: Option<&Error>) {
         let Some(follower) = &mut self.0 else { return };
         follower.show();
+        follower.training.store(false, Ordering::Release);
         follower.run.finish(error.map(ToString::to_string));
     }
 

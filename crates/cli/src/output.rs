@@ -146,12 +146,15 @@ pub(crate) fn remove_unfinished_when_stopped() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         // Where no handler can be set, the file stays behind: no reason not to write it.
-        let _ = ctrlc::set_handler(|| {
-            abandon_unfinished();
-            // What shells say of a program that Ctrl-C ended.
-            std::process::exit(130);
-        });
+        let _ = ctrlc::set_handler(|| end_at_once());
     });
+}
+
+/// Ends the program as Ctrl-C does, without unfinished files.
+pub(crate) fn end_at_once() -> ! {
+    abandon_unfinished();
+    // What shells say of a program that Ctrl-C ended.
+    std::process::exit(130);
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use anyhow::Context;
 use clap::Args;
 use owo_colors::OwoColorize;
 use tonnage::{Bytes, Release};
-use tonnage_view::{Recordings, Running, Server, ViewOptions};
+use tonnage_view::{Recordings, Running, Server, Stopper, ViewOptions};
 
 use crate::Answer;
 use crate::input::ReadOptions;
@@ -90,7 +90,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
     if recordings.is_empty() {
         return Err(last.unwrap_or_else(|| anyhow::anyhow!("no file has anything to show")));
     }
-    arguments.serve.serve(recordings, &mut anstream::stdout())?.wait();
+    arguments.serve.serve(recordings, &mut anstream::stdout(), Stopper::stop)?.wait();
     Ok(Answer::Yes)
 }
 
@@ -106,17 +106,18 @@ fn open(recordings: &Recordings, path: Option<&Path>, read: ReadOptions) -> anyh
 }
 
 impl ServeOptions {
-    /// Serves the page until Ctrl-C, and says where.
+    /// Serves the page, and says where. Ctrl-C calls back.
     pub(crate) fn serve(
         &self,
         recordings: Recordings,
         out: &mut dyn std::io::Write,
+        on_ctrl_c: impl Fn(&Stopper) + Send + 'static,
     ) -> anyhow::Result<Running> {
         let server = Server::bind(recordings, self.port)?;
         let (url, port) = (server.url(), server.port());
         let running = server.start()?;
         let stopper = running.stopper();
-        ctrlc::set_handler(move || stopper.stop()).context("cannot be told of Ctrl-C")?;
+        ctrlc::set_handler(move || on_ctrl_c(&stopper)).context("cannot be told of Ctrl-C")?;
         // Whoever reads the address may have gone away since: the page is there all the same.
         let _ = writeln!(
             out,

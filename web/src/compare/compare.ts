@@ -96,7 +96,8 @@ class Compare {
     if (this.#clock !== "entries") into.set("c.along", this.#clock);
     if (this.#find.value !== "") into.set("c.find", this.#find.value);
     if (this.#order.by !== "opened") into.set("c.sort", `${this.#order.down ? "-" : ""}${this.#order.by}`);
-    if (this.#first.value !== "") into.set("c.pair", `${this.#first.value}.${this.#second.value}`);
+    const pair = this.#wanted ?? [this.#first.value, this.#second.value];
+    if (pair[0] !== "") into.set("c.pair", pair.join("."));
   }
 
   #read(from: URLSearchParams): void {
@@ -231,7 +232,8 @@ class Compare {
   #choices(all: Summary[], limit: Summary | null): void {
     const known = (value: string) => (all.some((it) => String(it.info.id) === value) ? value : "");
     const before = (this.#wanted ?? [this.#first.value, this.#second.value]).map(known);
-    this.#wanted = null;
+    // One that is still being read may yet come.
+    if (!this.#loading || !before.includes("")) this.#wanted = null;
     for (const select of [this.#first, this.#second]) {
       fill(select, ...all.map((it) => h("option", { value: it.info.id, text: this.#name(it), title: this.#full(it) })));
     }
@@ -242,14 +244,26 @@ class Compare {
     this.#second.value = before[1] || String(other?.info.id);
   }
 
+  #pair(): number[] {
+    return [Number(this.#first.value), Number(this.#second.value)];
+  }
+
+  /** Which difference the page asks for. */
+  #question(): string {
+    const versions = this.#pair().map((id) => this.#app.recordings.find((it) => it.id === id)?.version);
+    return `${this.#pair().join()} ${this.#clock} ${versions.join()}`;
+  }
+
   async #difference(): Promise<void> {
-    const ids = [Number(this.#first.value), Number(this.#second.value)];
-    const shown = `${ids.join()} ${this.#clock} ${ids.map((id) => this.#app.recordings.find((it) => it.id === id)?.version).join()}`;
-    if (shown === this.#shown) {
+    const ids = this.#pair();
+    const asked = this.#question();
+    if (asked === this.#shown) {
       return;
     }
     const [first, second] = await Promise.all(ids.map((id) => this.#app.load(id)));
-    this.#shown = shown;
+    // Others may have been chosen meanwhile, and have come already.
+    if (asked !== this.#question()) return;
+    this.#shown = asked;
     const names = [first, second].map((it) => shortName(it.info, this.#app.recordings)) as [string, string];
     this.#apart.textContent = change(first, second, names);
     this.#overlay.set(first, second, this.#clock, names);

@@ -8,6 +8,7 @@ import { quoted } from "../filter/parse.ts";
 import { base, bytes, count } from "../format.ts";
 import { css, onScheme } from "../palette.ts";
 import type { Recording } from "../recording.ts";
+import { whenShown } from "../shown.ts";
 import { type Stacks, isStacked, loadStacks, stacksOf } from "../stacks.ts";
 import { shortened } from "../timeline/chart.ts";
 import { isLibrary } from "../timeline/frames.ts";
@@ -65,11 +66,13 @@ class Flame {
     element.append(this.#panel);
     this.#listen();
     app.store.subscribe((state, before) => {
-      if (state.recording !== before.recording) this.#opened(state.recording);
+      if (state.recording?.info.id !== before.recording?.info.id) this.#opened(state.recording);
       if (state.query !== before.query && state.query !== this.#asked) this.#zoomed = 0;
       if (state.recording !== before.recording || state.moment !== before.moment || state.shown !== before.shown) this.#later();
     });
     new ResizeObserver(() => this.#paint()).observe(this.#canvas);
+    // While it is hidden nothing is summed up.
+    whenShown(this.#panel, () => this.#later());
     this.#panel.addEventListener("toggle", () => this.#later());
     onScheme(() => this.#paint());
   }
@@ -77,6 +80,10 @@ class Flame {
   #opened(recording: Recording | null): void {
     this.#zoomed = 0;
     this.#stacks = null;
+    this.#list = [];
+    this.#when.textContent = "";
+    fill(this.#rows);
+    this.#canvas.style.height = "0";
     const stacked = recording !== null && isStacked(recording);
     this.#graph.hidden = !stacked;
     this.#none.hidden = stacked;

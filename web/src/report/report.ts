@@ -64,10 +64,12 @@ class ReportPanel {
       clearTimeout(this.#later);
       this.#later = undefined;
       this.#report = null;
+      // What an address asks for comes after this.
+      this.#wanted = null;
       this.#open(early(recording), false);
       fill(this.#element, h("h2", { text: "Report" }), h("p", { class: "muted", role: "status", text: "The report is being made…" }));
       void this.#load(recording);
-    } else {
+    } else if (this.#asking === null) {
       this.#later ??= setTimeout(() => {
         this.#later = undefined;
         void this.#load(this.#app.store.state.recording ?? recording);
@@ -99,8 +101,12 @@ class ReportPanel {
       }
     } finally {
       if (this.#asking === recording) {
+        this.#asking = null;
         this.#wait?.end();
         this.#wait = null;
+        // It may have grown meanwhile. One report at a time, however long it takes.
+        const now = this.#app.store.state.recording;
+        if (now !== null && now !== recording) this.#front(now, false);
       }
     }
   }

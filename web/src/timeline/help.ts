@@ -35,7 +35,7 @@ function table(caption: string, rows: [string, string][]): HTMLElement {
 
 /** A dialog; `showModal` opens it. */
 export function help(): HTMLDialogElement {
-  const close = h("button", { type: "button", text: "Close", autofocus: true });
+  const close = h("button", { type: "button", text: "Close" });
   const dialog = h(
     "dialog",
     { class: "help", "aria-label": "Keys and gestures" },

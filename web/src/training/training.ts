@@ -31,6 +31,8 @@ export function mountTraining(element: HTMLElement, app: App): void {
 /** What was asked, and when a hand moved. */
 interface Move {
   request: PredictRequest;
+  /** The memory of the GPU, as it was written. */
+  limit: string;
   since: number;
 }
 
@@ -51,13 +53,19 @@ class Training {
   #alongs = h("select", { id: "training-along" }, ...ALONGS.map(([value, text]) => h("option", { value, text })));
   #limit = h("input", { type: "text", id: "training-limit", spellcheck: "false", autocomplete: "off", placeholder: "24GiB" });
   #fits = h("p", { class: "fits", role: "status" });
+  #complaint = h("p", { class: "wrong", role: "status" });
   #largest = h("button", { type: "button", text: "Largest batch?" });
   #searching: AbortController | null = null;
-  #answer: PredictAnswer | null = null;
+  /** What the search for the largest batch says, of what is asked now. */
+  #found: string | null = null;
+  #answer: { answer: PredictAnswer; limit: string } | null = null;
   #drawings = new Map<string, Drawing>();
   #latest = new Latest<Move, PredictAnswer>(
     ({ request }, signal) => api.predict(request, signal),
-    (answer, { since }) => this.#show(answer, since),
+    (answer, move) => {
+      this.#answer = { answer, limit: move.limit };
+      this.#show(move.since);
+    },
     (error) => this.#refuse(error),
   );
 
@@ -90,9 +98,8 @@ class Training {
       const since = performance.now();
       this.#app.address.changed();
       // The first change comes from the constructor itself.
-      queueMicrotask(() => this.#controls && this.#latest.put({ request: this.#request(), since }));
+      queueMicrotask(() => this.#controls && this.#ask(since));
     });
-    this.#listen();
     if (this.#asked !== null) this.#controls.set(this.#asked);
     fill(
       this.#element,
@@ -100,7 +107,7 @@ class Training {
       h("p", { class: "muted", text: "Each move is a dry run of the real engine: to the byte what a run allocates and reserves." }),
       h("div", { class: "bench" },
         h("div", { class: "asked" }, this.#controls.element,
-          h("form", { class: "gpu" }, h("label", { for: "training-limit", text: "Memory of the GPU" }), this.#limit, this.#largest)),
+          h("form", { class: "gpu" }, h("label", { for: "training-limit", text: "Memory of the GPU" }), this.#limit, this.#largest, this.#complaint)),
         h("div", { class: "shown" }, this.#meaning, this.#fits, this.#wrong,
           h("label", { class: "small", for: "training-along" }, "Along ", this.#alongs),
           h("div", { class: "drawings" }, h("div", {}, this.#main, this.#axis), this.#beside), this.#key, this.#took)),
@@ -109,6 +116,15 @@ class Training {
       h("h3", { text: "The same on the command line" }),
       this.#command,
     );
+    this.#listen();
+  }
+
+  /** Something has changed: what a search is looking for is not what is asked any more. */
+  #ask(since: number): void {
+    this.#searching?.abort();
+    this.#found = null;
+    this.#app.address.changed();
+    this.#latest.put({ request: this.#request(), limit: this.#limit.value, since });
   }
 
   /** What the sliders and the field for the GPU say. A size that is not one is said to be wrong, and not asked about. */
@@ -117,25 +133,22 @@ class Training {
     try {
       const limit = parseSize(this.#limit.value);
       this.#limit.setAttribute("aria-invalid", "false");
+      this.#complaint.textContent = "";
       return limit === null ? request : { ...request, limit };
     } catch (error) {
       this.#limit.setAttribute("aria-invalid", "true");
-      this.#refuse(error);
+      this.#complaint.textContent = error instanceof Error ? error.message : String(error);
       return request;
     }
   }
 
   #listen(): void {
-    const ask = () => {
-      this.#app.address.changed();
-      this.#latest.put({ request: this.#request(), since: performance.now() });
-    };
-    this.#limit.addEventListener("change", ask);
+    this.#limit.addEventListener("change", () => this.#ask(performance.now()));
     this.#limit.form?.addEventListener("submit", (event) => event.preventDefault());
     this.#alongs.addEventListener("change", () => {
       this.#along = this.#alongs.value as Along;
       this.#app.address.changed();
-      if (this.#answer !== null) this.#show(this.#answer, performance.now());
+      this.#show(performance.now());
     });
     this.#largest.addEventListener("click", () => this.#app.attempt(this.#search()));
   }
@@ -151,20 +164,33 @@ class Training {
       this.#limit.focus();
       throw new Error("write how much memory the GPU has, as in 24GiB");
     }
-    this.#searching = new AbortController();
+    const searching = new AbortController();
+    this.#searching = searching;
     this.#largest.textContent = "Cancel";
-    this.#fits.textContent = "Batches are tried, as asked and with each technique…";
+    this.#find("Batches are tried, as asked and with each technique…");
     try {
-      const found = await api.fit(request, this.#searching.signal);
-      this.#fits.textContent = fitWords(found);
+      this.#find(fitWords(await api.fit(request, searching.signal)));
       this.#app.say("");
     } catch (error) {
-      this.#fits.textContent = "";
-      if (!this.#searching.signal.aborted) throw error;
+      this.#find(null);
+      if (!searching.signal.aborted) throw error;
     } finally {
       this.#searching = null;
       this.#largest.textContent = "Largest batch?";
     }
+  }
+
+  /** What a search says stands until something else is asked: a prediction from before it does not replace it. */
+  #find(found: string | null): void {
+    this.#found = found;
+    this.#showFits();
+  }
+
+  #showFits(): void {
+    const fits = this.#found === null ? (this.#answer?.answer.fits ?? null) : null;
+    const text = fits === null ? "" : `It ${fits ? "fits" : "does not fit"} into ${this.#answer?.limit ?? ""}.`;
+    this.#fits.textContent = this.#found ?? text;
+    this.#fits.classList.toggle("wrong", fits === false);
   }
 
   #refuse(error: unknown): void {
@@ -172,14 +198,12 @@ class Training {
     this.#app.say("");
   }
 
-  #show(answer: PredictAnswer, since: number): void {
-    const { step, none, sqrt, fits } = answer;
-    this.#answer = answer;
+  #show(since: number): void {
+    if (this.#answer === null) return;
+    const { answer } = this.#answer;
+    const { step, none, sqrt } = answer;
     this.#axis.textContent = TITLES[this.#along];
-    if (this.#searching === null) {
-      this.#fits.textContent = fits === null ? "" : fits ? `It fits into ${this.#limit.value}.` : `It does not fit into ${this.#limit.value}.`;
-      this.#fits.classList.toggle("wrong", fits === false);
-    }
+    this.#showFits();
     const top = most(answer);
     this.#wrong.textContent = "";
     this.#meaning.textContent = meaning(answer);

@@ -48,6 +48,13 @@ const KNOBS: Knob[] = [
   },
 ];
 
+/** What the fields say, as it was written. */
+export interface Wish {
+  conf: string;
+  policy: string;
+  limit: string;
+}
+
 export class Form {
   readonly element: HTMLFormElement;
   #controls: { knob: Knob; control: HTMLSelectElement | HTMLInputElement }[];
@@ -102,11 +109,11 @@ export class Form {
   }
 
   /** What the fields say, unchecked. */
-  wish(): { conf: string; policy: string; limit: string } {
+  wish(): Wish {
     return { conf: this.#conf.value.trim(), policy: this.#policy.value, limit: this.#limit.value.trim() };
   }
 
-  put({ conf, policy, limit }: { conf: string; policy: string; limit: string }): void {
+  put({ conf, policy, limit }: Wish): void {
     this.set(conf, policy);
     this.#limit.value = limit;
   }

@@ -6,8 +6,9 @@ import { fill, h } from "../dom.ts";
 import { bytes, count, plain } from "../format.ts";
 import type { Recording } from "../recording.ts";
 import { whenShown } from "../shown.ts";
+import { Turn } from "../turn.ts";
 import { onWhatIf } from "./ask.ts";
-import { Form } from "./form.ts";
+import { Form, type Wish } from "./form.ts";
 import { meaning, named, percent } from "./meaning.ts";
 import { ranking } from "./ranking.ts";
 
@@ -28,6 +29,9 @@ class WhatIf {
   #source: Recording | null = null;
   #fronted: Promise<void> = Promise.resolve();
   #tunings = new Map<string, Promise<Tuning>>();
+  #questions = new Turn();
+  /** What the result below answers, as the form said it. */
+  #answered: Wish | null = null;
 
   constructor(element: HTMLElement, app: App) {
     this.#app = app;
@@ -68,14 +72,18 @@ class WhatIf {
     into.set("w.conf", wish.conf);
     into.set("w.policy", wish.policy);
     if (wish.limit !== "") into.set("w.limit", wish.limit);
-    if (!this.#result.hidden) into.set("w.asked", "1");
+    // What was typed since has not been asked.
+    if (!this.#result.hidden && this.#answered !== null && same(wish, this.#answered)) into.set("w.asked", "1");
   }
 
   async #read(from: URLSearchParams): Promise<void> {
     const conf = from.get("w.conf");
     // A what-if in front first finds what it was made from.
     await this.#fronted;
-    if (conf === null) return;
+    if (conf === null) {
+      if (this.#source !== null) this.#clear(this.#source);
+      return;
+    }
     this.#form.put({ conf, policy: from.get("w.policy") ?? "pytorch", limit: from.get("w.limit") ?? "" });
     if (from.get("w.asked") === "1") await this.#run(this.#form.request());
   }
@@ -84,17 +92,23 @@ class WhatIf {
   async #front(recording: Recording): Promise<void> {
     const { info } = recording;
     const source = info.of === null ? recording : await this.#app.load(info.of);
-    if (source === this.#source) {
+    if (source === this.#source || this.#app.store.state.recording !== recording) {
       return;
     }
     const other = source.info.id !== this.#source?.info.id;
     this.#source = source;
-    if (other) {
-      this.#form.set(source.info.conf);
-      this.#result.hidden = true;
-    }
+    if (other) this.#clear(source);
     this.#of.textContent = `${source.info.name} was recorded under ${named(source.info)}: ${bytes(source.head.peak.reserved)} reserved at the peak.`;
     this.#showRanking();
+  }
+
+  /** Nothing has been asked of this recording. */
+  #clear(source: Recording): void {
+    // An answer that is on its way is to another question.
+    this.#questions.take();
+    this.#form.busy(false);
+    this.#form.set(source.info.conf);
+    this.#result.hidden = true;
   }
 
   #showRanking(): void {
@@ -142,16 +156,23 @@ class WhatIf {
     if (source === null) {
       throw new Error("there is no recording to ask about: start `tonnage view` with a file");
     }
+    const isLast = this.#questions.take();
+    const wish = this.#form.wish();
     this.#form.busy(true);
     try {
       const answer = await api.whatIf(source.info.id, request);
       this.#app.put(answer.recording);
       await this.#app.refresh();
-      this.#show(source, await this.#app.load(answer.recording.id), answer, request.limit);
+      const found = await this.#app.load(answer.recording.id);
+      if (!isLast()) return;
+      this.#answered = wish;
+      this.#show(source, found, answer, request.limit);
       this.#app.say("");
       this.#app.address.changed();
+    } catch (error) {
+      if (isLast()) throw error;
     } finally {
-      this.#form.busy(false);
+      if (isLast()) this.#form.busy(false);
     }
   }
 
@@ -181,6 +202,10 @@ class WhatIf {
     const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
     this.#result.scrollIntoView({ block: "start", behavior: still ? "auto" : "smooth" });
   }
+}
+
+function same(one: Wish, other: Wish): boolean {
+  return one.conf === other.conf && one.policy === other.policy && one.limit === other.limit;
 }
 
 function keyOf({ info }: Recording): string {

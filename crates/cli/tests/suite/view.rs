@@ -129,6 +129,18 @@ fn what_cannot_be_shown_is_an_error() {
 }
 
 #[test]
+fn ctrl_c_ends_a_run_that_still_trains_and_leaves_no_file_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("run.pickle");
+    let saved = file.to_str().unwrap();
+    let endless = ["run", "mlp", "--steps", "1000000", "--save", saved, "--view", "--no-open"];
+    let watched = Served::start(&[&endless[..], &["--port", "0"]].concat(), true);
+    wait_until("a step has ended", || watched.json("api/run")["done"].as_u64() > Some(0));
+    assert_eq!(watched.stop().0, Some(130));
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0);
+}
+
+#[test]
 fn a_run_that_is_watched_takes_the_same_bytes_and_stays_on_the_page() {
     let recipe = ["run", "deepnet", "--layers", "4", "--width", "64", "--steps", "6", "--json"];
     let alone = json(&tonnage(&recipe));

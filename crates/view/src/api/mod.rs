@@ -120,10 +120,22 @@ impl App {
         &self,
         work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
-        // Never closed; without a turn the work would only begin sooner.
-        let _turn = self.work.acquire().await;
-        spawn_blocking(work).await.unwrap_or_else(|_| Err(broken()))
+        in_turn(&self.work, work).await
     }
+}
+
+/// Runs work once it has its turn, which it keeps to its end, whether or not someone still waits for the answer.
+async fn in_turn<T: Send + 'static>(
+    turns: &Arc<Semaphore>,
+    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    // Never closed; without a turn the work would only begin sooner.
+    let turn = Arc::clone(turns).acquire_owned().await;
+    let kept = move || {
+        let _turn = turn;
+        work()
+    };
+    spawn_blocking(kept).await.unwrap_or_else(|_| Err(broken()))
 }
 
 /// A panic: the message is on the terminal.

@@ -7,11 +7,10 @@ use axum::Json;
 use axum::extract::State;
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
-use tokio::task::spawn_blocking;
 use tonnage_plan::{Checkpoint, Error, Options, Recipe, Size, Timeline, trace};
 
 use super::recipes::range;
-use super::{App, broken, json, to_json};
+use super::{App, broken, in_turn, json, to_json};
 use crate::error::ApiError;
 
 /// The most points of a step: about one for each dot of a wide page.
@@ -86,10 +85,8 @@ pub(super) async fn predict(
 ) -> Result<Response, ApiError> {
     let options = asked.options()?;
     let limit = asked.limit;
-    // Never closed. A slider that has moved on takes its question back while it waits.
-    let _turn = app.predictions.acquire().await;
-    let answer =
-        spawn_blocking(move || answer(&options, limit)).await.unwrap_or_else(|_| Err(broken()))?;
+    // A slider that has moved on takes its question back while it waits.
+    let answer = in_turn(&app.predictions, move || answer(&options, limit)).await?;
     to_json(&answer).map(json)
 }
 

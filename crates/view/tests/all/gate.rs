@@ -171,6 +171,10 @@ fn a_server_that_is_stopped_answers_no_more() {
     }
 }
 
+/// Time enough on any machine.
+const LONG: Duration = Duration::from_secs(600);
+const PATIENT: Patience = Patience { head: LONG, body: LONG, answer: LONG };
+
 /// A page whose clients have a fifth of a second for each part.
 fn impatient() -> Page {
     let short = Duration::from_millis(200);
@@ -197,12 +201,17 @@ fn connections_that_say_nothing_or_half_a_thing_are_closed() {
         let said = until_closed(socket);
         assert!(!said.contains("200 OK"), "{begun:?}: {said}");
     }
-    // A body that does not come.
+    // A body that does not come, after a head that has all the time it needs.
+    let short = Duration::from_millis(200);
+    let page = Page::patient(ViewOptions::default(), Patience { body: short, ..PATIENT });
+    let head = format!("POST /{}/api/predict HTTP/1.1\r\nHost: localhost\r\n", page.token);
     let mut socket = TcpStream::connect(("127.0.0.1", page.port)).unwrap();
     let begun = format!("{head}Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{{");
     socket.write_all(begun.as_bytes()).unwrap();
     let said = until_closed(socket);
     assert!(said.starts_with("HTTP/1.1 408"), "{said}");
+    let page = impatient();
+    let token = page.token.clone();
     // One that has its answer, and asks no more.
     let mut socket = TcpStream::connect(("127.0.0.1", page.port)).unwrap();
     let whole = format!("GET /{token}/api/start HTTP/1.1\r\nHost: localhost\r\n\r\n");

@@ -157,3 +157,65 @@ fn the_back_button_goes_back_to_what_was_shown() {
         page.is_quiet().await;
     });
 }
+
+/// Keeps back what the server answers to addresses with this in them, until `window.release()`.
+async fn hold(page: &Page<'_>, part: &str) {
+    let script = format!(
+        "const held = new Promise((resolve) => {{ window.release = resolve; }}); const asked = window.fetch; \
+         window.fetch = async (address, ...rest) => {{ \
+           const answer = await asked(address, ...rest); if (String(address).includes('{part}')) await held; return answer; }}"
+    );
+    page.value(&format!("(() => {{ {script} }})()")).await;
+}
+
+#[test]
+fn what_is_asked_for_last_is_shown_however_late_the_others_come() {
+    let files = vec![
+        ("first", trace("mlp_seed.default")),
+        ("second", trace("mlp_seed.tight")),
+        ("third", planted("fragmentation_sequences")),
+    ];
+    visit(files, async |page| {
+        hold(page, "recordings/1/timeline").await;
+        page.choose("#recordings", "1").await;
+        page.choose("#recordings", "2").await;
+        page.wait("document.title.startsWith('third')").await;
+        page.value("window.release()").await;
+        page.painted().await;
+        let front =
+            "[document.title.startsWith('third'), document.getElementById('recordings').value]";
+        assert_eq!(page.value(front).await, json!([true, "2"]));
+
+        // The answer to a question of another recording is not shown.
+        page.open("what-if").await;
+        hold(page, "/what-if").await;
+        page.type_into("#what-if-conf", "expandable_segments:True").await;
+        page.click("#what-if button.main").await;
+        page.choose("#recordings", "0").await;
+        page.wait("document.title.startsWith('first')").await;
+        page.value("window.release()").await;
+        page.wait("document.querySelectorAll('#recordings option').length === 4").await;
+        page.painted().await;
+        assert_eq!(page.value("document.querySelector('#what-if .result').hidden").await, true);
+        page.is_quiet().await;
+    });
+}
+
+#[test]
+fn an_address_whose_values_are_refused_shows_the_rest() {
+    visit(vec![("free", planted("fragmentation_sequences"))], async |page| {
+        let address = page.browser.address.clone();
+        page.follow(&format!(
+            "{address}#memory?recording=0&if=nonsense%3A1&at=5&c.along=allocations"
+        ))
+        .await;
+        page.wait("document.getElementById('said').textContent.includes('nonsense')").await;
+        page.wait("document.title.startsWith('free')").await;
+        let shown = "[document.querySelector('#segments input[type=range]').value, document.getElementById('compare-clock').value]";
+        assert_eq!(page.value(shown).await, json!(["5", "allocations"]));
+        // Half a limit that was typed after an answer is no question.
+        page.follow(&format!("{address}#what-if?recording=0&w.conf=&w.limit=24&w.asked=1")).await;
+        page.wait("document.getElementById('said').textContent.includes('24')").await;
+        assert_eq!(page.value("document.getElementById('what-if-limit').value").await, "24");
+    });
+}

@@ -3,7 +3,7 @@
 use serde_json::json;
 use thirtyfour::prelude::*;
 
-use crate::page::{Page, trace, visit};
+use crate::page::{Page, planted, trace, visit};
 
 fn stacks() -> Vec<(&'static str, tonnage_snapshot::SnapshotFile)> {
     vec![("mlp_seed", trace("mlp_seed.default.stacks"))]
@@ -58,7 +58,10 @@ fn details_are_exact_and_their_lines_can_be_copied() {
         let (file, line) = place.rsplit_once(':').unwrap();
         assert!(file.ends_with(".py") && line.parse::<u32>().is_ok(), "{place}");
         page.click("#details .frames .link").await;
-        page.wait("document.getElementById('query-said').textContent.includes('match')").await;
+        page.wait(
+            "/[0-9] allocations? match/.test(document.getElementById('query-said').textContent)",
+        )
+        .await;
         let query = page.value("document.getElementById('query').value").await;
         assert_eq!(query, format!("frame:{place}"));
         page.is_quiet().await;
@@ -82,6 +85,30 @@ fn entries_around_the_moment_are_listed_and_lead_there() {
     });
 }
 
+/// Whoever comes from another view sees what is in front now.
+#[test]
+fn the_flame_graph_is_that_of_the_recording_in_front_after_another_view() {
+    let files = vec![
+        ("one", trace("mlp_seed.default.stacks")),
+        ("two", planted("fragmentation_sequences")),
+    ];
+    visit(files, async |page| {
+        let blocks = "document.querySelectorAll('.largest-blocks tbody tr').length";
+        page.follow(&format!("{}#compare", page.browser.address)).await;
+        page.open("memory").await;
+        flame(page).await;
+        page.wait(&format!("{blocks} === 10")).await;
+        let first = page.text(".largest-blocks tbody").await;
+        page.open("compare").await;
+        page.choose("#recordings", "1").await;
+        page.wait("document.title.startsWith('two')").await;
+        page.open("memory").await;
+        page.wait(&format!("{blocks} > 0")).await;
+        assert_ne!(page.text(".largest-blocks tbody").await, first);
+        page.is_quiet().await;
+    });
+}
+
 #[test]
 fn the_flame_graph_follows_the_moment_and_filters_at_a_click() {
     visit(stacks(), async |page| {
@@ -93,7 +120,10 @@ fn the_flame_graph_follows_the_moment_and_filters_at_a_click() {
         page.click_at("canvas.flame", 0.2, 0.0).await;
         page.click_at("canvas.flame", 0.1, 0.15).await;
         page.wait("document.getElementById('query').value.startsWith('frame:')").await;
-        page.wait("document.getElementById('query-said').textContent.includes('match')").await;
+        page.wait(
+            "/[0-9] allocations? match/.test(document.getElementById('query-said').textContent)",
+        )
+        .await;
         page.click("#flame .toolbar button").await;
         page.wait("document.getElementById('query').value === ''").await;
         page.value("(() => { const slider = document.querySelector('#segments input[type=range]'); slider.value = 30; slider.dispatchEvent(new Event('input')); })()").await;

@@ -136,7 +136,7 @@ fn paper_loses_nothing() {
         page.wait("document.querySelector('#report details')").await;
         page.browser.set_print().await;
         page.painted().await;
-        let lost = "Array.from(document.querySelectorAll('#opening dd, .legend .label, .legend .marks li, .states li, #report .cause, #report .holder, #report .notes li, #report summary, #report .inner li, .largest-blocks td')) \
+        let lost = "Array.from(document.querySelectorAll('#opening dd, .legend .label, .legend .marks li, .states li, #report .cause, #report .holder, #report summary, #report .inner li, .largest-blocks td')) \
             .filter((it) => !it.hidden && it.textContent.trim() !== '' && it.getClientRects().length === 0).map((it) => it.outerHTML.slice(0, 120))";
         assert_eq!(page.value(lost).await, json!([]));
         // What is only of use on a screen is not there.

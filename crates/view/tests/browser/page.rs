@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
-use thirtyfour::error::WebDriverErrorInner;
+use thirtyfour::error::WebDriverErrorInner::{ElementClickIntercepted, StaleElementReference};
 use thirtyfour::prelude::*;
 use tonnage_snapshot::SnapshotFile;
 use tonnage_view::{Recordings, Server, ViewOptions};
@@ -118,11 +118,13 @@ impl Page<'_> {
         self.painted().await;
     }
 
-    /// Does something with an element. The page may have put another in its place since it was found: then with that one.
+    /// Does something with an element. Since it was found, the page may have put another in its place or moved it under
+    /// something: then again.
     async fn with<T>(&self, css: &str, act: impl AsyncFn(WebElement) -> WebDriverResult<T>) -> T {
         loop {
             match act(self.element(css).await).await {
-                Err(error) if matches!(*error, WebDriverErrorInner::StaleElementReference(_)) => {}
+                Err(error)
+                    if matches!(*error, StaleElementReference(_) | ElementClickIntercepted(_)) => {}
                 done => return done.unwrap(),
             }
         }

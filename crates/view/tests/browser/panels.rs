@@ -69,7 +69,8 @@ fn a_line_of_the_peak_becomes_the_filter() {
         report(page).await;
         page.click("#report [aria-label='By line'] button").await;
         page.wait("document.getElementById('query').value.startsWith('line:')").await;
-        page.wait("document.getElementById('filter').textContent.includes('match')").await;
+        page.wait("/[0-9] allocations? match/.test(document.getElementById('filter').textContent)")
+            .await;
         page.is_quiet().await;
     });
 }
@@ -210,11 +211,8 @@ fn every_recipe_and_technique_is_predicted() {
                 let last = page.value(&last).await;
                 let value = last.as_str().unwrap();
                 page.choose(&format!("#choice-{list}"), value).await;
-                let asked = format!(
-                    "document.querySelector('#training .copy code').textContent.includes('{value}')"
-                );
                 page.wait(&format!(
-                    "{asked} || document.querySelector('#training .wrong').textContent !== ''"
+                    "document.querySelector('#training .copy code').textContent.includes('--{list} {value}')"
                 ))
                 .await;
             }

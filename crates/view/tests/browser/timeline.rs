@@ -115,7 +115,10 @@ fn pointing_tells_and_a_click_chooses_what_details_and_map_then_show() {
         page.click("#details .line button").await;
         let query = page.value("document.getElementById('query').value").await;
         assert!(query.as_str().unwrap().starts_with("line:"), "{query}");
-        page.wait("document.getElementById('query-said').textContent.includes('match')").await;
+        page.wait(
+            "/[0-9] allocations? match/.test(document.getElementById('query-said').textContent)",
+        )
+        .await;
         page.is_quiet().await;
     });
 }
@@ -266,11 +269,9 @@ fn everything_contrasts_in_light_and_dark_and_fits_a_phone() {
         page.keys("p]").await;
         page.keys(Key::Enter + "").await;
         page.filter("size:>1MiB size:>1XiB").await;
-        for summary in page.browser.driver.find_all(By::Css("#memory summary")).await.unwrap() {
-            if summary.is_displayed().await.unwrap() {
-                summary.click().await.unwrap();
-            }
-        }
+        page.wait("document.querySelector('#details .frames li')").await;
+        page.value("document.querySelectorAll('#memory summary').forEach((it) => it.checkVisibility() && it.click())").await;
+        page.painted().await;
         for scheme in ["light", "dark"] {
             page.browser.set_scheme(scheme).await;
             page.painted().await;

@@ -105,6 +105,8 @@ async fn connect(port: u16, folder: &Path) -> WebDriver {
         "--disable-dev-shm-usage",
         "--disable-quic",
         "--no-first-run",
+        // A click finds its place where nothing is under way.
+        "--force-prefers-reduced-motion",
         "--disable-background-networking",
         "--disable-component-update",
         "--disable-sync",
