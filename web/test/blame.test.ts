@@ -35,7 +35,7 @@ function recording(rows: Row[], segments: number[] = []): Recording {
 
 /** Reserved memory peaks after entry 49, live memory after entry 59. */
 function report(more: Partial<Report> = {}): Report {
-  return { peak: { event: 59, reserved: { event: 49 } }, growth: { lines: [] }, blame: [], ...more } as unknown as Report;
+  return { peak: { event: 59, reserved: { event: 49, stream: 0 } }, growth: { lines: [] }, blame: [], ...more } as unknown as Report;
 }
 
 function rowsOf(cause: string, it: Recording, from = report()): number[] {
@@ -121,9 +121,10 @@ test("free pieces are marked by the reason for which they are of no use", () => 
     ],
     { streams: ["0", "7"], pools: ["small", "large", "private 0.1, large"] },
   );
-  const pieces = (cause: string) => blamed(report({ peak: { event: 59, reserved: { event: 49, stream: 0 } } } as unknown as Report), { cause } as Verdict, it).pieces;
+  const pieces = (cause: string) => blamed(report(), { cause } as Verdict, it).pieces;
   assert.deepEqual(pieces("fragmentation"), [{ address: 1010, size: 40 }, { address: 1060, size: 40 }, { address: 5010, size: 90 }]);
   assert.deepEqual(pieces("pinned_segment"), [{ address: 2010, size: 90 }]);
+  assert.deepEqual(rowsOf("pinned_segment", it), [2]);
   assert.deepEqual(pieces("stream"), [{ address: 3010, size: 90 }]);
   assert.deepEqual(pieces("private_pool"), [{ address: 4010, size: 90 }]);
   assert.deepEqual(pieces("need"), []);

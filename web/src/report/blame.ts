@@ -9,7 +9,7 @@ import type { Report, Verdict } from "../api.ts";
 import { bytes, count } from "../format.ts";
 import type { Recording } from "../recording.ts";
 import type { Piece } from "../store.ts";
-import { FREE_KINDS, freePieces } from "./free.ts";
+import { FREE_KINDS, freePieces, pinning } from "./free.ts";
 
 export interface Blamed {
   rows: Set<number>;
@@ -33,7 +33,8 @@ export function blamed(report: Report, cause: Verdict, recording: Recording): Bl
     rows, pieces, moment, words, ...around(moment, entries),
   });
   const kind = FREE_KINDS.find((it) => it === cause.cause);
-  const pieces = kind === undefined ? [] : freePieces(recording, reserved, kind, String(report.peak.reserved.stream));
+  const grew = String(report.peak.reserved.stream);
+  const pieces = kind === undefined ? [] : freePieces(recording, reserved, kind, grew);
   const lines = (kind: string) => sitesOf(recording, report.growth.lines.filter((it) => it.kind === kind).map((it) => it.line));
   switch (cause.cause) {
     case "need": {
@@ -52,7 +53,7 @@ export function blamed(report: Report, cause: Verdict, recording: Recording): Bl
       return { rows, pieces: [], moment: after(report.peak.event), from: 0, to: entries + 1, words: "what the lines that grow ask for" };
     }
     case "pinned_segment":
-      return look(aloneAt(recording, reserved), reserved, "each the only one in use in its segment", pieces);
+      return look(pinning(recording, reserved, grew), reserved, "each the only one in use in its segment", pieces);
     case "pending":
       return look(select(recording, (row, { end, done }) => end[row] <= reserved && reserved < done[row]), reserved, "freed, but still in use by another stream");
     case "unsplit":
@@ -126,19 +127,6 @@ function outliving({ head, entries, allocations: { begin, end } }: Recording): (
     const until = iterations[low + 1] ?? entries;
     return begin[row] > iterations[0] && end[row] > until;
   };
-}
-
-/** Rows whose segment has no other block in use. */
-function aloneAt(recording: Recording, moment: number): Set<number> {
-  const { segment, size } = recording.allocations;
-  const inUse = select(recording, (row, { begin, done }) => begin[row] <= moment && moment < done[row]);
-  const users = new Map<number, number>();
-  for (const row of inUse) {
-    users.set(segment[row], (users.get(segment[row]) ?? 0) + 1);
-  }
-  const keeps = (row: number) =>
-    segment[row] > 0 && users.get(segment[row]) === 1 && size[row] < recording.segments.size[segment[row] - 1];
-  return new Set([...inUse].filter(keeps));
 }
 
 /** For each piece of memory, the row that was freed there last. */

@@ -18,13 +18,25 @@ function kindOf(recording: Recording, group: Group, strip: Strip, blocks: Uint32
 }
 
 export function freePieces(recording: Recording, moment: number, kind: FreeKind, grew: string): Piece[] {
-  const { groups, blocks } = momentAt(recording, moment);
   const found: Piece[] = [];
+  each(recording, moment, kind, grew, (_, from, to) => found.push({ address: from, size: to - from }));
+  return found;
+}
+
+/** The rows that alone keep a segment with something free in it. */
+export function pinning(recording: Recording, moment: number, grew: string): Set<number> {
+  const rows = new Set<number>();
+  each(recording, moment, "pinned_segment", grew, (row) => rows.add(row));
+  return rows;
+}
+
+/** Each free piece of one kind, with the first block of its strip. */
+function each(recording: Recording, moment: number, kind: FreeKind, grew: string, take: (first: number, from: number, to: number) => void): void {
+  const { groups, blocks } = momentAt(recording, moment);
   for (const group of groups) {
     for (const strip of group.strips) {
       if (kindOf(recording, group, strip, blocks, moment, grew) !== kind) continue;
-      gaps(recording, strip, blocks, (from, to) => found.push({ address: from, size: to - from }));
+      gaps(recording, strip, blocks, (from, to) => take(blocks[strip.from], from, to));
     }
   }
-  return found;
 }
