@@ -15,7 +15,7 @@ use tonnage_events::{Action, StackId};
 
 use super::iterations::{IterationSource, Iterations, before};
 use super::lines::Lines;
-use super::one_pass::is_one_pass;
+use super::one_pass::{failed_elsewhere, is_one_pass, is_way_back};
 use super::retention::{Retention, iteration_of, retentions};
 use crate::device_view::DeviceView;
 use crate::levels::Levels;
@@ -180,25 +180,6 @@ impl Grown {
         };
         Self { growth, iterations: None, retentions: vec![Retention::Passes; lifetimes.len()] }
     }
-}
-
-/// Whether what repeats is the way back through equal layers: no loop over batches ends with half of what it began with.
-fn is_way_back(live: &[u64], loops: &Iterations) -> bool {
-    let repeats = loops.source == IterationSource::Repetition;
-    repeats && before(live, loops.end()) < before(live, loops.ranges[0].start) / 2
-}
-
-/// Where the last request failed, if it was none of the loop's: it comes behind the last iteration, from a stack of no other, so that
-/// the program had left the loop. Unless most of what is live then is the loop's, the loop does not tell why.
-fn failed_elsewhere(device: &DeviceView<'_>, loops: &Iterations) -> Option<usize> {
-    let event = device.entries.iter().rposition(|it| it.action == Action::Oom)?;
-    let stack = device.entries[event].stack?;
-    let before_the_last = loops.ranges[0].start..loops.ranges[loops.ranges.len() - 1].start;
-    let asks = |range: std::ops::Range<usize>| {
-        device.entries[range].iter().any(|it| it.stack == Some(stack))
-    };
-    let repeats = loops.source != IterationSource::Annotations;
-    (repeats && event >= loops.end() && !asks(before_the_last)).then_some(event)
 }
 
 /// Where a request fails in the last iteration or behind it, what that one holds is no leak yet, unless it is as much as the others

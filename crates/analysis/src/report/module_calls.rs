@@ -209,3 +209,96 @@ fn from_outside(frames: &[Frame], place: usize) -> Option<&Frame> {
 fn shared(one: &[Frame], other: &[Frame]) -> usize {
     one.iter().rev().zip(other.iter().rev()).take_while(|(one, other)| one == other).count()
 }
+
+#[cfg(test)]
+mod tests {
+    use tonnage_events::{Address, StreamId, TraceEntry};
+    use tonnage_snapshot::SnapshotFile;
+
+    use super::*;
+    use crate::devices;
+    use crate::lifetimes::Lifetimes;
+    use crate::report::moments::live_after;
+
+    /// A program that calls a model at one line. The model's lines are those of its outermost forward.
+    struct Program {
+        file: SnapshotFile,
+        entries: Vec<TraceEntry>,
+    }
+
+    impl Program {
+        fn new() -> Self {
+            Self { file: SnapshotFile::default(), entries: Vec::new() }
+        }
+
+        /// What a line of the model asks for: something that stays, and something that is freed.
+        fn ask(&mut self, line: u32) {
+            let frame = |name: &str, filename: &str, line: u32| Frame {
+                name: name.into(),
+                filename: filename.into(),
+                line,
+            };
+            let stack = self.file.stacks.intern(vec![
+                frame("forward", "model.py", line),
+                frame("_call_impl", "lib/python3/site-packages/torch/nn/modules/module.py", 1),
+                frame("main", "program.py", 7),
+            ]);
+            let kept = 0x10_0000_0000 + self.entries.len() as u64 * (1 << 20);
+            for (action, address, size) in [
+                (Action::Alloc, kept, 4096 * u64::from(line)),
+                (Action::Alloc, 0x1000, 512),
+                (Action::FreeRequested, 0x1000, 512),
+                (Action::FreeCompleted, 0x1000, 512),
+            ] {
+                let (address, stream, stack) = (Address(address), StreamId::DEFAULT, Some(stack));
+                self.entries.push(TraceEntry { action, address, size, stream, time_us: 0, stack });
+            }
+        }
+
+        fn iterations(self) -> Option<usize> {
+            let file = SnapshotFile { traces: vec![self.entries], ..self.file };
+            let device = &devices(&file)[0];
+            let lifetimes = Lifetimes::of(device);
+            let live = live_after(lifetimes.iter(), device.entries.len());
+            Iterations::find(device, &lifetimes, &live).map(|it| it.ranges.len())
+        }
+    }
+
+    #[test]
+    fn layers_between_other_lines_of_a_model_are_one_pass() {
+        for (before, behind) in [(true, true), (true, false), (false, true)] {
+            let mut program = Program::new();
+            if before {
+                program.ask(1);
+            }
+            for _ in 0..12 {
+                program.ask(2);
+                program.ask(3);
+            }
+            if behind {
+                program.ask(4);
+            }
+            assert_eq!(program.iterations(), None, "{before}, {behind}");
+        }
+    }
+
+    #[test]
+    fn a_loop_of_nothing_but_calls_of_a_model_is_a_loop() {
+        let mut program = Program::new();
+        for _ in 0..12 {
+            (1..=4).for_each(|line| program.ask(line));
+        }
+        assert_eq!(program.iterations(), Some(12));
+        // A table that the first call makes at a line between those of every call.
+        let mut lazy = Program::new();
+        for call in 0..12 {
+            lazy.ask(1);
+            if call == 0 {
+                lazy.ask(2);
+            }
+            lazy.ask(3);
+            lazy.ask(4);
+        }
+        assert_eq!(lazy.iterations(), Some(12));
+    }
+}

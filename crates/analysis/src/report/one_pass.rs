@@ -1,6 +1,6 @@
-//! Whether what looks like iterations is one pass through equal layers.
+//! Whether what looks like iterations is one pass through equal layers, or a loop that has nothing to do with a failure.
 //!
-//! In:  lifetimes, the iterations that repetition found, what became of each allocation.
+//! In:  a device, lifetimes, the iterations that repetition found, what became of each allocation.
 //! Out: yes or no.
 //!
 //! A forward pass asks for the same again in each layer, frees what is temporary and keeps the rest for the way back:
@@ -15,12 +15,14 @@
 //! Where a request failed and there are no stacks, few repetitions and tides may be either, if the model has as many parameters: nothing is concluded from them.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use rustc_hash::FxHashMap;
-use tonnage_events::StackId;
+use tonnage_events::{Action, StackId};
 
-use super::iterations::{IterationSource, Iterations};
+use super::iterations::{IterationSource, Iterations, before};
 use super::retention::Retention;
+use crate::device_view::DeviceView;
 use crate::lifetimes::{Lifetime, Lifetimes};
 
 /// Fewer are a loop by any count: models with three equal parts are everywhere.
@@ -48,6 +50,23 @@ pub(super) fn is_one_pass(
         || loops.ranges.len() >= LAYERS
             && (goes_back(lifetimes, loops, retentions)
                 || has_as_many_layers(lifetimes, loops, failed))
+}
+
+/// Whether what repeats is the way back through equal layers: no loop over batches ends with half of what it began with.
+pub(super) fn is_way_back(live: &[u64], loops: &Iterations) -> bool {
+    let repeats = loops.source == IterationSource::Repetition;
+    repeats && before(live, loops.end()) < before(live, loops.ranges[0].start) / 2
+}
+
+/// Where the last request failed, if it was none of the loop's: it comes behind the last iteration, from a stack of no other, so that
+/// the program had left the loop. Unless most of what is live then is the loop's, the loop does not tell why.
+pub(super) fn failed_elsewhere(device: &DeviceView<'_>, loops: &Iterations) -> Option<usize> {
+    let event = device.entries.iter().rposition(|it| it.action == Action::Oom)?;
+    let stack = device.entries[event].stack?;
+    let before_the_last = loops.ranges[0].start..loops.ranges[loops.ranges.len() - 1].start;
+    let asks = |range: Range<usize>| device.entries[range].iter().any(|it| it.stack == Some(stack));
+    let repeats = loops.source != IterationSource::Annotations;
+    (repeats && event >= loops.end() && !asks(before_the_last)).then_some(event)
 }
 
 /// Whether sizes leave it open: ranges that are few, or told by tides, and no more of them than the model has parameters.
