@@ -51,7 +51,7 @@ impl Basis {
 /// A change that helps.
 #[derive(Clone, Debug, Serialize)]
 pub struct Advice {
-    /// The remedy of the program, by its name; none for settings and for what answers a cause.
+    /// The remedy of the program, by its name; none for settings, and for what only the allocator's waste calls for.
     pub remedy: Option<&'static str>,
     /// What to do.
     pub change: String,
@@ -95,7 +95,11 @@ impl Advice {
     }
 }
 
-pub(super) fn advise(report: &Report, tried: Option<&Tried>, now: Circumstances) -> Vec<Advice> {
+pub(super) fn advise(
+    report: &Report,
+    tried: Option<&Tried>,
+    now: Circumstances<'_>,
+) -> Vec<Advice> {
     if report.history == HistoryKind::None {
         return Vec::new();
     }
@@ -113,21 +117,29 @@ pub(super) fn advise(report: &Report, tried: Option<&Tried>, now: Circumstances)
         },
     }
     advice.extend(report.causes.iter().filter_map(|cause| technique(report, cause)));
-    advice.extend(remedies(&Scene { report, now }));
+    advice.extend(remedies(&Scene { report, now: &now }));
     advice.retain(|it| match it.basis {
         Basis::Replayed => it.serves.is_some() || share(it.bytes) > WORTHWHILE,
         Basis::Estimated => share(it.bytes) > WORTH_WORK,
     });
     // A setting costs nothing; but what makes a job grow for good no setting stops.
     let grows = matches!(report.verdict.cause, Cause::Leak | Cause::LongerInputs | Cause::Outside);
+    // Where a request failed, what the recording shows a remedy for comes before guesses.
+    let shown = |it: &Advice| {
+        let is_remedy = it.remedy.is_some() && it.cause == Cause::Need;
+        report.failure.is_some() && is_remedy && it.confidence > Confidence::Low
+    };
+    let answers = |it: &Advice| it.cause == report.verdict.cause;
     let place = |it: &Advice| match (it.serves, it.basis) {
         (Some(_), _) => 0,
         (None, Basis::Replayed) if !grows => 1,
-        _ if it.cause == report.verdict.cause => 2,
+        _ if answers(it) || shown(it) => 2,
         (None, Basis::Replayed) => 3,
         _ => 4,
     };
-    advice.sort_by_key(|it| (place(it), Reverse(it.confidence), u64::MAX - it.bytes));
+    advice.sort_by_key(|it| {
+        (place(it), Reverse(it.confidence), Reverse(answers(it)), Reverse(it.bytes))
+    });
     advice
 }
 
@@ -233,8 +245,11 @@ fn untried_setting(report: &Report) -> Option<Advice> {
 /// What to do in the program about a cause.
 fn technique(report: &Report, cause: &Verdict) -> Option<Advice> {
     let waste = |kind: WasteKind| report.waste.bytes(kind);
-    let (change, bytes, confidence, cost, code): (_, _, _, _, &[&str]) = match cause.cause {
+    let (remedy, change, bytes, confidence, cost, code): (_, _, _, _, _, &[&str]) = match cause
+        .cause
+    {
         Cause::Leak => (
+            Some("numbers_not_tensors"),
             "keep numbers, not tensors: loss.item(), .detach(), or a .clone() of the part of a view that is used",
             report.growth.leak_at_peak,
             Confidence::Medium,
@@ -246,6 +261,7 @@ fn technique(report: &Report, cause: &Verdict) -> Option<Advice> {
             ],
         ),
         Cause::LongerInputs => (
+            Some("bounded_inputs"),
             "bound the inputs: cut or bucket by length, or make the batch smaller where they are long",
             report.growth.longer_inputs,
             Confidence::Medium,
@@ -253,6 +269,7 @@ fn technique(report: &Report, cause: &Verdict) -> Option<Advice> {
             &["batch = batch[:, :longest]    # where batches are made"],
         ),
         Cause::Stream => (
+            None,
             "use one stream for large blocks, or call torch.cuda.empty_cache() once the side stream is done",
             waste(WasteKind::Stream),
             Confidence::Medium,
@@ -263,6 +280,7 @@ fn technique(report: &Report, cause: &Verdict) -> Option<Advice> {
             ],
         ),
         Cause::Pending => (
+            None,
             "let the other stream finish before memory is freed: wait for its event, and use fewer blocks ahead",
             waste(WasteKind::Pending),
             Confidence::Medium,
@@ -270,6 +288,7 @@ fn technique(report: &Report, cause: &Verdict) -> Option<Advice> {
             &["side.synchronize()    # before the tensors it uses are dropped, every few batches"],
         ),
         Cause::PrivatePool => (
+            Some("shared_graph_pool"),
             "share one pool between graphs (pool=), capture the largest first, and drop pools that are done",
             waste(WasteKind::PrivatePool),
             Confidence::Low,
@@ -279,6 +298,7 @@ fn technique(report: &Report, cause: &Verdict) -> Option<Advice> {
             ],
         ),
         Cause::PinnedSegment => (
+            None,
             "allocate long-lived blocks before the large ones that come and go",
             waste(WasteKind::PinnedSegment),
             Confidence::Low,
@@ -289,6 +309,7 @@ fn technique(report: &Report, cause: &Verdict) -> Option<Advice> {
             ],
         ),
         Cause::Outside => (
+            None,
             "end the other processes, or choose another device: nvidia-smi lists who holds it",
             cause.bytes,
             Confidence::High,
@@ -300,7 +321,7 @@ fn technique(report: &Report, cause: &Verdict) -> Option<Advice> {
         }
     };
     Some(Advice {
-        remedy: None,
+        remedy,
         change: change.to_owned(),
         cause: cause.cause,
         bytes,

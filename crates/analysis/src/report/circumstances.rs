@@ -3,10 +3,14 @@
 //! In:  a device, its lifetimes, its iterations, the moment.
 //! Out: [`Circumstances`]: what decides which remedy helps there.
 
+use std::ops::Range;
+
 use rustc_hash::FxHashMap;
 use tonnage_events::{Action, Frame, StackId};
 
 use super::growth::Grown;
+use super::held::Held;
+use super::origins::{Function, Work};
 use super::purpose::{Purpose, Purposes};
 use crate::device_view::DeviceView;
 use crate::lifetimes::{Lifetime, Lifetimes, Moment};
@@ -23,8 +27,9 @@ pub(super) enum Learning {
 }
 
 /// What the program was doing.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Circumstances {
+pub(super) struct Circumstances<'a> {
+    /// What is live, and what asked for it.
+    pub(super) held: Held<'a>,
     pub(super) learning: Learning,
     /// Whether no iteration was finished before.
     pub(super) first_step: bool,
@@ -38,13 +43,15 @@ pub(super) struct Circumstances {
     pub(super) of_the_loss: (u64, usize),
     /// Bytes of the largest queue that is filled ahead of its use, beyond two of its blocks.
     pub(super) ahead: u64,
+    /// Entries of the last time when gradients were to be set to zero or let go.
+    pub(super) zeroed: Option<Range<usize>>,
 }
 
-impl Circumstances {
+impl<'a> Circumstances<'a> {
     /// `failed`: the entry of the request that ended the job; else the moment is that when most was live.
     pub(super) fn of(
-        device: &DeviceView<'_>,
-        lifetimes: &Lifetimes,
+        device: &'a DeviceView<'a>,
+        lifetimes: &'a Lifetimes,
         grown: &Grown,
         purposes: &Purposes<'_>,
         failed: Option<usize>,
@@ -55,19 +62,27 @@ impl Circumstances {
         // Without marks, the stack of the failed request tells.
         let stack = failed.and_then(|event| device.entries[event].stack);
         let in_step = scope.is_some() || purposes.has_file(stack, "/torch/optim/");
+        let held = Held::of(device, lifetimes, failed, most_live);
         let live = || lifetimes.iter().enumerate().filter(|(_, it)| it.is_live_after(moment));
         let asked = failed.map_or(0, |event| device.entries[event].size);
         let (mut of_the_step, mut largest) = (0_u64, 0_u64);
         if in_step {
-            (of_the_step, largest) = (asked, asked);
+            let makes_states = held.asked.as_ref().is_some_and(|it| it.is_in(Function::States));
+            let passes = if makes_states { 0 } else { asked };
+            (of_the_step, largest) = (passes, passes);
             for (_, it) in live() {
                 let Some(event) = it.allocated.event() else { continue };
                 let inside = match &scope {
                     Some(scope) => scope.contains(&event),
                     None => purposes.has_file(it.stack, "/torch/optim/"),
                 };
-                // What the first step makes and keeps are its states: two of them for each parameter.
-                if inside && !it.is_live_at_end() {
+                // What the first step makes and keeps are its states: two of them for each parameter. Where it failed, all
+                // that it made is there at the end: then stacks tell.
+                let origin = held.origin(it.stack);
+                let passes = failed.is_some()
+                    && origin.is_in(Function::Foreach)
+                    && !origin.is_in(Function::Sgd);
+                if inside && (passes || !it.is_live_at_end()) {
                     of_the_step = of_the_step.saturating_add(it.requested);
                     largest = largest.max(it.requested);
                 }
@@ -78,13 +93,23 @@ impl Circumstances {
             loops.ranges.iter().filter(|it| before(it.end)).count()
         });
         Self {
-            learning: learning(device, lifetimes, purposes, moment),
-            first_step: finished == 0,
+            learning: if held.is_known() {
+                learning_by_stacks(device, &held)
+            } else {
+                learning(device, lifetimes, purposes, moment)
+            },
+            first_step: finished == 0 || held.is_first_pass(),
             in_step,
             of_the_step,
             largest_of_the_step: largest,
-            of_the_loss: of_the_loss(device, lifetimes, purposes, moment, asked),
-            ahead: ahead(lifetimes, purposes, moment),
+            of_the_loss: if held.is_known() {
+                of_the_loss_by_stacks(&held)
+            } else {
+                of_the_loss(device, lifetimes, purposes, moment, asked)
+            },
+            ahead: ahead(lifetimes, purposes, moment).max(filled_ahead(&held)),
+            zeroed: moment.event().and_then(|event| purposes.zero_grad_before(event)),
+            held,
         }
     }
 }
@@ -116,6 +141,43 @@ fn of_the_loss(
     // A failed request is rounded.
     let failed = asked > 0 && (scores..=scores.saturating_add(512)).contains(&asked);
     if failed { (bytes.saturating_add(asked), blocks + 1) } else { (bytes, blocks) }
+}
+
+/// The same where stacks tell what asked for the scores: not only what an iteration frees counts, so that a pass of which no
+/// way back was seen is understood too.
+fn of_the_loss_by_stacks(held: &Held<'_>) -> (u64, usize) {
+    let of_losses = held.ever(|it| it.is_in(Function::Loss)).map(|it| it.requested);
+    let failed = held.asked.iter().filter(|it| it.is_in(Function::Loss)).map(|it| it.bytes);
+    let Some(scores) = of_losses.chain(failed).max() else { return (0, 0) };
+    let like = held.with_asked().filter(|it| {
+        let passes = matches!(it.origin.work, Work::Forward | Work::Back | Work::Program);
+        let sizes = [scores, scores / 2, scores.saturating_mul(2)];
+        passes && !held.is_gradient(it) && sizes.iter().any(|&size| it.is_as_large_as(size))
+    });
+    like.fold((0, 0), |(sum, blocks), it| (sum.saturating_add(it.bytes), blocks + 1))
+}
+
+/// Fewer blocks of one kind that are asked for before the model works are no queue: a model has as many parts.
+const FILLED: usize = 8;
+
+/// What is asked for at one line outside all modules, always as large, one right after the other, before any is used.
+fn filled_ahead(held: &Held<'_>) -> u64 {
+    let mut queues = FxHashMap::<(StackId, u64), Vec<usize>>::default();
+    for it in held.live_by(Work::Program) {
+        if let Some(stack) = it.stack {
+            queues.entry((stack, it.bytes)).or_default().push(it.event);
+        }
+    }
+    let beyond = queues.iter().filter_map(|(&(_, bytes), events)| {
+        let (&first, &last) = (events.first()?, events.last()?);
+        let works = |event: usize| first < event && event < last;
+        let used = held
+            .ever(|it| it.origin.work == Work::Forward)
+            .any(|it| it.allocated.event().is_some_and(works));
+        let is_queue = held.is_known() && events.len() >= FILLED && !used;
+        is_queue.then(|| bytes.saturating_mul(events.len() as u64 - 2))
+    });
+    beyond.max().unwrap_or(0)
 }
 
 /// Fewer blocks of one kind are no queue.
@@ -162,6 +224,22 @@ fn learning(
         }
     }
     if kept > asked / 4 { Learning::KeepsForAWayBack } else { Learning::OnlyForward }
+}
+
+/// Fewer requests of a pass tell nothing; as many as [`SURE`] have had time to go.
+const TELLING: usize = 20;
+const SURE: usize = 40;
+
+/// The same where stacks tell what asked for what: with a graph, most that a pass asks for is kept; without, little is.
+fn learning_by_stacks(device: &DeviceView<'_>, held: &Held<'_>) -> Learning {
+    let (all, kept) = held.kept_of_the_pass();
+    if held.went_back || trains(device) {
+        Learning::Trains
+    } else if all >= TELLING && kept * 10 >= all * if all < SURE { 7 } else { 4 } {
+        Learning::KeepsForAWayBack
+    } else {
+        Learning::OnlyForward
+    }
 }
 
 /// Whether something is trained: an optimizer leaves marks, a way back leaves its frames.

@@ -19,7 +19,8 @@
 //! | the device's bytes | `total.rs` |
 //! | settings, by replay | `settings.rs` |
 //! | the causes and the verdict | `verdict.rs`; as a paragraph: `summary.rs` |
-//! | what to do | `advice.rs`; in the program: `remedies.rs`, by what it was doing: `circumstances.rs` |
+//! | what to do | `advice.rs`; in the program: `remedies/`, by what it was doing: `circumstances.rs` |
+//! | what is live then, and what asked for it | `held.rs`, by the frames of PyTorch: `origins.rs` |
 //! | memory over time, to draw | `timeline.rs` |
 //! | as text | `text.rs` |
 //! | several files | `ranks.rs` |
@@ -65,6 +66,10 @@ mod settings;
 mod verdict;
 
 mod summary;
+
+mod origins;
+
+mod held;
 
 mod circumstances;
 

@@ -107,7 +107,7 @@ impl Confidence {
 
 /// What cuBLAS takes by default: two buffers of 4 MiB and eight of 16 KiB, as PyTorch asks for them, and
 /// 32 MiB on Hopper.
-const WORKSPACES: [u64; 3] = [8_519_680, 33_554_432, 4_194_304 + 131_072];
+pub(super) const WORKSPACES: [u64; 3] = [8_519_680, 33_554_432, 4_194_304 + 131_072];
 
 /// Tells purposes.
 pub(super) struct Purposes<'a> {
@@ -221,6 +221,13 @@ impl<'a> Purposes<'a> {
         let place = self.steps.partition_point(|&(start, _)| start <= event);
         let (start, end) = *self.steps.get(place.checked_sub(1)?)?;
         (event < end).then_some(start..end)
+    }
+
+    /// The last scope before an entry in which gradients were to be set to zero or let go.
+    pub(super) fn zero_grad_before(&self, event: usize) -> Option<Range<usize>> {
+        let place = self.zero_grads.partition_point(|&(_, end)| end <= event);
+        let (start, end) = *self.zero_grads.get(place.checked_sub(1)?)?;
+        Some(start..end)
     }
 
     pub(super) fn has_file(&self, stack: Option<StackId>, part: &str) -> bool {

@@ -132,12 +132,12 @@ impl History {
     }
 
     /// What the program was doing when it failed, or when most was live.
-    pub(super) fn circumstances(
-        &self,
-        device: &DeviceView<'_>,
+    pub(super) fn circumstances<'a>(
+        &'a self,
+        device: &'a DeviceView<'a>,
         grown: &Grown,
         failures: &Failures,
-    ) -> Circumstances {
+    ) -> Circumstances<'a> {
         let failed = failures.explained.last().filter(|it| it.fatal).map(|it| it.event);
         let purposes = Purposes::new(device, grown);
         let most_live = live_peak(&self.live, &self.lifetimes, device);

@@ -10,6 +10,8 @@ mod pytorch_planted;
 
 mod recordings;
 
+mod remedies;
+
 mod replay_first;
 
 mod report_goldens;

@@ -1,0 +1,92 @@
+//! Programs that died at a limit, each with the change that got it through, measured on a GPU by `benches/pytorch/remedies.py`:
+//! the report of the failure names that change first or second, and what it saves within a tenth.
+//!
+//! `testdata/remedies/ranks.txt` keeps which of them it does; `TONNAGE_UPDATE=1` writes it anew; then read it. No row may get
+//! worse unnoticed.
+
+use std::fmt::Write;
+
+use serde_json::Value;
+use tonnage_analysis::report::{Report, ReportOptions};
+
+use crate::support::testdata;
+
+const MIB: f64 = 1024.0 * 1024.0;
+
+/// The report's names for what a pair calls its remedy, where they differ.
+fn name_of(remedy: &str) -> &str {
+    match remedy {
+        "accumulate" => "smaller_batch",
+        "backward_each" => "backward_for_each_pass",
+        "bound_length" => "bounded_inputs",
+        "chunked_loss" => "loss_in_parts",
+        "fewer_copies_in_flight" => "outputs_to_host",
+        "fused_step" | "foreach_off" => "single_tensor_step",
+        "inference_mode" => "no_grad",
+        "shorter_queue" => "fewer_batches_ahead",
+        "smaller_batch" => "batch_in_parts",
+        other => other,
+    }
+}
+
+/// What the pair's remedy saved: in the whole program, and up to the request that failed.
+fn measured(pair: &Value) -> [f64; 2] {
+    // Private pools hold what is reserved, not what is allocated.
+    let kind = if pair["remedy"] == "shared_graph_pool" { "reserved" } else { "allocated" };
+    [pair["saving"][kind].as_f64().unwrap(), pair["saving_so_far"].as_f64().unwrap()]
+}
+
+#[test]
+fn failures_get_the_remedy_that_was_measured() {
+    let folder = testdata().join("remedies");
+    let truths = std::fs::read_to_string(folder.join("truths.json")).unwrap();
+    let truths: Value = serde_json::from_str(&truths).unwrap();
+    let pairs = truths["pairs"].as_array().unwrap();
+    let mut table = format!(
+        "{:26} {:26} {:>4} {:>9} {:>9} {:>9}\n",
+        "failure", "remedy", "rank", "said", "measured", "so far"
+    );
+    let (mut ranked, mut near) = (0, 0);
+    for pair in pairs {
+        let kind = pair["kind"].as_str().unwrap();
+        let file = tonnage_snapshot::open(&folder.join(format!("{kind}.fault.pickle.xz"))).unwrap();
+        let options = ReportOptions { limit: pair["limit"].as_u64(), ..ReportOptions::default() };
+        let report = Report::of(&file, &options).unwrap();
+        let remedy = name_of(pair["remedy"].as_str().unwrap());
+        let rank = report.advice.iter().position(|it| it.remedy == Some(remedy));
+        let said = rank.map(|rank| report.advice[rank].bytes as f64);
+        let [whole, so_far] = measured(pair);
+        let is_near = said.is_some_and(|said| {
+            [whole, so_far].iter().any(|truth| (said - truth).abs() <= truth * 0.1)
+        });
+        let is_first_or_second = rank.is_some_and(|rank| rank < 2);
+        ranked += usize::from(is_first_or_second);
+        near += usize::from(is_first_or_second && is_near);
+        let names = report.advice.iter().map(|it| it.remedy.unwrap_or(it.cause.name()));
+        let names: Vec<_> = names.take(2).collect();
+        let shown = |it: Option<String>| it.unwrap_or_else(|| "-".to_owned());
+        writeln!(
+            table,
+            "{kind:26} {remedy:26} {:>4} {:>9} {:>9.1} {:>9.1} {}",
+            shown(rank.map(|rank| (rank + 1).to_string())),
+            shown(said.map(|said| format!("{:.1}", said / MIB))),
+            whole / MIB,
+            so_far / MIB,
+            match (is_first_or_second, is_near) {
+                (true, true) => "right".to_owned(),
+                (true, false) => "named".to_owned(),
+                _ => format!("missed: {}", names.join(", ")),
+            }
+        )
+        .unwrap();
+    }
+    writeln!(table, "{ranked} of {} first or second; {near} of them within 10 %", pairs.len())
+        .unwrap();
+    println!("{table}");
+    let golden = folder.join("ranks.txt");
+    if std::env::var_os("TONNAGE_UPDATE").is_some() {
+        std::fs::write(&golden, table).unwrap();
+    } else {
+        assert_eq!(table, std::fs::read_to_string(&golden).unwrap());
+    }
+}
