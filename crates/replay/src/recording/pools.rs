@@ -10,6 +10,7 @@
 //! something tells that it is the other way round.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 use tonnage_engine::Start;
@@ -55,7 +56,7 @@ impl Fact {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pools {
     /// Those of the file; those of the default pool may be left out where the file names all.
-    known: FxHashMap<Place, PoolId>,
+    known: Arc<FxHashMap<Place, PoolId>>,
     /// Whether the file names the pools of all entries.
     all_told: bool,
     /// Whether one of those known is private.
@@ -64,6 +65,8 @@ pub(super) struct Pools {
     last: u64,
     /// Pairs of different pools, both ways round.
     apart: BTreeMap<Place, BTreeSet<Place>>,
+    /// What was learnt beside these pairs, in order; what follows says the same in other words.
+    assumed: Vec<Fact>,
     /// Pairs that are taken to be.
     unlike: BTreeMap<Place, BTreeSet<Place>>,
     /// Those that are not of the default pool.
@@ -103,7 +106,7 @@ impl Pools {
         known.extend(ranges_at_end(entries, from, start, at_end));
         let last = at_end.iter().map(|segment| segment.pool.1).max().unwrap_or(0);
         let knows_private = known.values().any(|pool| !pool.is_default());
-        Self { known, knows_private, last, ..Self::default() }
+        Self { known: Arc::new(known), knows_private, last, ..Self::default() }
     }
 
     /// What the entries themselves say.
@@ -117,7 +120,8 @@ impl Pools {
             start.segments.iter().map(|it| (Place::Start(place_at_start(start, it)), it.pool));
         let known: FxHashMap<_, _> =
             obtained.chain(before).filter(|(_, pool)| !pool.is_default()).collect();
-        Self { knows_private: !known.is_empty(), known, all_told: true, ..Self::default() }
+        let knows_private = !known.is_empty();
+        Self { knows_private, known: Arc::new(known), all_told: true, ..Self::default() }
     }
 
     /// The pool of a segment: the default pool, unless something tells otherwise.
@@ -150,29 +154,49 @@ impl Pools {
     /// they cannot be, or change nothing.
     pub(super) fn with(mut self, facts: &[Fact], now: &Self) -> Option<(Self, Place)> {
         for &fact in facts {
-            match fact {
-                Fact::Apart(one, other) | Fact::Unlike(one, other) if one == other => return None,
-                Fact::Apart(one, other) => {
-                    self.apart.entry(one).or_default().insert(other);
-                    self.apart.entry(other).or_default().insert(one);
-                }
-                Fact::Unlike(one, other) => {
-                    self.unlike.entry(one).or_default().insert(other);
-                    self.unlike.entry(other).or_default().insert(one);
-                }
-                Fact::Private(place) => drop(self.private.insert(place)),
-                Fact::Default(place) => drop(self.default.insert(place)),
+            if matches!(fact, Fact::Apart(one, other) | Fact::Unlike(one, other) if one == other) {
+                return None;
             }
+            self.take(fact);
         }
         self.concluded = self.coloured()?;
         let first = self.first_change_from(now)?;
         Some((self, first))
     }
 
-    /// As it was before some facts were learnt, but with all pairs of different pools: these are sure,
-    /// which of the two is the private one is not.
-    pub(super) fn reconsidered(&self, before: &Self) -> Self {
-        Self { apart: self.apart.clone(), ..before.clone() }
+    fn take(&mut self, fact: Fact) {
+        let both = |pairs: &mut BTreeMap<Place, BTreeSet<Place>>, one: Place, other: Place| {
+            pairs.entry(one).or_default().insert(other);
+            pairs.entry(other).or_default().insert(one);
+        };
+        match fact {
+            Fact::Apart(one, other) => return both(&mut self.apart, one, other),
+            Fact::Unlike(one, other) => both(&mut self.unlike, one, other),
+            Fact::Private(place) => drop(self.private.insert(place)),
+            Fact::Default(place) => drop(self.default.insert(place)),
+        }
+        self.assumed.push(fact);
+    }
+
+    /// How many facts were learnt beside pairs of different pools: a place to come back to.
+    pub(super) fn assumed(&self) -> usize {
+        self.assumed.len()
+    }
+
+    /// As it was when no more than so many facts were assumed, but with all pairs of different pools: these are sure,
+    /// which of the two is the private one is not. Nothing is concluded from them yet.
+    pub(super) fn reconsidered(&self, assumed: usize) -> Self {
+        let &Self { ref known, all_told, knows_private, last, ref apart, few, .. } = self;
+        let (known, apart) = (Arc::clone(known), apart.clone());
+        let mut before =
+            Self { known, all_told, knows_private, last, apart, few, ..Self::default() };
+        self.assumed.iter().take(assumed).for_each(|&fact| before.take(fact));
+        before
+    }
+
+    /// How much there is to go through where something is concluded.
+    pub(super) fn size(&self) -> usize {
+        self.apart.len() + self.assumed.len() + self.concluded.len()
     }
 
     /// The first segment for which these conclusions differ from others.
@@ -309,7 +333,7 @@ mod tests {
         let known: FxHashMap<_, _> =
             known.iter().map(|&(index, pool)| (Place::Entry(index), pool)).collect();
         let knows_private = known.values().any(|pool| !pool.is_default());
-        Pools { known, knows_private, last: 6, ..Pools::default() }
+        Pools { known: Arc::new(known), knows_private, last: 6, ..Pools::default() }
     }
 
     /// Learns a fact, and says what is another then.
@@ -356,7 +380,8 @@ mod tests {
         assert_eq!((first, pools.pool(a), pools.pool(b)), (a, PoolId(0, 7), PoolId::DEFAULT));
         assert_eq!(pools.otherwise(apart), None);
         // What is sure is kept, what was believed is not.
-        let again = pools.reconsidered(&none);
+        assert_eq!((none.assumed(), pools.assumed()), (0, 1));
+        let again = pools.reconsidered(none.assumed());
         let (again, _) = again.with(&[Fact::Default(a)], &pools).expect("it can be");
         assert_eq!((again.pool(a), again.pool(b)), (PoolId::DEFAULT, PoolId(0, 7)));
     }

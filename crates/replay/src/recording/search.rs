@@ -20,6 +20,9 @@ const MOST_KEPT: usize = 32;
 /// Fewest entries between two of them.
 const KEPT_APART: usize = 128;
 
+/// How many free blocks, segments and pages cost as much as a live block where a state is copied.
+const KEPT_AS_ONE: usize = 8;
+
 /// How many entries that are only looked at cost as much as one that is played.
 const LOOKED_AT_AS_ONE: usize = 16;
 
@@ -40,10 +43,12 @@ pub(super) struct Attempt {
 
 impl Attempt {
     pub(super) fn goes_further_than(&self, other: &Self) -> bool {
-        let reach = |attempt: &Self| {
-            attempt.parting.as_ref().map_or(usize::MAX, |parting| parting.difference.event)
-        };
-        reach(self) > reach(other)
+        self.reach() > other.reach()
+    }
+
+    /// The entry that it came to.
+    fn reach(&self) -> usize {
+        self.parting.as_ref().map_or(usize::MAX, |parting| parting.difference.event)
     }
 }
 
@@ -106,10 +111,12 @@ fn search_from(task: &impl Task, plan: Plan, budget: &Budget) -> Attempt {
             continue;
         }
         let facts = parting.facts.clone();
-        let attempt = search.attempt(Some(parting), gave_up);
         let mut furthest = match best.take() {
-            Some(best) if invents || !attempt.goes_further_than(&best) => best,
-            _ => attempt,
+            Some(best) if invents || parting.difference.event <= best.reach() => best,
+            _ => {
+                search.spend(search.size());
+                search.attempt(Some(parting), gave_up)
+            }
         };
         furthest.gave_up |= gave_up;
         furthest.pools_tried |= !search.beliefs.is_empty();
@@ -122,8 +129,8 @@ fn search_from(task: &impl Task, plan: Plan, budget: &Budget) -> Attempt {
 
 /// Facts that were believed although something else may be true.
 struct Belief {
-    /// What was known before.
-    before: Pools,
+    /// How many facts were assumed before: a count, since there may be as many beliefs as entries.
+    before: usize,
     believed: Fact,
     /// What else to believe, the likeliest last.
     otherwise: Vec<Vec<Fact>>,
@@ -180,12 +187,14 @@ impl<T: Task> Search<'_, T> {
         self.player.engine.device().made()
     }
 
-    /// What it costs to copy the player, in entries: its blocks, live or free, and its pages.
+    /// What it costs to copy the player, in entries: live blocks, and with less weight what is only kept: free blocks,
+    /// segments and pages.
     fn size(&self) -> usize {
         let stats = self.player.engine.stats();
-        let blocks = [&stats.active, &stats.inactive_split, &stats.segment];
-        let blocks = blocks.iter().map(|it| usize::try_from(it.all.current).unwrap_or(0));
-        blocks.sum::<usize>().saturating_add(self.player.engine.device().pages()).max(1)
+        let [live, split, segments] = [&stats.active, &stats.inactive_split, &stats.segment]
+            .map(|it| usize::try_from(it.all.current).unwrap_or(0));
+        let kept = split + segments + self.player.engine.device().pages();
+        (live + kept / KEPT_AS_ONE).max(1)
     }
 
     fn keep_state(&mut self) {
@@ -261,7 +270,7 @@ impl<T: Task> Search<'_, T> {
             otherwise.insert(likeliest, meant.to_vec());
         }
         if let Some(&believed) = facts.first() {
-            let before = self.plan.pools.clone();
+            let before = self.plan.pools.assumed();
             self.beliefs.push(Belief { before, believed, otherwise });
             if self.believe_otherwise(self.beliefs.len() - 1) {
                 return true;
@@ -279,9 +288,9 @@ impl<T: Task> Search<'_, T> {
 
     /// Gives up a belief and those that came after it for the next that it may have been instead.
     fn believe_otherwise(&mut self, index: usize) -> bool {
-        let belief = &mut self.beliefs[index];
-        while let Some(facts) = belief.otherwise.pop() {
-            let before = self.plan.pools.reconsidered(&belief.before);
+        while let Some(facts) = self.beliefs[index].otherwise.pop() {
+            self.spend(self.plan.pools.size() / LOOKED_AT_AS_ONE);
+            let before = self.plan.pools.reconsidered(self.beliefs[index].before);
             let Some((pools, first)) = before.with(&facts, &self.plan.pools) else { continue };
             self.beliefs.truncate(index + 1);
             self.plan.pools = pools;

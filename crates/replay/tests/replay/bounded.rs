@@ -3,6 +3,7 @@
 
 use tonnage_device::Dry;
 use tonnage_engine::{Config, DeviceId, Engine, RecordOptions, Release, StreamId};
+use tonnage_events::{Action, Address, TraceEntry};
 use tonnage_replay::recording::{RecordingOptions, replay_recording};
 use tonnage_replay::snapshot_file;
 use tonnage_snapshot::SnapshotFile;
@@ -45,4 +46,23 @@ fn a_search_that_leads_nowhere_gives_up_and_says_so() {
     let outcome = replay_recording(&file, &options).unwrap();
     let says = |what: &str| outcome.inferred.iter().any(|line| line.starts_with(what));
     assert!(outcome.exact() || says("search: it gave up"), "{:?}", outcome.inferred);
+}
+
+/// Each of these segments serves although the first would have: a belief about pools for each.
+#[test]
+fn many_beliefs_about_pools_are_given_up_within_the_budget() {
+    let mut file = SnapshotFile { traces: vec![Vec::new()], ..SnapshotFile::default() };
+    for segment in 0..2_000 {
+        let address = Address(0x7f00_0000_0000 + segment * (32 << 20));
+        let all =
+            [Action::SegmentAlloc, Action::Alloc, Action::FreeRequested, Action::FreeCompleted];
+        file.traces[0].extend(all.map(|action| {
+            let (size, stream, time_us, stack) = (30 << 20, StreamId(0), 0, None);
+            TraceEntry { action, address, size, stream, time_us, stack }
+        }));
+    }
+    let options = RecordingOptions { release: Some(Release::V2_11), ..Default::default() };
+    let outcome = replay_recording(&file, &options).unwrap();
+    let says = |what: &str| outcome.inferred.iter().any(|line| line.starts_with(what));
+    assert!(says("search: it gave up"), "{:?}", outcome.inferred);
 }
