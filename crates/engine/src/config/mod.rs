@@ -119,6 +119,48 @@ impl Config {
         }
     }
 
+    /// Whether an allocator serves requests in the same way under both, apart from what the releases do differently by
+    /// themselves. What concerns locks, pinned memory and captured streams decides nothing here.
+    #[must_use]
+    pub fn decides_like(&self, other: &Self) -> bool {
+        // Each field is named, so that none is forgotten.
+        let Self {
+            release: _,
+            max_split_size,
+            max_non_split_rounding,
+            garbage_collection_threshold,
+            roundup_power2_divisions,
+            expandable_segments,
+            large_segment_size,
+            per_process_memory_fraction,
+            release_lock_on_cudamalloc: _,
+            graph_capture_record_stream_reuse: _,
+            pinned_use_cuda_host_register: _,
+            pinned_num_register_threads: _,
+            pinned_use_background_threads: _,
+            pinned_reserve_segment_size: _,
+            pinned_free_catch_all: _,
+            pinned_max_round_threshold: _,
+            pinned_max_cached_size: _,
+            throw_on_cudamalloc_oom,
+            expandable_segments_reserve,
+            expandable_segments_reserve_by_class,
+            backend,
+            last_settings: _,
+        } = self;
+        *max_split_size == other.max_split_size
+            && *max_non_split_rounding == other.max_non_split_rounding
+            && *garbage_collection_threshold == other.garbage_collection_threshold
+            && *roundup_power2_divisions == other.roundup_power2_divisions
+            && *expandable_segments == other.expandable_segments
+            && *large_segment_size == other.large_segment_size
+            && *per_process_memory_fraction == other.per_process_memory_fraction
+            && *throw_on_cudamalloc_oom == other.throw_on_cudamalloc_oom
+            && *expandable_segments_reserve == other.expandable_segments_reserve
+            && *expandable_segments_reserve_by_class == other.expandable_segments_reserve_by_class
+            && *backend == other.backend
+    }
+
     /// The settings that a process of `release` starts with if `conf` is in its environment.
     pub fn parse(conf: &str, release: Release) -> Result<Self, ConfigError> {
         let mut config = Self::for_release(release);

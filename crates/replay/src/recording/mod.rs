@@ -19,8 +19,8 @@
 //! 12. `limit`: which limits would explain what no other reading does.
 //! 13. `inferred`: what was concluded, in words.
 //!
-//! `budget` bounds all of that together: no outcome takes more than playing 64 times the recording and
-//! 50,000 entries, and where that is not enough the outcome says so.
+//! `budget` bounds all of that together: no outcome takes more than playing 64 times the recording and 50,000
+//! entries for each release that is tried, and where that is not enough the outcome says so.
 
 mod budget;
 

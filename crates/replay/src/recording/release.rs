@@ -8,9 +8,7 @@
 //! tells as much if one is not there. Where a file contradicts itself (someone has changed it), what is there
 //! counts and what is missing does not.
 
-use std::collections::BTreeMap;
-
-use tonnage_engine::config::{Backend, DIVISION_SLOTS, Reserve, Tie};
+use tonnage_engine::config::Tie;
 use tonnage_engine::{Config, Release};
 use tonnage_events::Action;
 use tonnage_snapshot::{AllocatorSettings, SnapshotFile};
@@ -204,29 +202,20 @@ fn keep(candidates: &mut Vec<Release>, fits: impl Fn(Release) -> bool) {
 
 /// The rules by which a release serves a recording, as far as a replay of this one can tell them apart. A replay marks no
 /// pool and opens one scope at a time, so what concerns these does not count.
-#[derive(PartialEq)]
 struct Rules {
     tie: Tie,
     pool_scope_is_capture: bool,
     /// None where it makes no difference: every request that is too large for a new range fails.
     gives_back_small_ranges: Option<bool>,
-    settings: Settings,
+    /// What it makes of the file's settings.
+    config: Config,
 }
 
-/// What a release makes of the file's settings.
-#[derive(PartialEq)]
-struct Settings {
-    backend: Backend,
-    max_split_size: u64,
-    max_non_split_rounding: u64,
-    garbage_collection_threshold: f64,
-    roundup_power2_divisions: [u64; DIVISION_SLOTS],
-    expandable_segments: bool,
-    large_segment_size: u64,
-    per_process_memory_fraction: f64,
-    throw_on_cudamalloc_oom: bool,
-    reserve: Option<Reserve>,
-    reserve_by_class: BTreeMap<String, Reserve>,
+impl PartialEq for Rules {
+    fn eq(&self, other: &Self) -> bool {
+        let like = |it: &Self| (it.tie, it.pool_scope_is_capture, it.gives_back_small_ranges);
+        like(self) == like(other) && self.config.decides_like(&other.config)
+    }
 }
 
 impl Rules {
@@ -240,19 +229,7 @@ impl Rules {
             tie: release.tie(),
             pool_scope_is_capture: release.pool_scope_is_capture(),
             gives_back_small_ranges: ranges.then(|| release.gives_back_small_ranges()),
-            settings: Settings {
-                backend: config.backend(),
-                max_split_size: config.max_split_size(),
-                max_non_split_rounding: config.max_non_split_rounding(),
-                garbage_collection_threshold: config.garbage_collection_threshold(),
-                roundup_power2_divisions: *config.roundup_power2_divisions(),
-                expandable_segments: config.expandable_segments(),
-                large_segment_size: config.large_segment_size(),
-                per_process_memory_fraction: config.per_process_memory_fraction(),
-                throw_on_cudamalloc_oom: config.throw_on_cudamalloc_oom(),
-                reserve: config.expandable_segments_reserve(),
-                reserve_by_class: config.expandable_segments_reserve_by_class().clone(),
-            },
+            config,
         }
     }
 }
