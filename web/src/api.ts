@@ -65,6 +65,9 @@ export interface TimelineHead {
   iterations: number[];
   /** Named spans: the marks of a profiler, or the phases of a recipe. Ends are exclusive. */
   phases: { name: string; begin: number; end: number }[];
+  /** How many requests failed, */
+  failed: number;
+  /** and the last ten thousand of them. */
   ooms: { entry: number; requested: number; free: number | null }[];
   limit: number | null;
   /** Most bytes, and the entries after which they were first reached. */

@@ -24,7 +24,7 @@ test("all drawings share the widest scales", () => {
 test("a summary keeps the figures and lets the rows go", () => {
   const it = summary({
     info: { name: "a" }, entries: 2, time: Float64Array.of(0, 5),
-    head: { peak: { reserved: 9, allocated: 7, reservedAt: 1 }, ooms: [{}], limit: 20, timed: true },
+    head: { peak: { reserved: 9, allocated: 7, reservedAt: 1 }, failed: 1, limit: 20, timed: true },
     reserved: Float64Array.of(0, 9, 9), allocated: Float64Array.of(0, 4, 7),
     allocations: { length: 1, begin: Uint32Array.of(1) },
   } as unknown as Recording);

@@ -40,7 +40,7 @@ export function recordingOf(entries: number, rows: Row[], segments: SegmentRow[]
     reserved: allocated,
     head: {
       columns: [], sites: [null], streams: ["0"], pools: ["small", "large"], purposes: ["unknown", "activations", "parameters"],
-      iterations: [], phases: [], ooms: [], limit: null, timed: true,
+      iterations: [], phases: [], failed: 0, ooms: [], limit: null, timed: true,
       peak: { allocated: most, allocatedAt: allocated.indexOf(most), reserved: most, reservedAt: 0 },
       ...head,
     },

@@ -34,7 +34,7 @@ export function summary(recording: Recording): Summary {
     allocated: head.peak.allocated,
     unused: recording.reserved[at] - recording.allocated[at],
     limit: head.limit,
-    failed: head.ooms.length,
+    failed: head.failed,
     timed: head.timed,
     length: Object.fromEntries(lengths) as Record<Clock, number>,
     columns: Object.fromEntries(drawn) as Record<Clock, Columns>,

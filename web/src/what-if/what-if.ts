@@ -178,7 +178,7 @@ class WhatIf {
 
   #show(source: Recording, found: Recording, answer: WhatIfAnswer, limit: number | null): void {
     const { recordedPeak: was, reservedPeak: now, oom } = answer;
-    const failed = source.head.ooms.length;
+    const failed = source.head.failed;
     const open = h("button", { type: "button", text: "Open its timeline" });
     open.addEventListener("click", () => {
       location.hash = "memory";

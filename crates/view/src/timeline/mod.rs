@@ -41,6 +41,9 @@ pub(crate) struct Head {
     pub(crate) purposes: Vec<&'static str>,
     pub(crate) iterations: Vec<usize>,
     pub(crate) phases: Vec<Phase>,
+    /// How many requests failed,
+    pub(crate) failed: usize,
+    /// and the last of them.
     pub(crate) ooms: Vec<Oom>,
     pub(crate) limit: Option<u64>,
     pub(crate) peak: Peaks,
@@ -134,6 +137,7 @@ impl Timeline {
             all.map(|level| of(level) as f64).collect()
         };
         let (time, timed) = times(&device);
+        let (failed, ooms) = ooms(&device);
         let head = Head {
             sites: sites.sites,
             streams: streams.names,
@@ -141,7 +145,8 @@ impl Timeline {
             purposes: Purpose::ALL.map(Purpose::name).to_vec(),
             iterations: concluded.iterations,
             phases: marks::phases(&device),
-            ooms: ooms(&device),
+            failed,
+            ooms,
             limit,
             peak: peaks(&device, &levels),
             timed,
@@ -216,10 +221,16 @@ fn times(device: &DeviceView<'_>) -> (Vec<f64>, bool) {
     (device.entries.iter().map(since).collect(), first > 0 && last > first)
 }
 
-fn ooms(device: &DeviceView<'_>) -> Vec<Oom> {
+/// How many requests failed, and the last of them.
+fn ooms(device: &DeviceView<'_>) -> (usize, Vec<Oom>) {
     let failed = device.entries.iter().enumerate().filter(|(_, it)| it.action == Action::Oom);
-    let oom = failed.map(|(entry, it)| Oom { entry, requested: it.size, free: Some(it.address.0) });
-    oom.take(MOST_OOMS).collect()
+    let oom = |(entry, it): (usize, &tonnage_events::TraceEntry)| Oom {
+        entry,
+        requested: it.size,
+        free: Some(it.address.0),
+    };
+    let count = failed.clone().count();
+    (count, failed.skip(count.saturating_sub(MOST_OOMS)).map(oom).collect())
 }
 
 fn peaks(device: &DeviceView<'_>, levels: &Levels) -> Peaks {

@@ -103,6 +103,18 @@ fn sites_iterations_and_phases_are_told_where_the_file_has_them() {
     assert!(purposes.len() >= 3, "{purposes:?}");
 }
 
+#[test]
+fn of_very_many_failed_requests_the_last_are_listed_and_all_are_counted() {
+    let (name, mut file) = trace("mlp_seed.default");
+    let last = file.traces[0].len() + 10_002;
+    let failed = TraceEntry { action: Action::Oom, stack: None, ..file.traces[0][0] };
+    file.traces[0].extend(std::iter::repeat_n(failed, 10_003));
+    let columns = Page::of([(name, file)]).timeline(0);
+    let ooms = columns.head["ooms"].as_array().unwrap();
+    assert_eq!((ooms.len(), &columns.head["failed"]), (10_000, &10_003.into()));
+    assert_eq!(ooms[9_999]["entry"], last);
+}
+
 /// A history of a million entries: blocks of many sizes and stacks, 5,000 of them live at once.
 fn million() -> SnapshotFile {
     const SLOTS: u64 = 5_000;
