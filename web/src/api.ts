@@ -129,6 +129,7 @@ export interface Peak {
   blocks: number;
   reserved: { event: number; bytes: number; requested: number; stream: number };
   sites: { line: string | null; bytes: number; blocks: number }[];
+  modules: { module: string | null; bytes: number; blocks: number }[];
   purposes: { purpose: string; bytes: number; blocks: number; confidence: string }[];
 }
 

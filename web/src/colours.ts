@@ -1,4 +1,4 @@
-// Which colour an allocation has: by purpose, call site, any frame, stream or size.
+// Which colour an allocation has: by purpose, call site, module, any frame, stream or size.
 //
 // In:  a recording, what to colour by, what the filter shows and a cause blames. Out: classes with their names, and a
 //      pixel for each row.
@@ -7,7 +7,7 @@ import { quoted } from "./filter/parse.ts";
 import { base, bytes, siteText } from "./format.ts";
 import { css, mix, pixel } from "./palette.ts";
 import type { Recording } from "./recording.ts";
-import { type Stacks, frameAt, stacksOf } from "./stacks.ts";
+import { type Stacks, frameAt, modulePaths, stacksOf } from "./stacks.ts";
 import type { ColourBy } from "./store.ts";
 
 export interface Class {
@@ -115,12 +115,37 @@ function byFrame(recording: Recording, stacks: Stacks, depth: number): Classes {
   return byKind(recording, frames, named, "other frames");
 }
 
+/** The end of a path: paths of one model begin alike. */
+function innermost(path: string): string {
+  const parts = path.split(" > ");
+  return parts.length > 2 ? `… > ${parts.slice(-2).join(" > ")}` : path;
+}
+
+/** By the modules on the way of its stack; what goes through none shares a class with what has no stack. */
+function byModule(recording: Recording, stacks: Stacks): Classes {
+  const { stack, length } = recording.allocations;
+  const paths = modulePaths(stacks.modules);
+  const numbers = new Map<string, number>([["", 0]]);
+  const ofStack = paths.map((path) => {
+    const number = numbers.get(path) ?? numbers.size;
+    numbers.set(path, number);
+    return number;
+  });
+  const names = [...numbers.keys()];
+  const modules = new Uint32Array(length);
+  for (let row = 0; row < length; row++) modules[row] = stack[row] === 0 ? 0 : (ofStack[stack[row] - 1] ?? 0);
+  const named = (number: number) =>
+    number === 0 ? { label: "no module", query: null } : { label: innermost(names[number]), query: `module:${quoted(names[number])}` };
+  return byKind(recording, modules, named, "other modules");
+}
+
 const made = new WeakMap<Recording, Map<string, Classes>>();
 
-/** The classes of a recording's allocations; worked out once. Frames need stacks: until they are there, call sites stand for them. */
+/** The classes of a recording's allocations; worked out once. Frames and modules need stacks: until they are there, call sites stand for them. */
 export function classesOf(recording: Recording, by: ColourBy, depth = 0): Classes {
-  const stacks = by === "frame" ? stacksOf(recording) : null;
-  if (by === "frame" && stacks === null) return classesOf(recording, "site");
+  const isOfStacks = by === "frame" || by === "module";
+  const stacks = isOfStacks ? stacksOf(recording) : null;
+  if (isOfStacks && stacks === null) return classesOf(recording, "site");
   const known = made.get(recording) ?? new Map<string, Classes>();
   made.set(recording, known);
   const key = `${by} ${by === "frame" ? depth : ""}`;
@@ -129,6 +154,7 @@ export function classesOf(recording: Recording, by: ColourBy, depth = 0): Classe
     const { allocations, head } = recording;
     classes = {
       frame: () => byFrame(recording, stacks!, depth),
+      module: () => byModule(recording, stacks!),
       purpose: () => byPurpose(recording),
       site: () => byKind(recording, allocations.site, (site) => siteClass(head.sites[site] ?? null), "other lines"),
       stream: () => byKind(recording, allocations.stream, (stream) => streamClass(head.streams[stream] ?? String(stream)), "other streams"),

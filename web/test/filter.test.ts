@@ -100,7 +100,7 @@ test("what is wrong is said in words, at its place", () => {
     ["life:5parsecs", 0, 13, /no unit of time/],
     ["life:5..6ms", 0, 11, /both ends/],
     ["lien:train.py", 0, 13, /there is no “lien:”; line: is meant\?/],
-    ["zzz:1", 0, 5, /there are line: frame: size:/],
+    ["zzz:1", 0, 5, /there are line: frame: module: size:/],
     ["line::12", 0, 8, /a file is missing/],
     ["pool:", 0, 5, /a name is missing/],
     ['a "b c', 2, 6, /closing quote/],

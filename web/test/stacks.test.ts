@@ -4,7 +4,7 @@ import { classesOf } from "../src/colours.ts";
 import { match } from "../src/filter/match.ts";
 import { needsStacks, parse } from "../src/filter/parse.ts";
 import { boxes, isWithin, largestAt } from "../src/flame/tree.ts";
-import { type Stacks, frameAt, hasText, stacksWith } from "../src/stacks.ts";
+import { type Stacks, frameAt, hasText, modulePaths, stacksWith } from "../src/stacks.ts";
 import { entriesAround } from "../src/timeline/events.ts";
 import { recordingOf } from "./made.ts";
 
@@ -15,6 +15,11 @@ const STACKS: Stacks = {
   names: [frame("/v/site-packages/torch/nn/linear.py", 125, "forward"), frame("/me/train.py", 12, "forward"), frame("/me/train.py", 1, "main"), frame("/me/train.py", 120, "step")],
   starts: Uint32Array.of(0, 3, 5, 5),
   frames: Uint32Array.of(0, 1, 2, 3, 2),
+  modules: {
+    names: [frame("/v/site-packages/torch/nn/modules/linear.py", 0, "nn.linear"), frame("/me/train.py", 12, "train"), frame("/me/train.py", 120, "train")],
+    starts: Uint32Array.of(0, 2, 4, 4),
+    frames: Uint32Array.of(0, 1, 0, 2),
+  },
 };
 
 const RECORDING = recordingOf(
@@ -45,9 +50,25 @@ test("any frame is searched, those of libraries too", () => {
   assert.deepEqual(taken("frame:main", null), []);
 });
 
+test("modules are searched by their path, a line only as itself", () => {
+  assert.deepEqual(modulePaths(STACKS.modules), ["train:12 > nn.linear", "train:120 > nn.linear", ""]);
+  assert.deepEqual(taken("module:NN.linear"), [0, 1]);
+  assert.deepEqual(taken("module:train:12"), [0]);
+  assert.deepEqual(taken('module:"train:120 > nn.linear"'), [1]);
+  assert.deepEqual(taken("-module:linear"), [2, 3]);
+  assert.equal(match(RECORDING, parse("module:a").terms, null).complaints.length, 1);
+  assert.equal(parse("module:").complaints.length, 1);
+});
+
+test("what is live is summed up by module", () => {
+  const found = boxes(RECORDING, STACKS.modules, 5, null);
+  assert.deepEqual(found.map((it) => [it.frame, it.depth, it.bytes]), [[-1, 0, 105], [1, 1, 60], [0, 2, 60], [2, 1, 30], [0, 2, 30], [-2, 1, 15]]);
+});
+
 test("only terms that look at stacks need them", () => {
   assert.equal(needsStacks(parse("size:>1MiB line:a.py").terms), false);
   assert.equal(needsStacks(parse("size:>1MiB frame:a").terms), true);
+  assert.equal(needsStacks(parse("module:a").terms), true);
   assert.equal(needsStacks(parse("word").terms), true);
 });
 
@@ -65,6 +86,7 @@ test("a text is found wherever it stands, a line only as itself", () => {
 
 test("without stacks, colours by frame fall back to call sites", () => {
   assert.equal(classesOf(RECORDING, "frame", 3), classesOf(RECORDING, "site"));
+  assert.equal(classesOf(RECORDING, "module"), classesOf(RECORDING, "site"));
 });
 
 test("what is live is summed up by stack, boxes inside their callers", () => {

@@ -351,6 +351,20 @@ impl<D: Device> Engine<D> {
         self.ledger.history = options.map(|options| Box::new(History::new(options)));
     }
 
+    /// Notes in the history, if it is on, what the block in use at this address is for, in a word. It may change.
+    pub fn say_purpose(&mut self, address: Address, purpose: &'static str) {
+        if let Some(history) = &mut self.ledger.history {
+            history.say_purpose(address, purpose);
+        }
+    }
+
+    /// Notes in the history, if it is on, that the program begins or ends something.
+    pub fn say_scope(&mut self, name: &'static str, begins: bool) {
+        if let Some(history) = &mut self.ledger.history {
+            history.say_scope(name, begins);
+        }
+    }
+
     /// What was recorded, if history is on.
     #[must_use]
     pub fn history(&self) -> Option<&History> {

@@ -9,9 +9,13 @@ use std::panic::Location;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustc_hash::FxHashMap;
-use tonnage_events::{Action, Event, Frame, PoolId, StackId, Stacks, TraceEntry};
+use tonnage_events::{Action, Address, Event, Frame, PoolId, StackId, Stacks, TraceEntry};
 
 use crate::native_stacks::NativeStacks;
+use crate::said::{Said, SaidPurpose, SaidScope};
+
+/// How often the clock is asked for another time before a scope does without: a microsecond is over after some fifty.
+const MOST_LOOKS: usize = 10_000;
 
 /// What to record.
 #[derive(Clone, Debug)]
@@ -83,6 +87,8 @@ pub struct History {
     entries: VecDeque<TraceEntry>,
     /// The pools of entries that are not about the default one, by their number since the first that was ever kept.
     pools: VecDeque<(u64, PoolId)>,
+    /// What the program said.
+    said: Said,
     /// Entries that no longer fit.
     dropped: u64,
     stacks: Stacks,
@@ -97,6 +103,7 @@ impl History {
             options,
             entries: VecDeque::new(),
             pools: VecDeque::new(),
+            said: Said::default(),
             dropped: 0,
             stacks: Stacks::default(),
             call_sites: FxHashMap::default(),
@@ -106,15 +113,17 @@ impl History {
 
     /// Goes on under other options: the oldest entries that these have no room for are gone.
     pub(crate) fn go_on(&mut self, options: RecordOptions) {
-        let too_many = self.entries.len().saturating_sub(options.max_entries.get());
-        self.entries.drain(..too_many);
-        self.forget(too_many as u64);
+        while self.entries.len() > options.max_entries.get() {
+            self.forget_first();
+        }
         self.options = options;
     }
 
-    /// Counts entries that were dropped, and drops their pools.
-    fn forget(&mut self, entries: u64) {
-        self.dropped += entries;
+    /// Drops the oldest entry, and what was known of it.
+    fn forget_first(&mut self) {
+        let Some(entry) = self.entries.pop_front() else { return };
+        self.dropped += 1;
+        self.said.forget(&entry, self.dropped);
         while self.pools.front().is_some_and(|&(number, _)| number < self.dropped) {
             self.pools.pop_front();
         }
@@ -123,6 +132,39 @@ impl History {
     /// The pools of the entries kept that are not about the default pool, by the number of the entry among them.
     pub fn pools(&self) -> impl Iterator<Item = (usize, PoolId)> {
         self.pools.iter().map(|&(number, pool)| ((number - self.dropped) as usize, pool))
+    }
+
+    /// What the program said that blocks are for, by the number of entries kept before that.
+    #[must_use]
+    pub fn purposes(&self) -> Vec<SaidPurpose> {
+        self.said.purposes(self.dropped)
+    }
+
+    /// What the program said that it does, oldest first.
+    pub fn scopes(&self) -> impl Iterator<Item = SaidScope> {
+        self.said.scopes()
+    }
+
+    /// The program says what a block in use is for. A history that leaves actions out keeps nothing of that: it does not
+    /// tell from when to when blocks live.
+    pub(crate) fn say_purpose(&mut self, address: Address, purpose: &'static str) {
+        if self.options.skip_actions.is_empty() {
+            self.said.purpose(self.dropped + self.entries.len() as u64, address, purpose);
+        }
+    }
+
+    /// The program says that it begins or ends something. The scope has a time of its own: entries on both sides have
+    /// others, as long as the clock goes.
+    pub(crate) fn say_scope(&mut self, name: &'static str, begins: bool) {
+        let clock = self.options.clock;
+        let later_than = |time: u64| {
+            let mut times = std::iter::repeat_with(clock).take(MOST_LOOKS);
+            times.find(|&now| now > time).unwrap_or(time)
+        };
+        let last = self.entries.back().map_or(0, |entry| entry.time_us);
+        let time_us = later_than(last);
+        self.said.scope(SaidScope { name, begins, time_us });
+        later_than(time_us);
     }
 
     /// The entries kept, oldest first.
@@ -167,8 +209,7 @@ impl History {
         entry.time_us = (self.options.clock)();
         entry.stack = stack.filter(|_| self.options.context >= Context::Alloc);
         if self.entries.len() == self.options.max_entries.get() {
-            self.entries.pop_front();
-            self.forget(1);
+            self.forget_first();
         }
         let pool = event.pool();
         if !pool.is_default() {

@@ -69,6 +69,8 @@ mod history;
 
 mod native_stacks;
 
+mod said;
+
 mod stats;
 
 mod summary;
@@ -105,6 +107,7 @@ pub use owner::Allocation;
 pub use policy::Policy;
 pub use pool::{PoolError, StreamFilter};
 pub use restore::{RestoreError, Start};
+pub use said::{SaidPurpose, SaidScope};
 pub use snapshot::Snapshot;
 pub use stats::{Stat, StatArray, Stats};
 pub use tonnage_events::{Address, DeviceId, PoolId, PoolKind, StreamId};

@@ -8,6 +8,7 @@ use tonnage_events::{
 use crate::block::{Block, BlockId};
 use crate::config::Config;
 use crate::engine::Engine;
+use crate::said::{SaidPurpose, SaidScope};
 
 /// Everything about an allocator at a moment.
 #[derive(Clone, Debug)]
@@ -18,6 +19,10 @@ pub struct Snapshot {
     pub entries: Vec<TraceEntry>,
     /// The pools of entries that are not about the default one, by the number of the entry, ascending.
     pub pools: Vec<(usize, PoolId)>,
+    /// What the program said that blocks are for, in the order in which it did.
+    pub purposes: Vec<SaidPurpose>,
+    /// What the program said that it does, oldest first.
+    pub scopes: Vec<SaidScope>,
     /// The stacks that segments, blocks and entries name.
     pub stacks: Stacks,
     /// The settings in force.
@@ -41,6 +46,8 @@ impl<D: Device> Engine<D> {
             segments: self.segments(),
             entries: history.map_or_else(Vec::new, |history| history.entries().copied().collect()),
             pools: history.map_or_else(Vec::new, |history| history.pools().collect()),
+            purposes: history.map_or_else(Vec::new, |history| history.purposes()),
+            scopes: history.map_or_else(Vec::new, |history| history.scopes().collect()),
             stacks: history.map(|history| history.stacks().clone()).unwrap_or_default(),
             config: self.config.clone(),
         }

@@ -1,11 +1,11 @@
-//! What held the memory when most was live: by purpose, by line, the largest blocks, by stack.
+//! What held the memory when most was live: by purpose, by line, by module, the largest blocks, by stack.
 
 use maud::{Markup, html};
 use tonnage_analysis::report::{Holder, PeakReport, Report};
 
 use crate::figures::{bar, bytes, count, duration, grouped, percent};
 use crate::flame;
-use crate::text::line;
+use crate::text::{line, name};
 
 pub(crate) fn peak(report: &Report) -> Markup {
     let peak = &report.peak;
@@ -22,6 +22,7 @@ pub(crate) fn peak(report: &Report) -> Markup {
             div.two {
                 div { h3 { "By purpose" } (purposes(peak)) }
                 @if has_lines { div { h3 { "By line" } (lines(peak)) } }
+                @if !peak.modules.is_empty() { div { h3 { "By module" } (modules(peak)) } }
             }
             @if has_lines { (flame::graph(peak)) }
             h3 { "Largest blocks" }
@@ -69,6 +70,26 @@ fn lines(peak: &PeakReport) -> Markup {
                     td.bars { (bar(rest, most)) } td.number { (bytes(rest)) } td {}
                 } }
             }
+        }
+    }
+}
+
+fn modules(peak: &PeakReport) -> Markup {
+    let most = peak.modules.first().map_or(0, |it| it.bytes);
+    html! {
+        table {
+            thead { tr {
+                th scope="col" { "Module" } th.bars { span.unseen { "Share of the largest" } }
+                th.number scope="col" { "Size" } th.number scope="col" { "Blocks" }
+            } }
+            tbody { @for it in &peak.modules { tr {
+                td { @match &it.module {
+                    Some(module) => { (name(module)) }
+                    None => { span.muted { "(no module)" } }
+                } }
+                td.bars { (bar(it.bytes, most)) } td.number { (bytes(it.bytes)) }
+                td.number { (grouped(it.blocks)) }
+            } } }
         }
     }
 }

@@ -71,6 +71,14 @@ impl Block {
         debug_assert!(recorded.is_ok(), "an undropped block is live");
     }
 
+    /// Notes in the history, if one is recorded, what the block is for from now on: `parameters`, `gradients`, `optimizer`,
+    /// `activations`, `temporary`, `workspace` or `cache`. `tonnage report` then shows that, and does not conclude it.
+    pub fn say_purpose(&self, purpose: &'static str) {
+        if let Some(mut engine) = self.device.shared.engine.recording() {
+            engine.say_purpose(self.address(), purpose);
+        }
+    }
+
     /// Writes into the block, after waiting for what is queued on its stream; on `cuda` for the default stream too, which
     /// orders copies. Copies of one device take turns; allocations do not wait for them.
     ///

@@ -23,7 +23,7 @@ use std::mem;
 use std::ops::{Deref, DerefMut};
 
 use tonnage_device::DeviceError;
-use tonnage_engine::{Allocation, Engine, FreeError};
+use tonnage_engine::{Allocation, Engine, FreeError, RecordOptions};
 
 use crate::any_device::AnyDevice;
 use crate::sync::{AtomicBool, Mutex, MutexGuard, Ordering, lock, try_lock};
@@ -37,6 +37,8 @@ pub(crate) struct SharedEngine {
     any_returned: AtomicBool,
     /// What went wrong where nobody could be told, until someone can.
     untold: Mutex<Option<DeviceError>>,
+    /// Whether a history is recorded: to know without the lock.
+    records: AtomicBool,
 }
 
 impl SharedEngine {
@@ -46,6 +48,7 @@ impl SharedEngine {
             returned: Mutex::default(),
             any_returned: AtomicBool::new(false),
             untold: Mutex::default(),
+            records: AtomicBool::new(false),
         }
     }
 
@@ -53,6 +56,20 @@ impl SharedEngine {
     #[inline]
     pub(crate) fn lock(&self) -> EngineGuard<'_> {
         self.hold(lock(&self.engine))
+    }
+
+    /// Begins to record history, or goes on with other options; with `None`, stops and forgets it.
+    pub(crate) fn record_history(&self, options: Option<RecordOptions>) {
+        let mut engine = self.lock();
+        self.records.store(options.is_some(), Ordering::Relaxed);
+        engine.record_history(options);
+    }
+
+    /// The engine, if it records a history. Who is wrong since that has just changed says too much or too little, and the
+    /// engine knows.
+    #[inline]
+    pub(crate) fn recording(&self) -> Option<EngineGuard<'_>> {
+        self.records.load(Ordering::Relaxed).then(|| self.lock())
     }
 
     /// Gives a dropped block back, or leaves it to whoever has the engine. There is nobody to tell of a failure: it

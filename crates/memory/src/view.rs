@@ -123,7 +123,22 @@ impl<'a> Memory<'a> {
 
     /// Begins to record history, or goes on with other options; with `None`, stops and forgets it.
     pub fn record_history(&self, options: Option<RecordOptions>) {
-        self.device.shared.engine.lock().record_history(options);
+        self.device.shared.engine.record_history(options);
+    }
+
+    /// Notes in the history, if one is recorded, that the program begins something: PyTorch's tools and `tonnage report` show
+    /// it as they show what `record_function` marks. An optimizer's step is `Optimizer.step` there.
+    pub fn begin_scope(&self, name: &'static str) {
+        if let Some(mut engine) = self.device.shared.engine.recording() {
+            engine.say_scope(name, true);
+        }
+    }
+
+    /// Notes in the history, if one is recorded, that the program ends what it began under this name.
+    pub fn end_scope(&self, name: &'static str) {
+        if let Some(mut engine) = self.device.shared.engine.recording() {
+            engine.say_scope(name, false);
+        }
     }
 
     /// The state and the history now.

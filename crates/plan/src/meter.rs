@@ -31,6 +31,15 @@ pub enum Phase {
 }
 
 impl Phase {
+    /// What it goes by in a recorded history: an optimizer's work as in PyTorch's.
+    fn scope(self) -> &'static str {
+        match self {
+            Self::Step => "Optimizer.step",
+            Self::ZeroGrad => "Optimizer.zero_grad",
+            other => other.name(),
+        }
+    }
+
     /// Every one, in the order of a step.
     pub const ALL: [Self; 7] = [
         Self::Model,
@@ -139,7 +148,9 @@ impl<'a> Meter<'a> {
             let (events, work) = (self.device.recorded_events(), self.device.work());
             self.starts.push((phase, events, work));
         }
+        self.device.memory().begin_scope(phase.scope());
         let done = work().map_err(|error| Error::during(error, self.step, phase))?;
+        self.device.memory().end_scope(phase.scope());
         self.count(phase, &self.device.memory().stats());
         Ok(done)
     }

@@ -3,15 +3,17 @@
 //! In:  the engine's snapshot, the device it is of.
 //! Out: a [`SnapshotFile`]: to save, or to look at like anyone else's.
 
-use tonnage_engine::{Config, Snapshot};
+use tonnage_engine::{Config, SaidScope, Snapshot};
 use tonnage_events::DeviceId;
-use tonnage_snapshot::{AllocatorSettings, EntryNote, Keys, Pinned, SnapshotFile};
+use tonnage_snapshot::{
+    AllocatorSettings, Annotation, EntryNote, Keys, Pinned, RecordedPurposes, SnapshotFile, Stage,
+};
 
 /// What the file of a snapshot holds: its history is that of `device`, its settings are those in
 /// force, its keys are those of the release followed.
 #[must_use]
 pub fn snapshot_file(snapshot: Snapshot, device: DeviceId) -> SnapshotFile {
-    let Snapshot { segments, entries, pools, stacks, config } = snapshot;
+    let Snapshot { segments, entries, pools, purposes, scopes, stacks, config } = snapshot;
     let recorded = !entries.is_empty();
     let release = config.release();
     let keys = Keys {
@@ -33,7 +35,29 @@ pub fn snapshot_file(snapshot: Snapshot, device: DeviceId) -> SnapshotFile {
         internal_metadata: None,
     });
     let notes = notes.collect();
-    SnapshotFile { segments, traces, pinned, notes, settings, stacks, keys, ..Default::default() }
+    let annotation = |SaidScope { name, begins, time_us }| Annotation {
+        name: name.into(),
+        stage: if begins { Stage::Start } else { Stage::End },
+        device,
+        time_us,
+    };
+    let annotations = scopes.into_iter().map(annotation).collect();
+    let mut recorded = RecordedPurposes::default();
+    for it in purposes {
+        recorded.say(device, it.after, it.address, it.purpose);
+    }
+    SnapshotFile {
+        segments,
+        traces,
+        pinned,
+        notes,
+        settings,
+        annotations,
+        purposes: recorded,
+        stacks,
+        keys,
+        ..Default::default()
+    }
 }
 
 /// The settings as PyTorch lists them.

@@ -16,6 +16,7 @@ use crate::error::{Result, SnapshotError};
 use crate::fields::pairs;
 use crate::limits::Limits;
 use crate::machine::{Outcome, Root, over_memory};
+use crate::recorded_purposes::{self, RecordedPurposes};
 use crate::rows::{AnnotationRow, Rows, SegmentRow, SettingsRow, UNPLACED};
 use crate::snapshot_file::{
     AllocatorSettings, Annotation, EntryNote, Keys, Pinned, SnapshotFile, Stage,
@@ -39,6 +40,7 @@ struct Top {
     annotations: Option<Value>,
     host_segments: Option<Value>,
     host_traces: Option<Value>,
+    purposes: Option<Value>,
 }
 
 /// What a key should hold: a list, and in it elements.
@@ -68,6 +70,7 @@ impl Finish<'_> {
         let mut skipped_actions = BTreeMap::new();
         let mut traces = self.traces(&rows, top.traces, &mut skipped_actions)?;
         let settings = self.settings(&rows, top.settings)?;
+        let purposes = self.purposes(&rows, top.purposes)?;
         let on_device = (0_usize..).zip(numbers(&segments));
         for (at, row) in on_device {
             if rows.segments[row].on_host {
@@ -80,7 +83,7 @@ impl Finish<'_> {
         let host_segments =
             self.runs(&rows, known::HOST_SEGMENTS, top.host_segments, Table::Segments)?;
         traces.push(self.host_trace(&rows, top.host_traces, &mut skipped_actions)?);
-        self.afford(&rows, &[&segments, &host_segments], &annotations, &traces)?;
+        self.afford(&rows, &[&segments, &host_segments], &annotations, &traces, &purposes)?;
         // Entries that nothing leads to say nothing about the file.
         let keys = if traces.iter().all(Vec::is_empty) { Keys::default() } else { rows.keys };
 
@@ -106,6 +109,7 @@ impl Finish<'_> {
             notes,
             settings,
             annotations,
+            purposes,
             stacks: stacks.finish(&mut texts),
             keys,
             skipped_actions,
@@ -121,6 +125,7 @@ impl Finish<'_> {
         segments: &[&[Run]],
         annotations: &[Run],
         traces: &[Vec<Run>],
+        purposes: &RecordedPurposes,
     ) -> Result<()> {
         let segment = |row: usize| {
             let blocks = rows.segments[row].blocks.len as usize;
@@ -130,6 +135,7 @@ impl Finish<'_> {
         let mut needed = rows.memory()
             + rows.stacks.memory_to_finish()
             + rows.entries.memory_to_repeat(traces)
+            + purposes.memory()
             + annotations * size_of::<Annotation>() as u64;
         for &run in traces.iter().flatten() {
             needed =
@@ -159,6 +165,7 @@ impl Finish<'_> {
                         known::EXTERNAL_ANNOTATIONS => top.annotations = Some(value),
                         known::HOST_SEGMENTS => top.host_segments = Some(value),
                         known::HOST_TRACES => top.host_traces = Some(value),
+                        known::TONNAGE_PURPOSES => top.purposes = Some(value),
                         _ => {}
                     }
                 }
@@ -297,6 +304,28 @@ impl Finish<'_> {
             }
         }
         Ok(runs)
+    }
+
+    /// What the file says that blocks are for.
+    fn purposes(&self, rows: &Rows, value: Option<Value>) -> Result<RecordedPurposes> {
+        let path = rows.strings.text(known::TONNAGE_PURPOSES);
+        let text = match value {
+            None | Some(Value::None) => return Ok(RecordedPurposes::default()),
+            Some(Value::Str(text)) => rows.strings.text(text),
+            Some(Value::Bad(reason)) => return Err(bad(rows, path, reason)),
+            Some(other) => {
+                return Err(self.shape(path, recorded_purposes::TEXT, other.describe()));
+            }
+        };
+        if recorded_purposes::memory_to_read(text).saturating_add(rows.memory())
+            > self.limits.memory
+        {
+            return Err(over_memory(self.limits, self.offset));
+        }
+        RecordedPurposes::from_text(text).map_err(|line| {
+            let path = format!("{path}, line {}", line.number);
+            self.shape(path, line.expected, format!("`{}`", line.found))
+        })
     }
 
     fn settings(&self, rows: &Rows, value: Option<Value>) -> Result<Option<AllocatorSettings>> {

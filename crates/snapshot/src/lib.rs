@@ -73,6 +73,8 @@ mod finish;
 
 mod snapshot_file;
 
+mod recorded_purposes;
+
 // The ways in.
 mod read;
 
@@ -89,6 +91,7 @@ pub use error::SnapshotError;
 pub use limits::Limits;
 pub use output_file::{OutputError, OutputFile, abandon_unfinished, same_file};
 pub use read::{fuzz_pickle, open, parse, read};
+pub use recorded_purposes::{RecordedPurpose, RecordedPurposes};
 pub use save::{SaveError, check_save, save};
 pub use snapshot_file::{
     AllocatorSettings, Annotation, EntryNote, EntryPools, Keys, Pinned, SnapshotFile, Stage,

@@ -7,6 +7,8 @@ use tonnage_events::{
     DeviceId, Frame, PoolId, SnapshotBlock, SnapshotSegment, StackId, Stacks, TraceEntry,
 };
 
+use crate::recorded_purposes::RecordedPurposes;
+
 /// What a snapshot holds.
 ///
 /// Two are equal if they say the same: stacks are compared by their frames and not by their numbers,
@@ -26,6 +28,8 @@ pub struct SnapshotFile {
     pub settings: Option<AllocatorSettings>,
     /// Scopes that the program marked, such as `Optimizer.step`, oldest first.
     pub annotations: Vec<Annotation>,
+    /// What the program said that blocks are for; empty in PyTorch's files.
+    pub purposes: RecordedPurposes,
     /// The call stacks that entries, segments and blocks refer to.
     pub stacks: Stacks,
     /// Keys that tell the release which wrote the file.
@@ -90,6 +94,7 @@ impl PartialEq for SnapshotFile {
             && self.keys == other.keys
             && self.annotations == other.annotations
             && self.notes == other.notes
+            && self.purposes == other.purposes
             && all(&self.segments, &other.segments, |a, b| stacks.segment(a, b))
             && all(&self.traces, &other.traces, |a, b| all(a, b, |a, b| stacks.entry(a, b)))
             && match (&self.pinned, &other.pinned) {

@@ -107,6 +107,8 @@ pub(crate) mod known {
         EXTERNAL_ANNOTATIONS = "external_annotations",
         HOST_SEGMENTS = "host_segments",
         HOST_TRACES = "host_traces",
+        // Not PyTorch's: see `recorded_purposes.rs`.
+        TONNAGE_PURPOSES = "tonnage_purposes",
         // Keys of the settings.
         PYTORCH_CUDA_ALLOC_CONF = "PYTORCH_CUDA_ALLOC_CONF",
         PYTORCH_ALLOC_CONF = "PYTORCH_ALLOC_CONF",

@@ -43,7 +43,9 @@ pub fn write(out: impl Write, file: &SnapshotFile) -> io::Result<()> {
     let out = PickleOut::new(BufWriter::with_capacity(64 << 10, out))?;
     let stacks = vec![None; file.stacks.len()];
     let (frames, notes) = (HashMap::new(), &file.notes[..]);
-    let mut writer = Writer { out, file, stacks, frames, no_frames: None, notes };
+    let purposes = file.purposes.to_text();
+    let mut writer =
+        Writer { out, file, stacks, frames, no_frames: None, notes, purposes: &purposes };
     writer.file()?;
     writer.out.finish()?.into_inner().map_err(io::IntoInnerError::into_error)?.flush()
 }
@@ -66,6 +68,8 @@ struct Writer<'a, W> {
     no_frames: Option<Place>,
     /// What entries that are still to come say besides.
     notes: &'a [EntryNote],
+    /// What blocks are for, as a text; empty for nothing.
+    purposes: &'a str,
 }
 
 impl<'a, W: Write> Writer<'a, W> {
@@ -92,6 +96,10 @@ impl<'a, W: Write> Writer<'a, W> {
                 it.list(segments, Self::segment)?;
                 it.out.known(known::HOST_TRACES)?;
                 it.trace(DeviceId::HOST, trace)?;
+            }
+            if !it.purposes.is_empty() {
+                it.out.known(known::TONNAGE_PURPOSES)?;
+                it.out.text(it.purposes)?;
             }
             Ok(())
         })

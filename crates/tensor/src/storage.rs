@@ -114,6 +114,7 @@ impl Storage {
         });
         let reserved = registry.records().then(|| device.memory().reserved());
         registry.add(facts, Arc::downgrade(&storage), storage.size(), reserved);
+        storage.say_role(Role::Temporary);
         Ok(storage)
     }
 
@@ -127,6 +128,14 @@ impl Storage {
         let before = self.facts.role.set(role);
         if before != role {
             self.device.registry().change_role(before, role, self.size());
+            self.say_role(role);
+        }
+    }
+
+    /// Tells the history, if there is one.
+    fn say_role(&self, role: Role) {
+        if let Some(block) = &self.block {
+            block.say_purpose(role.name());
         }
     }
 

@@ -96,8 +96,12 @@ pub(crate) fn encode(timeline: &Timeline) -> Result<Vec<u8>, String> {
 ///
 /// If the head is longer than its length can say.
 pub(crate) fn encode_stacks(stacks: &StackTable) -> Result<Vec<u8>, String> {
-    let columns =
-        [("starts", Values::U32(&stacks.starts)), ("frames", Values::U32(&stacks.frames))];
+    let columns = [
+        ("starts", Values::U32(&stacks.starts)),
+        ("frames", Values::U32(&stacks.frames)),
+        ("moduleStarts", Values::U32(&stacks.module_starts)),
+        ("moduleFrames", Values::U32(&stacks.module_frames)),
+    ];
     encoded(&stacks.head, &columns)
 }
 

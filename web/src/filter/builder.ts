@@ -72,7 +72,7 @@ export function builder(add: Add): HTMLElement & { show(recording: Recording): v
     h("p", {
       class: "muted",
       text: "Several terms must all hold; - before one turns it around. A word alone is looked for in every frame, those of libraries too. "
-        + "Also: frame:linear.py:125, size:1MiB..4MiB, live:peak, live:1200, address:0x7f….",
+        + "Also: frame:linear.py:125, module:nn.linear, size:1MiB..4MiB, live:peak, live:1200, address:0x7f….",
     }),
   );
   const names = (list: string[]): [string, string][] => list.map((name) => [quoted(name), name]);

@@ -1,6 +1,6 @@
 // The filter's language: text in, terms or complaints out. What the terms mean is in match.ts.
 //
-//   line:train.py:12  frame:attention  size:>1MiB  life:<100  life:>5ms  stream:0  pool:large  purpose:activations  live:peak  address:0x7f…
+//   line:train.py:12  frame:attention  module:nn.linear  size:>1MiB  life:<100  life:>5ms  stream:0  pool:large  purpose:activations  live:peak  address:0x7f…
 //
 // Terms are separated by spaces and all must hold; "-" before one turns it around; quotes keep spaces together. A word
 // without a key is looked for in file, line and function of every frame; line: means the program's own line alone.
@@ -13,7 +13,7 @@ export interface Range {
 
 export type Test =
   | { kind: "line"; file: string; line: number | null }
-  | { kind: "word" | "frame"; text: string }
+  | { kind: "word" | "frame" | "module"; text: string }
   | { kind: "size"; range: Range }
   | { kind: "life"; range: Range; unit: "entries" | "us" }
   | { kind: "stream" | "pool" | "purpose"; text: string }
@@ -40,7 +40,7 @@ export interface Parsed {
   complaints: Complaint[];
 }
 
-export const KEYS = ["line", "frame", "size", "life", "stream", "pool", "purpose", "live", "address"] as const;
+export const KEYS = ["line", "frame", "module", "size", "life", "stream", "pool", "purpose", "live", "address"] as const;
 type Key = (typeof KEYS)[number];
 
 /** More terms than anyone types; a bound on the work for a text that was pasted. */
@@ -163,6 +163,9 @@ function test(key: Key, value: string): Test {
     case "frame":
       if (value === "") throw new Wrong("a file or a function is missing, as in frame:attention");
       return { kind: "frame", text: value.toLowerCase() };
+    case "module":
+      if (value === "") throw new Wrong("a module is missing, as in module:nn.linear");
+      return { kind: "module", text: value.toLowerCase() };
     case "size":
       return size(value);
     case "life":
@@ -207,7 +210,7 @@ function term(token: Token): Term {
 
 /** Whether terms look at whole stacks. */
 export function needsStacks(terms: readonly Term[]): boolean {
-  return terms.some(({ test }) => test.kind === "frame" || test.kind === "word");
+  return terms.some(({ test }) => test.kind === "frame" || test.kind === "module" || test.kind === "word");
 }
 
 export function parse(query: string): Parsed {

@@ -9,7 +9,7 @@ import { base, bytes, count } from "../format.ts";
 import { css, onScheme } from "../palette.ts";
 import type { Recording } from "../recording.ts";
 import { whenShown } from "../shown.ts";
-import { type Stacks, isStacked, loadStacks, stacksOf } from "../stacks.ts";
+import { type Paths, isStacked, loadStacks, moduleName, stacksOf } from "../stacks.ts";
 import { shortened } from "../timeline/chart.ts";
 import { isLibrary } from "../timeline/frames.ts";
 import { momentOf } from "../timeline/live.ts";
@@ -44,7 +44,8 @@ class Flame {
   readonly #rows = h("tbody");
   readonly #tooltip = new Tooltip();
   #list: Box[] = [];
-  #stacks: Stacks | null = null;
+  readonly #by = h("select", {}, h("option", { value: "stack", text: "stack" }), h("option", { value: "module", text: "module" }));
+  #stacks: Paths | null = null;
   #zoomed = 0;
   #current = 0;
   #timer: number | undefined;
@@ -56,7 +57,7 @@ class Flame {
     const heads = HEADS.map((text, place) => h("th", { scope: "col", class: place < 2 ? "number" : "", text }));
     const key = (name: string, text: string) => h("li", {}, h("i", { class: `sample ${name}`, "aria-hidden": "true" }), text);
     this.#graph.append(
-      h("div", { class: "toolbar" }, h("ul", { class: "keys" }, key("program", "your program"), key("library", "libraries")), this.#all),
+      h("div", { class: "toolbar" }, h("ul", { class: "keys" }, key("program", "your program"), key("library", "libraries")), h("label", {}, h("span", { class: "muted", text: "By" }), this.#by), this.#all),
       h("div", { class: "plot" }, this.#canvas, this.#tooltip.element),
       this.#said,
     );
@@ -103,11 +104,12 @@ class Flame {
     this.#when.textContent = `What is live ${momentText(recording, moment)}${filtered}.`;
     this.#largest(recording, moment, shown);
     if (!isStacked(recording)) return;
-    this.#stacks = stacksOf(recording);
-    if (this.#stacks === null) {
+    const stacks = stacksOf(recording);
+    if (stacks === null) {
       this.#app.attempt(loadStacks(recording).then(() => this.#app.store.state.recording === recording && this.#sum()));
       return;
     }
+    this.#stacks = this.#byModule ? stacks.modules : stacks;
     const zoomed = this.#list[this.#zoomed];
     const path = zoomed === undefined ? [] : this.#path(this.#zoomed);
     this.#list = boxes(recording, this.#stacks, moment, shown);
@@ -149,7 +151,8 @@ class Flame {
   #name(box: Box): string {
     const frame = this.#stacks?.names[box.frame];
     if (box.frame === EVERYTHING) return "everything";
-    if (box.frame === NO_STACK || frame === undefined) return "no stack";
+    if (box.frame === NO_STACK || frame === undefined) return this.#byModule ? "no module" : "no stack";
+    if (this.#byModule) return moduleName(frame);
     return `${frame.function} ${base(frame.file)}:${frame.line}`;
   }
 
@@ -186,7 +189,8 @@ class Flame {
     const frame = this.#stacks?.names[box.frame];
     const whole = this.#list[0].bytes;
     const size = `${bytes(box.bytes)}, ${percent(box.bytes, whole)} of what is live, in ${count(box.blocks)} ${box.blocks === 1 ? "block" : "blocks"}`;
-    return frame === undefined ? [this.#name(box), size] : [frame.function, size, `${frame.file}:${frame.line}`];
+    if (frame === undefined) return [this.#name(box), size];
+    return this.#byModule ? [this.#name(box), size, frame.file] : [frame.function, size, `${frame.file}:${frame.line}`];
   }
 
   #under(x: number, y: number): number {
@@ -203,14 +207,29 @@ class Flame {
     if (box === undefined) return;
     this.#zoomed = this.#current = place;
     const frame = this.#stacks?.names[box.frame];
-    this.#asked = frame === undefined ? "" : `frame:${quoted(`${frame.file}:${frame.line}`)}`;
+    this.#asked = frame === undefined ? "" : this.#byModule ? this.#moduleQuery(place) : `frame:${quoted(`${frame.file}:${frame.line}`)}`;
     this.#app.store.set({ query: this.#asked });
     this.#said.textContent = this.#words(box).join(": ");
     this.#paint();
   }
 
+  get #byModule(): boolean {
+    return this.#by.value === "module";
+  }
+
+  /** The filter for what a box of modules has. */
+  #moduleQuery(place: number): string {
+    const names = this.#path(place).flatMap((it) => this.#stacks?.names[it] ?? []);
+    return `module:${quoted(names.map(moduleName).join(" > "))}`;
+  }
+
   #listen(): void {
     const canvas = this.#canvas;
+    this.#by.addEventListener("change", () => {
+      this.#zoomed = 0;
+      this.#list = [];
+      this.#later();
+    });
     this.#all.addEventListener("click", () => this.#zoom(0));
     canvas.addEventListener("pointermove", (event) => {
       const place = this.#under(event.offsetX, event.offsetY);

@@ -1,9 +1,9 @@
-// What is live at a moment, by stack: calls with common beginnings joined, the outermost on top. Pure.
+// What is live at a moment, by stack or by module: calls with common beginnings joined, the outermost on top. Pure.
 //
 // In:  a recording, its stacks, a moment, the rows that the filter takes. Out: boxes as wide as their share, the largest first.
 //      The same as in `tonnage report --html`, for any moment.
 import type { Recording } from "../recording.ts";
-import type { Stacks } from "../stacks.ts";
+import type { Paths } from "../stacks.ts";
 
 export interface Box {
   /** The frame's number; -1 for everything, -2 for what has no stack. */
@@ -49,7 +49,7 @@ function byStack({ allocations }: Recording, moment: number, shown: Uint8Array |
   return found;
 }
 
-function nodesOf(stacks: Stacks, sums: Map<number, [number, number]>): Node[] {
+function nodesOf(stacks: Paths, sums: Map<number, [number, number]>): Node[] {
   const nodes: Node[] = [{ frame: EVERYTHING, parent: 0, depth: 0, bytes: 0, blocks: 0 }];
   const known = new Map<string, number>();
   const add = (frame: number, parent: number, [bytes, blocks]: [number, number]): number => {
@@ -78,7 +78,7 @@ function nodesOf(stacks: Stacks, sums: Map<number, [number, number]>): Node[] {
   return nodes;
 }
 
-export function boxes(recording: Recording, stacks: Stacks, moment: number, shown: Uint8Array | null): Box[] {
+export function boxes(recording: Recording, stacks: Paths, moment: number, shown: Uint8Array | null): Box[] {
   const nodes = nodesOf(stacks, byStack(recording, moment, shown));
   const whole = Math.max(nodes[0].bytes, 1);
   // A call has no more bytes than the one that leads to it, which therefore comes first.

@@ -11,7 +11,7 @@ export interface Actions {
   /** Lights up what a cause blames. */
   blame: (cause: Verdict) => void;
   /** Shows only what the filter takes. */
-  filter: (key: "purpose" | "line", value: string) => void;
+  filter: (key: "purpose" | "line" | "module", value: string) => void;
   /** Goes to what happened after so many entries. */
   go: (moment: number) => void;
   /** Asks what settings would do under a limit. */
@@ -85,8 +85,13 @@ export function waste(report: Report): HTMLElement {
   );
 }
 
+/** How a purpose is known. */
+function sure(confidence: string): string {
+  return confidence === "recorded" ? "recorded by the program" : `confidence: ${confidence}`;
+}
+
 export function peak(found: Peak, { filter, go }: Actions): HTMLElement {
-  const most = Math.max(...found.purposes.map((it) => it.bytes), ...found.sites.map((it) => it.bytes), 0);
+  const most = Math.max(...found.purposes.map((it) => it.bytes), ...found.sites.map((it) => it.bytes), ...found.modules.map((it) => it.bytes), 0);
   const row = (word: string, size: number, blocks: number, kind: string, take: (() => void) | null) => {
     const children = [
       h("span", { class: "what name", text: word }), h("span", { class: "size", text: bytes(size) }), bar(size, most, kind),
@@ -107,9 +112,11 @@ export function peak(found: Peak, { filter, go }: Actions): HTMLElement {
     "What was live when most was",
     h("p", { class: "muted small" }, `${bytes(found.requested)} in ${count(found.blocks)} ${found.blocks === 1 ? "block" : "blocks"}, after `, where, `${iteration}.`),
     h("ul", { class: "holders", "aria-label": "By purpose" },
-      ...found.purposes.map((it) => row(`${it.purpose} (confidence: ${it.confidence})`, it.bytes, it.blocks, it.purpose, () => filter("purpose", it.purpose)))),
+      ...found.purposes.map((it) => row(`${it.purpose} (${sure(it.confidence)})`, it.bytes, it.blocks, it.purpose, () => filter("purpose", it.purpose)))),
     sites.length === 0 ? null : h("ul", { class: "holders", "aria-label": "By line" },
       ...sites.map((it) => row(it.line ?? "", it.bytes, it.blocks, "site", () => filter("line", it.line ?? "")))),
+    found.modules.length === 0 ? null : h("ul", { class: "holders", "aria-label": "By module" },
+      ...found.modules.map(({ module, bytes: size, blocks }) => row(module ?? "no module", size, blocks, "site", module === null ? null : () => filter("module", module)))),
   );
 }
 

@@ -27,6 +27,7 @@ export interface Shown {
 const COLOURS: [ColourBy, string][] = [
   ["purpose", "purpose"],
   ["site", "call site"],
+  ["module", "module"],
   ["frame", "frame"],
   ["stream", "stream"],
   ["size", "size"],
@@ -88,7 +89,7 @@ export class Toolbar {
     this.#axis.value = timed ? axis : "entries";
     this.#axis.disabled = !timed;
     this.#colours.value = by;
-    this.#colours.querySelector<HTMLOptionElement>('[value="frame"]')!.disabled = !isStacked;
+    for (const option of this.#colours.options) option.disabled = !isStacked && ["module", "frame"].includes(option.value);
     this.#deep.hidden = by !== "frame";
     if (Number(this.#depth.value) !== depth || this.#depth.value === "") this.#depth.value = String(depth);
     this.#fit.setAttribute("aria-pressed", String(isFit));

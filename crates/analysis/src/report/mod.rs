@@ -12,7 +12,7 @@
 //! | what grows | `growth.rs`; what only looks like a loop: `one_pass.rs` |
 //! | the state at a moment | `state.rs` |
 //! | reserved memory of no use, and whose | `waste.rs` |
-//! | what bytes are for | `purpose.rs` |
+//! | what bytes are for | `purpose.rs`; as the program said: `recorded_purposes.rs` |
 //! | what all bytes of a history are for | `history_purposes.rs` |
 //! | what held the peak | `peak.rs` |
 //! | failed requests | `oom.rs`; the limit they ran into: `limit.rs`; whether a setting serves them: `failure.rs` |
@@ -48,6 +48,8 @@ mod state;
 mod waste;
 
 mod purpose;
+
+mod recorded_purposes;
 
 mod history_purposes;
 
@@ -97,7 +99,7 @@ pub use history_purposes::HistoryPurposes;
 pub use iterations::IterationSource;
 pub use limit::{LimitInForce, LimitSource};
 pub use oom::OomReport;
-pub use peak::{Held, HeldFor, HeldStack, Holder, PeakReport, ReservedPeak};
+pub use peak::{Held, HeldFor, HeldModule, HeldStack, Holder, PeakReport, ReservedPeak};
 pub use purpose::{Confidence, Purpose};
 pub use ranks::{RankRow, Ranks};
 pub use settings::Tried;

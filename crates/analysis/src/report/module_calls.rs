@@ -22,6 +22,7 @@ use tonnage_events::{Action, Frame, StackId};
 
 use super::iterations::{FEWEST, IterationSource, Iterations, before, from_starts, start_of_call};
 use crate::device_view::DeviceView;
+use crate::module_path::calls_a_module;
 
 /// Who asks.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -32,12 +33,6 @@ enum Asker {
     WayBack,
     /// The program itself.
     Program,
-}
-
-/// A frame in which a module is called.
-pub(super) fn calls_a_module(frame: &Frame) -> bool {
-    matches!(&*frame.name, "_call_impl" | "_wrapped_call_impl")
-        && frame.filename.ends_with("/nn/modules/module.py")
 }
 
 fn is_python(frame: &Frame) -> bool {

@@ -1,7 +1,7 @@
 //! What held the memory when most was live.
 //!
 //! In:  lifetimes, the moment, purposes.
-//! Out: [`PeakReport`]: bytes by call site, by stack, by purpose, and the largest allocations.
+//! Out: [`PeakReport`]: bytes by call site, by module, by stack, by purpose, and the largest allocations.
 
 use std::collections::BTreeMap;
 
@@ -13,6 +13,7 @@ use super::lines::Lines;
 use super::purpose::{Confidence, Purpose, Purposes};
 use crate::device_view::DeviceView;
 use crate::lifetimes::{Lifetime, Lifetimes, Moment};
+use crate::module_path::{module_path, show_module_path};
 
 /// How many sites, stacks and allocations are listed.
 const SITES: usize = 12;
@@ -40,6 +41,8 @@ pub struct PeakReport {
     pub reserved: ReservedPeak,
     /// By line of the program, largest first.
     pub sites: Vec<Held>,
+    /// By the modules that asked, largest first; empty if no stack tells of one.
+    pub modules: Vec<HeldModule>,
     /// By purpose, largest first.
     pub purposes: Vec<HeldFor>,
     /// The largest allocations.
@@ -66,6 +69,17 @@ pub struct ReservedPeak {
 pub struct Held {
     /// The line; none for requests without a line of the program.
     pub line: Option<String>,
+    /// Requested bytes.
+    pub bytes: u64,
+    /// Blocks.
+    pub blocks: usize,
+}
+
+/// Bytes that a module held.
+#[derive(Clone, Debug, Serialize)]
+pub struct HeldModule {
+    /// The path of modules, such as `gpt2:608 > nn.linear`; none for what no `forward` of a module asked for.
+    pub module: Option<String>,
     /// Requested bytes.
     pub bytes: u64,
     /// Blocks.
@@ -118,6 +132,9 @@ pub struct HeldStack {
 /// Bytes and blocks.
 type Sum = (u64, usize);
 
+/// Bytes by how sure their purpose is, in the order of [`Confidence::ALL`].
+type ByConfidence = [u64; Confidence::ALL.len()];
+
 fn add(sum: &mut Sum, bytes: u64) {
     *sum = (sum.0.saturating_add(bytes), sum.1 + 1);
 }
@@ -132,12 +149,12 @@ impl PeakReport {
         lines: &mut Lines<'_>,
     ) -> Self {
         let mut by_stack = FxHashMap::<Option<StackId>, Sum>::default();
-        let mut by_purpose = BTreeMap::<Purpose, (Sum, [u64; 3])>::new();
+        let mut by_purpose = BTreeMap::<Purpose, (Sum, ByConfidence)>::new();
         let mut total = Sum::default();
         let mut top: Vec<(usize, Lifetime)> = Vec::new();
         for (row, it) in lifetimes.iter().enumerate().filter(|(_, it)| it.is_live_after(moment)) {
             add(by_stack.entry(it.stack).or_default(), it.requested);
-            let (purpose, sure) = purposes.of(row, &it);
+            let (purpose, sure) = purposes.at(row, &it, moment);
             let (sum, by_confidence) = by_purpose.entry(purpose).or_default();
             add(sum, it.requested);
             let place = &mut by_confidence[sure as usize];
@@ -155,7 +172,7 @@ impl PeakReport {
         let top = top.into_iter().map(|(row, it)| {
             let (from, to) = (it.allocated.event(), it.free_requested.event());
             let lived = || Some(time(to?)?.saturating_sub(time(from?)?));
-            let (purpose, confidence) = purposes.of(row, &it);
+            let (purpose, confidence) = purposes.at(row, &it, moment);
             Holder {
                 bytes: it.requested,
                 line: lines.of(it.stack),
@@ -175,6 +192,7 @@ impl PeakReport {
             reserved,
             top: top.collect(),
             sites: sites(&by_stack, lines),
+            modules: modules(&by_stack, lines),
             purposes: held_for(by_purpose),
             stacks: stacks(&by_stack, lines),
         }
@@ -199,11 +217,28 @@ fn sites(by_stack: &FxHashMap<Option<StackId>, Sum>, lines: &mut Lines<'_>) -> V
     sites
 }
 
-fn held_for(by_purpose: BTreeMap<Purpose, (Sum, [u64; 3])>) -> Vec<HeldFor> {
-    let sure = [Confidence::Low, Confidence::Medium, Confidence::High];
+fn modules(by_stack: &FxHashMap<Option<StackId>, Sum>, lines: &Lines<'_>) -> Vec<HeldModule> {
+    let mut by_module = BTreeMap::<Option<String>, Sum>::new();
+    for (&stack, &(bytes, blocks)) in by_stack {
+        let frames = stack.map_or(&[][..], |stack| lines.stacks().frames(stack));
+        let sum = by_module.entry(show_module_path(&module_path(frames))).or_default();
+        *sum = (sum.0.saturating_add(bytes), sum.1 + blocks);
+    }
+    if by_module.keys().all(Option::is_none) {
+        return Vec::new();
+    }
+    let held = by_module.into_iter();
+    let held = held.map(|(module, (bytes, blocks))| HeldModule { module, bytes, blocks });
+    let mut held: Vec<_> = held.collect();
+    held.sort_by_key(|it| u64::MAX - it.bytes);
+    held.truncate(SITES);
+    held
+}
+
+fn held_for(by_purpose: BTreeMap<Purpose, (Sum, ByConfidence)>) -> Vec<HeldFor> {
     let held = by_purpose.into_iter().map(|(purpose, ((bytes, blocks), by_confidence))| {
-        let most = (0..3).max_by_key(|&it| by_confidence[it]).unwrap_or(0);
-        HeldFor { purpose, bytes, blocks, confidence: sure[most] }
+        let most = Confidence::ALL.into_iter().max_by_key(|&it| by_confidence[it as usize]);
+        HeldFor { purpose, bytes, blocks, confidence: most.unwrap_or(Confidence::Low) }
     });
     let mut held: Vec<_> = held.collect();
     held.sort_by_key(|it| u64::MAX - it.bytes);

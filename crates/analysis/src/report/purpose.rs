@@ -3,7 +3,8 @@
 //! In:  an allocation, what becomes of it, the iterations, the marked scopes, its stack.
 //! Out: a [`Purpose`] and how sure that is.
 //!
-//! No file says what a tensor is; so it is concluded from when the block comes and goes, in this order:
+//! Files that Tonnage recorded say it (`recorded_purposes.rs`). No other does; so it is concluded from when the block comes and
+//! goes, in this order:
 //!
 //! | purpose | told by | sure |
 //! | --- | --- | --- |
@@ -26,6 +27,7 @@ use tonnage_snapshot::Stage;
 
 use super::circumstances::work_begins;
 use super::growth::Grown;
+use super::recorded_purposes::Recorded;
 use super::retention::Retention;
 use crate::device_view::DeviceView;
 use crate::lifetimes::{Lifetime, Moment};
@@ -65,6 +67,11 @@ impl Purpose {
         Self::Unknown,
     ];
 
+    /// The one of this name; none for a word that is no purpose.
+    pub(super) fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|it| it.name() == name)
+    }
+
     /// Its name in JSON.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -91,9 +98,14 @@ pub enum Confidence {
     Medium,
     /// Something in the file says so.
     High,
+    /// No conclusion: the recorded program said so.
+    Recorded,
 }
 
 impl Confidence {
+    /// Every one, from the least sure on.
+    pub const ALL: [Self; 4] = [Self::Low, Self::Medium, Self::High, Self::Recorded];
+
     /// Its name in JSON.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -101,6 +113,16 @@ impl Confidence {
             Self::Low => "low",
             Self::Medium => "medium",
             Self::High => "high",
+            Self::Recorded => "recorded",
+        }
+    }
+
+    /// The same in a text that does not say what it is about.
+    #[must_use]
+    pub fn in_words(self) -> String {
+        match self {
+            Self::Recorded => "recorded by the program".to_owned(),
+            concluded => format!("confidence: {}", concluded.name()),
         }
     }
 }
@@ -113,6 +135,7 @@ pub(super) const WORKSPACES: [u64; 3] = [8_519_680, 33_554_432, 4_194_304 + 131_
 pub(super) struct Purposes<'a> {
     stacks: &'a Stacks,
     grown: &'a Grown,
+    recorded: Recorded,
     /// Entries inside scopes of these kinds, as ranges.
     steps: Vec<(usize, usize)>,
     zero_grads: Vec<(usize, usize)>,
@@ -132,6 +155,7 @@ impl<'a> Purposes<'a> {
         Self {
             stacks: &device.file.stacks,
             grown,
+            recorded: Recorded::of(device),
             steps: scopes(device, "Optimizer.step"),
             zero_grads: scopes(device, "Optimizer.zero_grad"),
             usual,
@@ -139,7 +163,20 @@ impl<'a> Purposes<'a> {
         }
     }
 
+    /// What an allocation is for; where that changes, at its end.
     pub(super) fn of(&self, row: usize, it: &Lifetime) -> (Purpose, Confidence) {
+        self.at(row, it, Moment::After)
+    }
+
+    /// What it is for once what happens at this moment has happened.
+    pub(super) fn at(&self, row: usize, it: &Lifetime, moment: Moment) -> (Purpose, Confidence) {
+        match self.recorded.at(it, moment) {
+            Some(purpose) => (purpose, Confidence::Recorded),
+            None => self.concluded(row, it),
+        }
+    }
+
+    fn concluded(&self, row: usize, it: &Lifetime) -> (Purpose, Confidence) {
         use Confidence::{High, Low, Medium};
         let Some(loops) = &self.grown.iterations else { return self.of_one_pass(it) };
         let retention = self.grown.retentions[row];

@@ -179,11 +179,11 @@ fn peak(text: &mut String, layout: Layout, report: &Report) {
     for it in peak.purposes.iter().take(ROWS) {
         let _ = writeln!(
             text,
-            "  {:<15}{:>11}{:>9} blocks  (confidence: {})",
+            "  {:<15}{:>11}{:>9} blocks  ({})",
             it.purpose.name(),
             Bytes(it.bytes).to_string(),
             grouped(it.blocks),
-            it.confidence.name()
+            it.confidence.in_words()
         );
     }
     if peak.sites.iter().any(|it| it.line.is_some()) {
@@ -193,6 +193,15 @@ fn peak(text: &mut String, layout: Layout, report: &Report) {
             let figures =
                 format!("  {:>13}{:>9} blocks  ", Bytes(it.bytes).to_string(), grouped(it.blocks));
             layout.row(text, &figures, line);
+        }
+    }
+    if !peak.modules.is_empty() {
+        let _ = writeln!(text, "  by module, told from calls of `forward` on the stacks:");
+        for it in peak.modules.iter().take(ROWS) {
+            let module = it.module.as_deref().unwrap_or("(no module)");
+            let figures =
+                format!("  {:>13}{:>9} blocks  ", Bytes(it.bytes).to_string(), grouped(it.blocks));
+            layout.row(text, &figures, module);
         }
     }
     let _ = writeln!(text, "  largest, and what for (confidence):");

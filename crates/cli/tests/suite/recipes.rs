@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use crate::support::{command, json, text, tonnage, wait_until};
+use crate::support::{command, json, pickled, text, tonnage, wait_until};
 use serde_json::Value;
 
 /// A recipe that runs in a moment.
@@ -79,6 +79,60 @@ fn the_snapshot_of_a_run_opens_with_every_verb_and_replays_exactly() {
         for peak in ["allocated_peak", "reserved_peak", "requested_peak"] {
             assert_eq!(inspected["devices"][0][peak], ran[peak], "{device} {conf}");
         }
+    }
+}
+
+#[test]
+fn what_is_saved_of_a_run_tells_its_purposes_and_phases_as_the_run_did() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("run.pickle");
+    let file = file.to_str().unwrap();
+    for recipe in [&SMALL[..], &["mlp", "--width", "100", "--batch", "100", "--steps", "3"]] {
+        let more = ["--device", "dry", "--save", file, "--json"];
+        let ran = json(&tonnage(&[&["run"], recipe, &more].concat()));
+        let report = json(&tonnage(&["report", file, "--json"]));
+        let held = report["peak"]["purposes"].as_array().unwrap();
+        assert!(held.len() >= 4, "{held:?}");
+        let mut known = 0;
+        for it in held {
+            let (bytes, blocks) = (it["bytes"].as_u64().unwrap(), it["blocks"].as_u64().unwrap());
+            let purpose = it["purpose"].as_str().unwrap();
+            assert_eq!(it["confidence"], "recorded", "{purpose}");
+            // A run counts blocks, which are rounded to 512 bytes, and a report what was asked for.
+            let ran = ran["breakdown"][purpose].as_u64().unwrap();
+            assert!(bytes <= ran && ran < bytes + 512 * blocks, "{purpose}: {bytes}, {ran}");
+            known += ran;
+        }
+        assert_eq!(known, ran["allocated_peak"], "nothing else was allocated");
+        assert_eq!(report["growth"]["told_by"], "annotations");
+        // What the file says beyond PyTorch's is a text that Python reads as any other.
+        let python = "import pickle, sys; it = pickle.load(open(sys.argv[1], 'rb')); \
+                      print(it['tonnage_purposes'].split()[0], *sorted({a['name'] for a in it['external_annotations']}))";
+        let read = Command::new("python3").args(["-c", python, file]).output().unwrap();
+        let scopes = "1 Optimizer.step Optimizer.zero_grad backward data forward model\n";
+        assert_eq!(text(&read.stdout), scopes, "{}", text(&read.stderr));
+    }
+}
+
+#[test]
+fn purposes_that_are_none_are_refused_with_their_line_and_other_versions_are_passed_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("odd.pickle");
+    let inspect = |purposes: &str| {
+        let snapshot =
+            format!("{{'segments': [], 'device_traces': [[]], 'tonnage_purposes': {purposes}}}");
+        std::fs::write(&file, pickled(&snapshot)).unwrap();
+        tonnage(&["inspect", file.to_str().unwrap()])
+    };
+    for (purposes, part) in
+        [("'1 cache\\n0 0 512 0\\n0 0 512 9'", "tonnage_purposes, line 3"), ("[1, 2]", "a text")]
+    {
+        let output = inspect(purposes);
+        assert_eq!(output.status.code(), Some(2), "{purposes}");
+        assert!(text(&output.stderr).contains(part), "{}", text(&output.stderr));
+    }
+    for purposes in ["'1 cache\\n0 0 512 0'", "'2 of another version'", "None"] {
+        assert_eq!(inspect(purposes).status.code(), Some(0), "{purposes}");
     }
 }
 
