@@ -170,11 +170,8 @@ fn filled_ahead(held: &Held<'_>) -> u64 {
     }
     let beyond = queues.iter().filter_map(|(&(_, bytes), events)| {
         let (&first, &last) = (events.first()?, events.last()?);
-        let works = |event: usize| first < event && event < last;
-        let used = held
-            .ever(|it| it.origin.work == Work::Forward)
-            .any(|it| it.allocated.event().is_some_and(works));
-        let is_queue = held.is_known() && events.len() >= FILLED && !used;
+        let used_later = held.first_forward.is_some_and(|works| works > last && first < last);
+        let is_queue = held.is_known() && events.len() >= FILLED && used_later;
         is_queue.then(|| bytes.saturating_mul(events.len() as u64 - 2))
     });
     beyond.max().unwrap_or(0)

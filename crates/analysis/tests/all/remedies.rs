@@ -83,10 +83,41 @@ fn failures_get_the_remedy_that_was_measured() {
     writeln!(table, "{ranked} of {} first or second; {near} of them within 10 %", pairs.len())
         .unwrap();
     println!("{table}");
-    let golden = folder.join("ranks.txt");
+    is_kept("ranks.txt", &table);
+}
+
+fn is_kept(name: &str, table: &str) {
+    let golden = testdata().join("remedies").join(name);
     if std::env::var_os("TONNAGE_UPDATE").is_some() {
         std::fs::write(&golden, table).unwrap();
     } else {
         assert_eq!(table, std::fs::read_to_string(&golden).unwrap());
     }
+}
+
+/// Recordings whose fault is another than a missing remedy: what is advised there is read when it changes.
+#[test]
+fn what_is_advised_for_planted_faults_is_kept() {
+    let paths = std::fs::read_dir(testdata().join("planted")).unwrap().map(|it| it.unwrap().path());
+    let mut paths: Vec<_> =
+        paths.filter(|it| it.extension().is_some_and(|it| it == "gz")).collect();
+    paths.sort();
+    let mut table = String::new();
+    for path in paths {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        let truth = path.with_file_name(name.replace("pickle.gz", "json"));
+        let truth: Value = serde_json::from_str(&std::fs::read_to_string(truth).unwrap()).unwrap();
+        let (limit, total) = (truth["limit"].as_u64(), truth["total"].as_u64());
+        let without_replay = truth["oom"] != true;
+        let options = ReportOptions { limit, total, without_replay, ..ReportOptions::default() };
+        let report = Report::of(&tonnage_snapshot::open(&path).unwrap(), &options).unwrap();
+        let remedies =
+            report.advice.iter().filter_map(|it| Some((it.remedy?, it.bytes, it.confidence)));
+        let shown = remedies.take(3).map(|(remedy, bytes, sure)| {
+            format!("{remedy} {:.0} ({})", bytes as f64 / MIB, sure.name())
+        });
+        let shown: Vec<_> = shown.collect();
+        writeln!(table, "{}: {}", name.replace(".pickle.gz", ""), shown.join(", ")).unwrap();
+    }
+    is_kept("planted.txt", &table);
 }

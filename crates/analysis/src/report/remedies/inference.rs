@@ -35,7 +35,8 @@ fn made_caches<'h>(held: &'h Held<'_>) -> Option<Vec<&'h Block>> {
     let groups = equal_blocks(held, early).into_values();
     let largest = groups.max_by_key(|it| sum(it.iter().copied()))?;
     let most = sum(largest.iter().copied()) >= held.need() / 2;
-    (most && largest.len() >= CACHES && held.model() > 0).then_some(largest)
+    let fails = held.asked.is_some();
+    (fails && most && largest.len() >= CACHES && held.model() > 0).then_some(largest)
 }
 
 /// Pages that modules ask for by themselves, now and then, and keep.

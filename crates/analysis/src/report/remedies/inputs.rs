@@ -67,7 +67,8 @@ pub(super) const REMEDIES: &[Remedy] = &[
             let data = held.live_by(Work::Program).filter(|it| it.event < first);
             let data = data.max_by_key(|it| it.bytes)?;
             let outweighs = data.bytes >= held.need() / 3 && repeated(held).is_none();
-            let found = Found::some(data.bytes / 4 * 3, Confidence::Medium, held.line(data));
+            let sure = if held.asked.is_some() { Confidence::Medium } else { Confidence::Low };
+            let found = Found::some(data.bytes / 4 * 3, sure, held.line(data));
             found.filter(|_| outweighs)
         },
         cause: Cause::Need,

@@ -129,7 +129,9 @@ pub(super) const REMEDIES: &[Remedy] = &[
             let kept = kept.filter(|it| held.asked.is_none_or(|asked| asked.event != it.event));
             let bytes = sum(kept.clone());
             let many = kept.count() >= ON_THE_WAY_BACK && bytes >= held.need() / 4;
-            Found::some(bytes, Confidence::Medium, scene.line_of_activations()).filter(|_| many)
+            let fails = held.asked.is_some_and(|it| it.is_by(Work::Back));
+            let found = Found::some(bytes, Confidence::Medium, scene.line_of_activations());
+            found.filter(|_| many && fails)
         },
         cause: Cause::Need,
         change: "if gradients are not differentiated again, make no graph of them: without create_graph=True",
@@ -168,7 +170,8 @@ pub(super) const REMEDIES: &[Remedy] = &[
             let gradients = sum(held.blocks.iter().filter(|it| held.is_gradient(it)));
             // Without a graph one layer at a time is there.
             let bytes = (kept - kept / held.layers().max(1)).saturating_add(gradients);
-            let found = Found::some(bytes, Confidence::Medium, None);
+            let sure = if held.asked.is_some() { Confidence::Medium } else { Confidence::Low };
+            let found = Found::some(bytes, sure, None);
             found.filter(|_| head > 0 && head < all / 20)
         },
         cause: Cause::Need,

@@ -13,8 +13,7 @@ fn models(held: &Held<'_>) -> Vec<u64> {
     let mut last = None;
     for (place, it) in blocks.iter().enumerate() {
         let line = held.line(it);
-        let size = |place: usize| blocks.get(place).map(|it| it.bytes);
-        let again = [0, 1, 2].iter().all(|&next| size(place + next) == size(next));
+        let again = begins_again(&blocks, place) && (1..FIRST).all(|it| !begins_again(&blocks, it));
         match models.last_mut() {
             Some(model) if line == last && !again => *model = model.saturating_add(it.bytes),
             _ => models.push(it.bytes),
@@ -22,6 +21,14 @@ fn models(held: &Held<'_>) -> Vec<u64> {
         last = line;
     }
     models
+}
+
+/// As many parameters tell a model's beginning; where they come again sooner, they are layers that are alike.
+const FIRST: usize = 8;
+
+fn begins_again(blocks: &[&Block], place: usize) -> bool {
+    let sizes = |from: usize| blocks.get(from..from + FIRST).map(|it| it.iter().map(|it| it.bytes));
+    sizes(place).zip(sizes(0)).is_some_and(|(here, first)| here.eq(first))
 }
 
 /// Weights that autocast has written in half their bytes.
