@@ -27,8 +27,8 @@ def served():
 
 def ours(program):
     command = [program, "bench", "--device", "cuda:0", "--pairs", str(PAIRS), "--json"]
-    lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
-    cases = [json.loads(line) for line in lines]
+    measured = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    cases = json.loads(measured)["cases"]
     return {
         (case["case"], case["bytes"], case["threads"]): (case["ns"], case["allocations"])
         for case in cases

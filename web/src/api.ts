@@ -76,7 +76,7 @@ export interface TimelineHead {
   timed: boolean;
 }
 
-/** What `tonnage report --json` prints, with its names. Only what the page reads. */
+/** The `report` of a file in what `tonnage report --json` prints, with its names. Only what the page reads. */
 export interface Report {
   verdict: Verdict;
   causes: Verdict[];

@@ -5,16 +5,21 @@ const UNITS: [string, number][] = [
   ["KiB", 1024],
   ["MiB", 1024 ** 2],
   ["GiB", 1024 ** 3],
+  ["TiB", 1024 ** 4],
+  ["PiB", 1024 ** 5],
 ];
 
-/** 1536 as "1.50 KiB". A unit goes up to and including the next, as in PyTorch's messages. */
+/** From this many of a unit on, two decimals would read as 1024 of it. */
+const NEXT_UNIT = 1023.995;
+
+/** 1536 as "1.50 KiB". Never 1024 of a unit, which is one of the next. */
 export function bytes(value: number): string {
   const sign = value < 0 ? "−" : "";
   const size = Math.abs(value);
-  if (size <= 1024) {
-    return `${sign}${size} bytes`;
+  if (size < 1024) {
+    return `${sign}${size} ${size === 1 ? "byte" : "bytes"}`;
   }
-  const [unit, scale] = UNITS.find(([, scale]) => size <= scale * 1024) ?? ["GiB", 1024 ** 3];
+  const [unit, scale] = UNITS.find(([, scale]) => size / scale < NEXT_UNIT) ?? ["EiB", 1024 ** 6];
   return `${sign}${(size / scale).toFixed(2)} ${unit}`;
 }
 
@@ -29,7 +34,7 @@ export function exactBytes(value: number): string {
 /** Bytes in a unit and to the last one: "16.00 MiB (16,777,216 bytes)". */
 export function exactly(value: number): string {
   const rounded = bytes(value);
-  return rounded.endsWith(" bytes") ? rounded : `${rounded} (${count(value)} bytes)`;
+  return / bytes?$/.test(rounded) ? rounded : `${rounded} (${count(value)} bytes)`;
 }
 
 /** 1234567 as "1,234,567". */

@@ -1,12 +1,20 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { bytes, count, duration, exactBytes } from "../src/format.ts";
+import { bytes, count, duration, exactBytes, exactly } from "../src/format.ts";
 
 test("bytes read as the command prints them", () => {
   assert.deepEqual(
-    [0, 512, 1024, 1536, 20 * 1024 ** 2, 2.9 * 1024 ** 3, -1536].map(bytes),
-    ["0 bytes", "512 bytes", "1024 bytes", "1.50 KiB", "20.00 MiB", "2.90 GiB", "−1.50 KiB"],
+    [0, 1, 512, 1024, 1536, 20 * 1024 ** 2, 2.9 * 1024 ** 3, -1536].map(bytes),
+    ["0 bytes", "1 byte", "512 bytes", "1.00 KiB", "1.50 KiB", "20.00 MiB", "2.90 GiB", "−1.50 KiB"],
   );
+});
+
+test("1024 of a unit are one of the next, also when it takes rounding", () => {
+  assert.deepEqual(
+    [1023, 1_048_570, 1_048_571, 1024 ** 2, 1024 ** 3 - 1, 1024 ** 4, 1024 ** 5].map(bytes),
+    ["1023 bytes", "1023.99 KiB", "1.00 MiB", "1.00 MiB", "1.00 GiB", "1.00 TiB", "1.00 PiB"],
+  );
+  assert.deepEqual([1, 512, 1024].map(exactly), ["1 byte", "512 bytes", "1.00 KiB (1,024 bytes)"]);
 });
 
 test("exact bytes name one number only", () => {

@@ -66,7 +66,7 @@ test("a failure is told by the request, what was free, and why that did not do",
   // The one that ended the job counts, not one that was caught.
   const caught = { ...FAILED, fatal: false, bytes: 1 };
   assert.match(openingOf(report({ ooms: [FAILED, caught] })).sentence, /^The job ran out of memory: 16.00 MiB/);
-  assert.match(openingOf(report({ ooms: [caught] })).sentence, /and the job went on: 1 bytes/);
+  assert.match(openingOf(report({ ooms: [caught] })).sentence, /and the job went on: 1 byte/);
 });
 
 test("the fix is the first advice that is a setting, under the limit that the job had", () => {

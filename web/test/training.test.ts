@@ -190,5 +190,5 @@ test("the largest batch is told with what makes it larger", () => {
     fitWords({ limit: 2 * 1024 ** 3, batch: 8, techniques }),
     "The largest batch for 2.00 GiB is 8; 30 with --offload, 12 with --amp bf16. Each was run without numbers.",
   );
-  assert.match(fitWords({ limit: 1024, batch: 0, techniques: [] }), /^Not even a batch of one fits into 1024 bytes\./);
+  assert.match(fitWords({ limit: 1024, batch: 0, techniques: [] }), /^Not even a batch of one fits into 1.00 KiB\./);
 });

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use tonnage_events::{Action, SnapshotSegment};
+use tonnage_events::{Action, SnapshotSegment, grouped};
 use tonnage_snapshot::SnapshotFile;
 
 use crate::device_view::{DeviceView, devices};
@@ -90,6 +90,16 @@ impl HistoryKind {
             Self::Whole => "whole",
             Self::Partial => "partial",
             Self::None => "none",
+        }
+    }
+
+    /// How many entries there are and how far back they go, in words.
+    #[must_use]
+    pub fn with_entries(self, entries: usize) -> String {
+        match self {
+            Self::None => "no history".to_owned(),
+            kind if entries == 1 => format!("1 entry, {} history", kind.name()),
+            kind => format!("{} entries, {} history", grouped(entries), kind.name()),
         }
     }
 }

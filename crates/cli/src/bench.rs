@@ -1,6 +1,6 @@
 //! `tonnage bench`: the allocator's hot path on this machine, next to the driver's own.
 
-use std::fmt::Write;
+use std::fmt::{self, Write};
 use std::str::FromStr;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use tonnage::memory::{Block, Device};
 use tonnage::{Bytes, StreamId};
 
 use crate::Answer;
-use crate::output::print;
+use crate::output::{counted, print, print_json};
 
 /// Measure the allocator's hot path on this machine
 ///
@@ -32,7 +32,7 @@ pub(crate) struct Arguments {
     #[arg(long, default_value_t = 50_000, value_name = "N")]
     pairs: u64,
 
-    /// Print one JSON object a line
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
@@ -60,6 +60,16 @@ impl FromStr for DeviceName {
     }
 }
 
+impl fmt::Display for DeviceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Dry => f.write_str("dry"),
+            Self::Host => f.write_str("host"),
+            Self::Cuda(ordinal) => write!(f, "cuda:{ordinal}"),
+        }
+    }
+}
+
 /// Bytes of the pairs.
 const SIZES: [u64; 5] = [512, 64 << 10, 1 << 20, 32 << 20, 1 << 30];
 
@@ -72,13 +82,20 @@ const CAPACITY: &str = "120 GiB";
 /// Rounds of each case: an odd number, so that one of them is the median.
 const ROUNDS: usize = 5;
 
-/// The form of the JSON.
-const SCHEMA: u32 = 1;
+/// The form of the JSON; counts up when a field changes its meaning or goes.
+const SCHEMA: u32 = 2;
+
+/// All measurements.
+#[derive(Serialize)]
+struct Measured<'a> {
+    schema: u32,
+    device: String,
+    cases: &'a [Case],
+}
 
 /// One measurement.
 #[derive(Debug, Serialize)]
 struct Case {
-    schema: u32,
     case: &'static str,
     bytes: u64,
     threads: usize,
@@ -105,8 +122,7 @@ impl Case {
         let [ns_least, .., ns_most] = rounds;
         let ns = rounds[ROUNDS / 2];
         let allocations = served / ROUNDS as u64;
-        let (schema, rounds) = (SCHEMA, ROUNDS);
-        Self { schema, case, bytes, threads, ns, ns_least, ns_most, rounds, allocations }
+        Self { case, bytes, threads, ns, ns_least, ns_most, rounds: ROUNDS, allocations }
     }
 }
 
@@ -147,19 +163,21 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
     if let DeviceName::Cuda(ordinal) = arguments.device {
         driver_cases(ordinal, pairs, &mut cases)?;
     }
+    if arguments.json {
+        let measured =
+            Measured { schema: SCHEMA, device: arguments.device.to_string(), cases: &cases };
+        print_json(&serde_json::to_string_pretty(&measured)?)?;
+        return Ok(Answer::Yes);
+    }
     let mut text = String::new();
     for case in &cases {
-        if arguments.json {
-            text += &serde_json::to_string(case)?;
-            text.push('\n');
-        } else {
-            let Case { case, bytes, threads, ns, ns_least, ns_most, .. } = case;
-            let size = if *bytes == 0 { "mixed".to_owned() } else { Bytes(*bytes).to_string() };
-            let _ = writeln!(
-                text,
-                "{case:<18} {size:>12} {threads:>3} threads {ns:>12.1} ns  ({ns_least:.1} to {ns_most:.1})"
-            );
-        }
+        let Case { case, bytes, threads, ns, ns_least, ns_most, .. } = case;
+        let size = if *bytes == 0 { "mixed".to_owned() } else { Bytes(*bytes).to_string() };
+        let threads = counted(*threads, "thread");
+        let _ = writeln!(
+            text,
+            "{case:<18} {size:>12} {threads:>9} {ns:>12.1} ns  ({ns_least:.1} to {ns_most:.1})"
+        );
     }
     print(&text)?;
     Ok(Answer::Yes)
@@ -315,7 +333,7 @@ mod tests {
     fn a_case_is_its_median_between_the_least_and_the_most() {
         let case = Case::new("pair", (512, 1), [5.0, 1.0, 3.0, 9.0, 2.0], 10);
         assert_eq!((case.ns_least, case.ns, case.ns_most), (1.0, 3.0, 9.0));
-        assert_eq!((case.schema, case.rounds, case.allocations), (1, 5, 2));
+        assert_eq!((case.rounds, case.allocations), (5, 2));
     }
 
     #[test]

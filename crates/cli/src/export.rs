@@ -141,7 +141,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
     };
     let rows = write_file(&place, |out| {
         write(&input.file, format, table, progress.writer(out))
-            .with_context(|| format!("cannot write {}", output.display()))
+            .with_context(|| output.display().to_string())
     })?;
     drop(progress);
     let shown = output.display().to_string();

@@ -11,7 +11,7 @@ use clap::Args;
 use tonnage::Bytes;
 use tonnage::snapshot::{self, Limits, SnapshotError, SnapshotFile};
 
-use crate::output::{self, grouped};
+use crate::output::{self, counted};
 use crate::progress::Progress;
 use crate::size::memory_size;
 
@@ -112,9 +112,9 @@ pub(crate) fn about_input(path: &Path) -> Option<Metadata> {
 pub(crate) fn warn_of_rest(name: &str, file: &SnapshotFile) {
     if file.trailing > 0 {
         output::warning(&format!(
-            "{name}: the snapshot ends {} bytes before the file does; what follows is left out. If the file was \
+            "{name}: the snapshot ends {} before the file does; what follows is left out. If the file was \
              written twice, only the first snapshot is read",
-            grouped(file.trailing)
+            counted(file.trailing, "byte")
         ));
     }
 }

@@ -12,7 +12,7 @@ use tonnage::events::Action;
 
 use crate::Answer;
 use crate::input::ReadOptions;
-use crate::output::{grouped, plain, print, print_json};
+use crate::output::{counted, grouped, plain, print, print_json};
 
 /// Show what is in a PyTorch memory snapshot
 ///
@@ -47,10 +47,6 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
 
 fn describe(name: &str, inspection: &Inspection) -> String {
     let mut text = String::new();
-    let counted = |number: usize, one: &str| match number {
-        1 => format!("1 {one}"),
-        _ => format!("{} {one}s", grouped(number)),
-    };
     // Writing to a string cannot fail.
     let _ = writeln!(
         text,
@@ -89,8 +85,7 @@ fn describe(name: &str, inspection: &Inspection) -> String {
 fn describe_pinned(text: &mut String, pinned: &PinnedInspection) {
     let history = match pinned.events {
         0 => "no history: record it with record_pinned_host_memory=True".to_owned(),
-        1 => "1 event".to_owned(),
-        events => format!("{} events", grouped(events)),
+        events => counted(events, "event"),
     };
     let _ = writeln!(text, "{}: {history}", "pinned memory of the host".bold());
     let _ = writeln!(text, "  blocks     {:>13}", grouped(pinned.segments));
@@ -127,14 +122,13 @@ fn describe_device(text: &mut String, device: &DeviceInspection) {
             "no history: call torch.cuda.memory._record_memory_history() before the work".to_owned()
         }
         kind => {
-            format!("{} history, {} events{}", kind.name(), grouped(device.events), span(device))
+            format!("{} history, {}{}", kind.name(), counted(device.events, "event"), span(device))
         }
     };
     let _ = writeln!(text, "{}: {history}", name.bold());
     let failed = match device.count(Action::Oom) {
         0 => None,
-        1 => Some("1 request failed: out of memory".to_owned()),
-        number => Some(format!("{} requests failed: out of memory", grouped(number))),
+        number => Some(format!("{} failed: out of memory", counted(number, "request"))),
     };
     if let Some(failed) = failed {
         let _ = writeln!(text, "  {}", failed.red());

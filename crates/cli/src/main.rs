@@ -42,6 +42,8 @@ mod report;
 
 mod run;
 
+mod schema;
+
 mod top;
 
 mod tune;
@@ -83,6 +85,7 @@ enum Verb {
     Export(export::Arguments),
     Top(top::Arguments),
     Bench(bench::Arguments),
+    Schema(schema::Arguments),
     Completions(manual::CompletionsArguments),
     Man(manual::ManArguments),
 }
@@ -107,6 +110,7 @@ fn main() -> ExitCode {
         Verb::Export(arguments) => export::run(&arguments),
         Verb::Top(arguments) => top::run(&arguments),
         Verb::Bench(arguments) => bench::run(&arguments),
+        Verb::Schema(arguments) => schema::run(&arguments),
         Verb::Completions(arguments) => manual::completions(&arguments, Arguments::command()),
         Verb::Man(arguments) => manual::man(&arguments, Arguments::command()),
     };

@@ -14,12 +14,17 @@ use crate::output::{grouped, plain};
 /// The first line: the recording, how long it is, and by whose rules it was read.
 pub(crate) fn heading(name: &str, recorded: &Outcome) -> String {
     format!(
-        "{}: {} entries, device {}, PyTorch {}\n",
+        "{}: {}, device {}, PyTorch {}\n",
         plain(name).bold(),
-        grouped(recorded.events),
+        entries(recorded.events),
         recorded.device,
         recorded.release
     )
+}
+
+/// So many entries.
+fn entries(number: usize) -> String {
+    if number == 1 { "1 entry".to_owned() } else { format!("{} entries", grouped(number)) }
 }
 
 /// Settings as people read them.

@@ -10,7 +10,7 @@ use std::sync::Once;
 
 use owo_colors::OwoColorize;
 use tonnage::events::is_hidden;
-pub(crate) use tonnage::events::{grouped, plain};
+pub(crate) use tonnage::events::{counted, grouped, plain};
 use tonnage::snapshot::{OutputError, OutputFile, abandon_unfinished, same_file};
 
 use crate::input::about_input;
@@ -44,10 +44,21 @@ pub(crate) fn print_json(json: &str) -> anyhow::Result<()> {
 
 /// Writes what went wrong, and why, to standard error.
 pub(crate) fn error(error: &anyhow::Error) {
-    let text = format!("{error:#}");
+    let text = with_causes(error);
     let lines: Vec<_> = text.lines().map(plain).collect();
     // If that fails too, there is no one left to tell.
     let _ = writeln!(anstream::stderr(), "{} {}", "error:".red().bold(), lines.join("\n"));
+}
+
+/// An error and its causes, each once: some errors name theirs themselves.
+pub(crate) fn with_causes(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.ends_with(&cause) {
+            let _ = write!(text, ": {cause}");
+        }
+    }
+    text
 }
 
 /// Writes something to know to standard error; it is no reason to stop.
@@ -172,6 +183,22 @@ mod tests {
         ] {
             assert_eq!(plain(text), safe);
         }
+    }
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let gone = || std::io::Error::from_raw_os_error(2);
+        let plain = anyhow::Error::new(gone()).context("cannot open a.pickle");
+        assert_eq!(
+            with_causes(&plain),
+            "cannot open a.pickle: No such file or directory (os error 2)"
+        );
+        // It names its cause, and has it too.
+        let twice = anyhow::Error::new(OutputError { path: "a".into(), source: gone() });
+        assert_eq!(
+            with_causes(&twice.context("saving")),
+            "saving: cannot write a: No such file or directory (os error 2)"
+        );
     }
 
     #[test]

@@ -46,6 +46,9 @@ impl Arguments {
         let Bytes(context) = self.context.unwrap_or(Bytes(0));
         match fit.checked_sub(context) {
             Some(room) if room > 0 => Ok(Some(room)),
+            _ if self.context.is_none() => {
+                anyhow::bail!("--fit {}: nothing fits into that", Bytes(fit))
+            }
             _ => anyhow::bail!(
                 "--context {}: of {} nothing is left to fit into",
                 Bytes(context),

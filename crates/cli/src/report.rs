@@ -72,32 +72,11 @@ impl Arguments {
     }
 }
 
-/// What is reported on.
-enum Reported {
-    One(Box<RankRow>),
-    Several(Ranks),
-}
-
-impl Reported {
-    fn text(&self) -> String {
-        match self {
-            Self::One(row) => row.report.to_text_in(&row.file, layout()),
-            Self::Several(ranks) => ranks.to_text_in(layout()),
-        }
-    }
-
-    fn json(&self) -> String {
-        match self {
-            Self::One(row) => row.report.to_json(&row.file),
-            Self::Several(ranks) => ranks.to_json(),
-        }
-    }
-
-    fn html(&self) -> String {
-        match self {
-            Self::One(row) => report_html(&row.file, &row.report),
-            Self::Several(ranks) => ranks_html(ranks),
-        }
+/// The page: of one file its report alone.
+fn page(reported: &Ranks) -> String {
+    match &reported.ranks[..] {
+        [one] => report_html(&one.file, &one.report),
+        _ => ranks_html(reported),
     }
 }
 
@@ -113,10 +92,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
     }
     let reported = look(arguments)?;
     match html {
-        Some((_, Destination::Standard)) => print(&reported.html())?,
+        Some((_, Destination::Standard)) => print(&page(&reported))?,
         Some((path, Destination::File(place))) => {
             write_file(&place, |out| {
-                out.write_all(reported.html().as_bytes())
+                out.write_all(page(&reported).as_bytes())
                     .with_context(|| format!("cannot write {}", path.display()))
             })?;
             if !arguments.json {
@@ -124,11 +103,11 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
                 print(&format!("wrote {}: open it in a browser\n", plain(&shown)))?;
             }
         }
-        None if !arguments.json => print(&reported.text())?,
+        None if !arguments.json => print(&reported.to_text_in(layout()))?,
         None => {}
     }
     if arguments.json {
-        print_json(&reported.json())?;
+        print_json(&reported.to_json())?;
     }
     Ok(Answer::Yes)
 }
@@ -142,7 +121,7 @@ fn layout() -> Layout {
 }
 
 /// Reads each file once and looks at it.
-fn look(arguments: &Arguments) -> anyhow::Result<Reported> {
+fn look(arguments: &Arguments) -> anyhow::Result<Ranks> {
     let mut rows = Vec::new();
     for path in &arguments.files {
         let input = arguments.read.read_snapshot(path)?;
@@ -151,10 +130,5 @@ fn look(arguments: &Arguments) -> anyhow::Result<Reported> {
             Report::of(&input.file, &arguments.options()).with_context(|| input.name.clone())?;
         rows.push(RankRow { file: input.name, report });
     }
-    if rows.len() == 1
-        && let Some(row) = rows.pop()
-    {
-        return Ok(Reported::One(Box::new(row)));
-    }
-    Ok(Reported::Several(Ranks::of(rows).context("no file was given")?))
+    Ranks::of(rows).context("no file was given")
 }

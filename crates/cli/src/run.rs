@@ -13,7 +13,7 @@ use tonnage::tensor::Device;
 
 use crate::Answer;
 use crate::live::{Live, Shown};
-use crate::output::{note, print, print_json, remove_unfinished_when_stopped};
+use crate::output::{counted, note, print, print_json, remove_unfinished_when_stopped};
 use crate::progress::Progress;
 use crate::recipe::{Flags, command, describe, does_not_fit, parameters, title, try_next};
 
@@ -97,7 +97,7 @@ fn train_and_tell(
     if options.recipe().trains() {
         let _ = write!(text, "{} parameters, ", parameters(&outcome));
     }
-    let _ = writeln!(text, "{} steps in {seconds:.1} s", options.steps);
+    let _ = writeln!(text, "{} in {seconds:.1} s", counted(options.steps, "step"));
     describe_losses(&mut text, &outcome);
     text.push('\n');
     describe(&mut text, &outcome);
@@ -129,8 +129,8 @@ fn look_ahead(options: &Options) -> anyhow::Result<()> {
         let seconds = operations / host_speed()?;
         if seconds >= LONG {
             note(&format!(
-                "{} steps of {} take about {} and {} here: an estimate, by the speed of one product of matrices",
-                options.steps,
+                "{} of {} take about {} and {} here: an estimate, by the speed of one product of matrices",
+                counted(options.steps, "step"),
                 options.recipe(),
                 duration(seconds),
                 Bytes(needed)
@@ -175,7 +175,8 @@ fn describe_losses(text: &mut String, outcome: &Outcome) {
     }
     if outcome.skipped_steps > 0 {
         let skipped = outcome.skipped_steps;
-        let _ = writeln!(text, "{skipped} steps changed nothing: gradients of f16 were not finite");
+        let skipped = counted(skipped, "step");
+        let _ = writeln!(text, "{skipped} changed nothing: gradients of f16 were not finite");
     }
 }
 

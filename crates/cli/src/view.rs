@@ -11,7 +11,7 @@ use tonnage_view::{Recordings, Running, Server, Stopper, ViewOptions};
 
 use crate::Answer;
 use crate::input::ReadOptions;
-use crate::output::warning;
+use crate::output::{warning, with_causes};
 use crate::recording::{Recording, read_file};
 use crate::release;
 use crate::size::memory_size;
@@ -76,19 +76,24 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
     if arguments.files.is_empty() {
         open(&recordings, None, arguments.read)?;
     }
-    let mut last = None;
+    let mut refused = Vec::new();
     for path in &arguments.files {
         if let Err(error) = open(&recordings, Some(path), arguments.read) {
-            let (name, text) = (path.display().to_string(), format!("{error:#}"));
-            warning(&text);
+            let (name, text) = (path.display().to_string(), with_causes(&error));
             // The page says the name by itself.
             let why = text.strip_prefix(&format!("{name}: ")).unwrap_or(&text);
             recordings.refuse(&name, why);
-            last = Some(error);
+            refused.push(text);
         }
     }
     if recordings.is_empty() {
-        return Err(last.unwrap_or_else(|| anyhow::anyhow!("no file has anything to show")));
+        anyhow::bail!(match refused.is_empty() {
+            true => "no file has anything to show".to_owned(),
+            false => refused.join("\n"),
+        });
+    }
+    for why in refused {
+        warning(&why);
     }
     arguments.serve.serve(recordings, &mut anstream::stdout(), Stopper::stop)?.wait();
     Ok(Answer::Yes)

@@ -8,7 +8,7 @@ use tonnage::replay::what_if::{AtPeak, Prediction, Report, WhatIf};
 use tonnage::{Bytes, Config, Stats};
 
 use crate::outcome_text::{describe_inferred, heading, shown};
-use crate::output::{grouped, print, print_json};
+use crate::output::{counted, print, print_json};
 use crate::recording::Recording;
 use crate::replay::Arguments;
 use crate::{Answer, upgrade};
@@ -73,10 +73,10 @@ fn describe_oom(text: &mut String, report: &Report) {
     };
     let _ = writeln!(
         text,
-        "{} at entry {}, after {} requests: {} on stream {}",
+        "{} at entry {}, after {}: {} on stream {}",
         "out of memory".red().bold(),
         oom.event,
-        grouped(oom.request),
+        counted(oom.request, "request"),
         Bytes(oom.bytes),
         oom.stream
     );

@@ -239,29 +239,30 @@ impl OutOfMemory {
     /// The message in PyTorch's form, for tools that look for it.
     #[must_use]
     pub fn pytorch_message(&self) -> String {
+        let shown = |bytes| Bytes(bytes).in_pytorch_message();
         let mut text = format!(
             "CUDA out of memory. Tried to allocate {}. GPU {} has a total capacity of {} of which {} is free. ",
-            Bytes(self.segment_size),
+            shown(self.segment_size),
             self.device,
-            Bytes(self.device_total),
-            Bytes(self.device_free.unwrap_or(0)),
+            shown(self.device_total),
+            shown(self.device_free.unwrap_or(0)),
         );
         if let Some(limit) = self.limit {
-            text += &format!("{} allowed; ", Bytes(limit));
+            text += &format!("{} allowed; ", shown(limit));
         }
         text += &format!(
             "Of the allocated memory {} is allocated by PyTorch",
-            Bytes(self.allocated + self.private_cached)
+            shown(self.allocated + self.private_cached)
         );
         if self.private_cached > 0 {
             text += &format!(
                 ", with {} allocated in private pools (e.g., CUDA Graphs)",
-                Bytes(self.private_cached)
+                shown(self.private_cached)
             );
         }
         text += &format!(
             ", and {} is reserved by PyTorch but unallocated.",
-            Bytes(self.reserved - self.allocated - self.private_cached)
+            shown(self.reserved - self.allocated - self.private_cached)
         );
         text
     }

@@ -75,17 +75,41 @@ impl FromStr for Bytes {
     }
 }
 
-/// The unit that suits the size, with two decimals: `512 bytes`, `1.50 KiB`, `20.00 MiB`.
+/// From this many of a unit on, two decimals would read as 1024 of it.
+const NEXT_UNIT: f64 = 1023.995;
+
+/// The unit that suits the size, with two decimals: `512 bytes`, `1.50 KiB`, `20.00 MiB`. Never 1024 of a unit, which is
+/// one of the next.
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The limits, up to and including the next unit, are those of PyTorch's out-of-memory
-        // message.
-        let in_unit = |shift: u32| self.0 as f64 / (1_u64 << shift) as f64;
         match self.0 {
-            0..=1_024 => write!(f, "{} bytes", self.0),
-            1_025..=1_048_576 => write!(f, "{:.2} KiB", in_unit(10)),
-            1_048_577..=1_073_741_824 => write!(f, "{:.2} MiB", in_unit(20)),
-            _ => write!(f, "{:.2} GiB", in_unit(30)),
+            0 => f.write_str("0 bytes"),
+            1 => f.write_str("1 byte"),
+            2..1_024 => write!(f, "{} bytes", self.0),
+            _ => {
+                let units = [(10, "KiB"), (20, "MiB"), (30, "GiB"), (40, "TiB"), (50, "PiB")];
+                let units = units.map(|(shift, unit)| (self.in_unit(shift), unit));
+                let fits = units.into_iter().find(|&(number, _)| number < NEXT_UNIT);
+                let (number, unit) = fits.unwrap_or((self.in_unit(60), "EiB"));
+                write!(f, "{number:.2} {unit}")
+            }
+        }
+    }
+}
+
+impl Bytes {
+    fn in_unit(self, shift: u32) -> f64 {
+        self.0 as f64 / (1_u64 << shift) as f64
+    }
+
+    /// As PyTorch's out-of-memory message shows it: a unit goes up to and including the next, as in `1024.00 KiB`.
+    #[must_use]
+    pub fn in_pytorch_message(self) -> String {
+        match self.0 {
+            0..=1_024 => format!("{} bytes", self.0),
+            1_025..=1_048_576 => format!("{:.2} KiB", self.in_unit(10)),
+            1_048_577..=1_073_741_824 => format!("{:.2} MiB", self.in_unit(20)),
+            _ => format!("{:.2} GiB", self.in_unit(30)),
         }
     }
 }
@@ -104,6 +128,15 @@ pub fn grouped(number: impl TryInto<u64>) -> String {
     text
 }
 
+/// So many of a thing whose plural ends in `s`: `1 file`, `52,669 files`.
+#[must_use]
+pub fn counted(number: impl TryInto<u64>, one: &str) -> String {
+    match number.try_into().unwrap_or(u64::MAX) {
+        1 => format!("1 {one}"),
+        number => format!("{} {one}s", grouped(number)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -116,6 +149,15 @@ mod tests {
             assert_eq!(grouped(number), text);
         }
         assert_eq!(grouped(u64::MAX), "18,446,744,073,709,551,615");
+    }
+
+    #[test]
+    fn one_is_not_many() {
+        for (number, text) in
+            [(0, "0 files"), (1, "1 file"), (2, "2 files"), (1_000, "1,000 files")]
+        {
+            assert_eq!(counted(number, "file"), text);
+        }
     }
 
     #[test]
@@ -155,15 +197,26 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_shown_as_pytorch_shows_them() {
-        for (bytes, text) in [
-            (1_024, "1024 bytes"),
-            (1_025, "1.00 KiB"),
-            (1 << 20, "1024.00 KiB"),
-            (16 << 20, "16.00 MiB"),
-            (150_109_880_320, "139.80 GiB"),
+    fn sizes_are_shown_in_the_largest_unit_of_which_there_is_one() {
+        for (bytes, text, in_pytorch) in [
+            (0, "0 bytes", "0 bytes"),
+            (1, "1 byte", "1 bytes"),
+            (1_023, "1023 bytes", "1023 bytes"),
+            (1_024, "1.00 KiB", "1024 bytes"),
+            (1_025, "1.00 KiB", "1.00 KiB"),
+            (1_048_570, "1023.99 KiB", "1023.99 KiB"),
+            (1_048_571, "1.00 MiB", "1024.00 KiB"),
+            (1 << 20, "1.00 MiB", "1024.00 KiB"),
+            (16 << 20, "16.00 MiB", "16.00 MiB"),
+            ((1 << 30) - 1, "1.00 GiB", "1024.00 MiB"),
+            (1 << 30, "1.00 GiB", "1024.00 MiB"),
+            (150_109_880_320, "139.80 GiB", "139.80 GiB"),
+            (1 << 40, "1.00 TiB", "1024.00 GiB"),
+            (1 << 50, "1.00 PiB", "1048576.00 GiB"),
+            (u64::MAX, "16.00 EiB", "17179869184.00 GiB"),
         ] {
             assert_eq!(Bytes(bytes).to_string(), text);
+            assert_eq!(Bytes(bytes).in_pytorch_message(), in_pytorch);
         }
     }
 }

@@ -37,7 +37,7 @@ pub mod snapshot;
 // Text from strangers.
 pub mod text;
 
-pub use bytes::{Bytes, ParseBytesError, grouped};
+pub use bytes::{Bytes, ParseBytesError, counted, grouped};
 pub use call_site::{blamed_frame, call_site};
 pub use event::{BlockEvent, Event, SegmentEvent, SplitChange};
 pub use ids::{Address, DeviceId, PoolId, PoolKind, StreamId};

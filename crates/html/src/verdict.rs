@@ -14,7 +14,7 @@ pub(crate) fn header(over: &str, file: &str, report: &Report) -> Markup {
             h1 { (name(file)) }
             ul.facts {
                 li { "device " (report.device) }
-                li { (grouped(report.events)) " entries, " (report.history.name()) " history" }
+                li { (report.history.with_entries(report.events)) }
                 li {
                     "settings: "
                     @if report.conf.is_empty() { "defaults" } @else { (name(&report.conf)) }

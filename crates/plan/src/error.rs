@@ -24,7 +24,8 @@ pub enum Error {
     #[error(transparent)]
     Open(#[from] OpenError),
     /// The recipe does not fit: make it smaller, or apply a technique.
-    #[error("out of memory in step {step}, {phase}\n{source}")]
+    // Without the line that asked, which is one of this library's and not the user's.
+    #[error("out of memory in step {step}, {phase}, by `{}`\n{}", source.operation(), what(source))]
     OutOfMemory {
         /// The step, from 1.
         step: usize,
@@ -39,6 +40,14 @@ pub enum Error {
     /// The snapshot could not be written.
     #[error(transparent)]
     Save(#[from] SaveError),
+}
+
+/// What the allocator says of a request.
+fn what(source: &tonnage_tensor::Error) -> String {
+    match source.kind() {
+        ErrorKind::Memory(error) => error.to_string(),
+        _ => source.to_string(),
+    }
 }
 
 impl Error {

@@ -80,6 +80,7 @@ pub(crate) const SCHEMA: u32 = 1;
 #[derive(Serialize)]
 struct Report<'a> {
     schema: u32,
+    kind: &'static str,
     file: &'a str,
     device: u32,
     release: &'static str,
@@ -105,6 +106,7 @@ impl Outcome {
     pub fn to_json(&self, file: &str) -> String {
         let report = Report {
             schema: SCHEMA,
+            kind: "replay",
             file,
             device: self.device,
             release: self.release.name(),

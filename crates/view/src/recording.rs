@@ -148,7 +148,7 @@ impl Recording {
         let options = ReportOptions { limit, total, release, ordinal, without_replay, until: None };
         let report = Report::of(&self.file, &options);
         let report = report.map_err(|error| ApiError::Refused(error.to_string()))?;
-        Ok(report.to_json(&self.info.name).into())
+        Ok(report.to_json().into())
     }
 
     /// Reads the job. The limit that it had is not in the file; if the recording cannot be read without one, the one

@@ -225,17 +225,6 @@ pub struct Report {
     pub timeline: Timeline,
 }
 
-/// The form of the JSON; counts up when a field changes its meaning or goes.
-const SCHEMA: u32 = 1;
-
-#[derive(Serialize)]
-struct Json<'a> {
-    schema: u32,
-    file: &'a str,
-    #[serde(flatten)]
-    report: &'a Report,
-}
-
 impl Report {
     /// Reports on one device of a file.
     ///
@@ -298,15 +287,14 @@ impl Report {
         Ok(report)
     }
 
-    /// The report as one JSON object.
+    /// The report as one JSON object: the `report` of a file in [`Ranks::to_json`].
     ///
     /// # Panics
     ///
     /// Never: the fields are numbers and strings.
     #[must_use]
-    pub fn to_json(&self, file: &str) -> String {
-        let json = Json { schema: SCHEMA, file, report: self };
-        serde_json::to_string_pretty(&json).expect("numbers and strings can be written")
+    pub fn to_json(&self) -> String {
+        serde_json::to_string_pretty(self).expect("numbers and strings can be written")
     }
 
     /// The report as a page of text, for files and pipes.

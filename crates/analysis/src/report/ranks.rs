@@ -1,7 +1,7 @@
-//! Several files side by side: the ranks of one job, or runs of it.
+//! One file or several side by side: the ranks of one job, or runs of it.
 //!
 //! In:  a [`Report`] for each file.
-//! Out: [`Ranks`]: who reserves most, how far apart they are, and why.
+//! Out: [`Ranks`]: who reserves most, how far apart they are, and why; what `tonnage report` prints.
 
 use std::fmt::Write;
 
@@ -12,8 +12,8 @@ use super::Report;
 use super::text::{Layout, wrapped};
 use super::verdict::Cause;
 
-/// Reports of several files.
-#[derive(Clone, Debug, Serialize)]
+/// Reports of one file or several.
+#[derive(Clone, Debug)]
 pub struct Ranks {
     /// One row for each file, in their order.
     pub ranks: Vec<RankRow>,
@@ -21,7 +21,7 @@ pub struct Ranks {
     pub limit: usize,
     /// Bytes that it reserves more than the one that reserves least.
     pub imbalance: u64,
-    /// What that means.
+    /// What that means; of one file its verdict.
     pub text: String,
 }
 
@@ -34,22 +34,31 @@ pub struct RankRow {
     pub report: Report,
 }
 
+/// The form of the JSON; counts up when a field changes its meaning or goes. `docs/schema/report.json` describes it.
+const SCHEMA: u32 = 2;
+
+/// The same for one file as for several.
 #[derive(Serialize)]
 struct Json<'a> {
     schema: u32,
-    #[serde(flatten)]
-    ranks: &'a Ranks,
+    files: &'a [RankRow],
+    fullest: usize,
+    imbalance: u64,
+    text: &'a str,
 }
 
 impl Ranks {
-    /// Compares the reports of several files; none if there are none.
+    /// Compares the reports of files; none if there are none.
     #[must_use]
     pub fn of(ranks: Vec<RankRow>) -> Option<Self> {
         let reserved = |row: &RankRow| row.report.peak.reserved.bytes;
         let limit = (0..ranks.len()).max_by_key(|&it| (reserved(&ranks[it]), usize::MAX - it))?;
         let least = (0..ranks.len()).min_by_key(|&it| (reserved(&ranks[it]), it))?;
         let imbalance = reserved(&ranks[limit]) - reserved(&ranks[least]);
-        let text = explain(&ranks, limit, least, imbalance);
+        let text = match &ranks[..] {
+            [one] => one.report.verdict.text.clone(),
+            _ => explain(&ranks, limit, least, imbalance),
+        };
         Some(Self { ranks, limit, imbalance, text })
     }
 
@@ -60,13 +69,18 @@ impl Ranks {
     /// Never: the fields are numbers and strings.
     #[must_use]
     pub fn to_json(&self) -> String {
-        let json = Json { schema: super::SCHEMA, ranks: self };
+        let Self { ranks, limit, imbalance, text } = self;
+        let (fullest, imbalance) = (*limit, *imbalance);
+        let json = Json { schema: SCHEMA, files: ranks, fullest, imbalance, text };
         serde_json::to_string_pretty(&json).expect("numbers and strings can be written")
     }
 
-    /// As text: the table, then the report of the one that is the limit.
+    /// As text: of several files the table, then the report of the one that is the limit.
     #[must_use]
     pub fn to_text_in(&self, layout: Layout) -> String {
+        if let [one] = &self.ranks[..] {
+            return one.report.to_text_in(&one.file, layout);
+        }
         let mut text = String::new();
         wrapped(&mut text, layout, "", &self.text);
         // Writing to a string cannot fail.

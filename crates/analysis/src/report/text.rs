@@ -8,7 +8,7 @@
 
 use std::fmt::Write;
 
-use tonnage_events::{Bytes, grouped, plain};
+use tonnage_events::{Bytes, counted, grouped, plain};
 
 use super::Report;
 use super::growth::GrowthKind;
@@ -79,11 +79,10 @@ pub(super) fn page(report: &Report, file: &str, layout: Layout) -> String {
     // Writing to a string cannot fail.
     let _ = writeln!(
         text,
-        "{}: device {}, {} entries, {} history",
+        "{}: device {}, {}",
         plain(file),
         report.device,
-        grouped(report.events),
-        report.history.name()
+        report.history.with_entries(report.events)
     );
     let conf = if report.conf.is_empty() { "defaults" } else { &report.conf };
     let _ = writeln!(text, "settings: {}", plain(conf));
@@ -126,8 +125,7 @@ fn pinned(text: &mut String, layout: Layout, report: &Report) {
     row("cached", it.cached, None);
     for held in it.lines.iter().take(ROWS) {
         let line = held.line.as_deref().unwrap_or("(no line of the program)");
-        let figures =
-            format!("  {:>13}{:>9} blocks  ", Bytes(held.bytes).to_string(), grouped(held.blocks));
+        let figures = format!("  {:>13}{}", Bytes(held.bytes).to_string(), blocks(held.blocks));
         layout.row(text, &figures, line);
     }
 }
@@ -163,26 +161,32 @@ fn waste(text: &mut String, layout: Layout, report: &Report) {
     }
 }
 
+/// A column that says how many blocks there are.
+fn blocks(number: usize) -> String {
+    let word = if number == 1 { "block" } else { "blocks" };
+    format!("{:>9} {word:<6}  ", grouped(number))
+}
+
 fn peak(text: &mut String, layout: Layout, report: &Report) {
     let peak = &report.peak;
     let iteration = peak.iteration.map_or(String::new(), |it| format!(", iteration {it}"));
     layout.heading(
         text,
         &format!(
-            "What was live when most was: {} ({} bytes) in {} blocks, entry {}{iteration}",
+            "What was live when most was: {} ({} bytes) in {}, entry {}{iteration}",
             Bytes(peak.requested),
             grouped(peak.requested),
-            grouped(peak.blocks),
+            counted(peak.blocks, "block"),
             grouped(peak.event)
         ),
     );
     for it in peak.purposes.iter().take(ROWS) {
         let _ = writeln!(
             text,
-            "  {:<15}{:>11}{:>9} blocks  ({})",
+            "  {:<15}{:>11}{}({})",
             it.purpose.name(),
             Bytes(it.bytes).to_string(),
-            grouped(it.blocks),
+            blocks(it.blocks),
             it.confidence.in_words()
         );
     }
@@ -190,8 +194,7 @@ fn peak(text: &mut String, layout: Layout, report: &Report) {
         let _ = writeln!(text, "  by line:");
         for it in peak.sites.iter().take(ROWS) {
             let line = it.line.as_deref().unwrap_or("(no line of the program)");
-            let figures =
-                format!("  {:>13}{:>9} blocks  ", Bytes(it.bytes).to_string(), grouped(it.blocks));
+            let figures = format!("  {:>13}{}", Bytes(it.bytes).to_string(), blocks(it.blocks));
             layout.row(text, &figures, line);
         }
     }
@@ -236,7 +239,10 @@ fn growth(text: &mut String, layout: Layout, report: &Report) {
     let (told_by, kind) = (told_by.words(), growth.kind.words());
     layout.heading(
         text,
-        &format!("Growth over {} iterations, told by {told_by}: {kind}", growth.iterations),
+        &format!(
+            "Growth over {}, told by {told_by}: {kind}",
+            counted(growth.iterations, "iteration")
+        ),
     );
     // Less than a thousandth is noise.
     let least = report.peak.reserved.bytes / 1000;

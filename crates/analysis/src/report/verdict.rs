@@ -27,7 +27,7 @@
 
 use serde::Serialize;
 use tonnage_engine::{WASTE_SHARE, WasteKind};
-use tonnage_events::Bytes;
+use tonnage_events::{Bytes, counted};
 
 use super::failure::{Answer, FailureAnswer};
 use super::growth::{Growth, GrowthKind};
@@ -141,9 +141,9 @@ pub(super) fn need(peak: &PeakReport) -> Verdict {
         cause: Cause::Need,
         bytes: peak.requested,
         text: format!(
-            "{} are live at once in {} blocks{}; no allocator can do with less.",
+            "{} are live at once in {}{}; no allocator can do with less.",
             Bytes(peak.requested),
-            peak.blocks,
+            counted(peak.blocks, "block"),
             line.as_ref().map_or(String::new(), |it| format!(", most of them from {it}"))
         ),
         line,

@@ -150,7 +150,7 @@ fn report_all(file: &SnapshotFile, without_replay: bool) -> Option<Report> {
     let _ = Comparison::of(file, &SnapshotFile::default());
     let options = ReportOptions { without_replay, ..ReportOptions::default() };
     let report = Report::of(file, &options).ok()?;
-    assert!(!report.to_text("file").is_empty() && !report.to_json("file").is_empty());
+    assert!(!report.to_text("file").is_empty() && !report.to_json().is_empty());
     assert!(report.timeline.iterations.iter().all(|&it| it < report.events));
     assert!(report.causes.iter().any(|it| it.cause == report.verdict.cause));
     Some(report)

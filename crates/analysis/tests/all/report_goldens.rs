@@ -49,8 +49,7 @@ fn every_recording_is_reported_as_it_was_read() {
         assert_eq!(peak.requested + report.waste.total(), peak.bytes, "{name}");
         // A flame graph's worth of frames says nothing to someone who reads the file.
         report.peak.stacks.clear();
-        for (ending, text) in [("txt", report.to_text(name)), ("json", report.to_json(name) + "\n")]
-        {
+        for (ending, text) in [("txt", report.to_text(name)), ("json", report.to_json() + "\n")] {
             let golden = goldens.join(name.replace("pickle.zst", ending));
             if update {
                 std::fs::create_dir_all(&goldens).unwrap();

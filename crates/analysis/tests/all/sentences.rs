@@ -49,7 +49,7 @@ fn without_a_replay_no_cause_is_named_that_one_could_refute() {
 #[test]
 fn what_a_recording_does_not_have_is_not_claimed() {
     let died = report(&recording("mlp_seed.tight"));
-    let json = died.to_json("x");
+    let json = died.to_json();
     assert!(json.contains("\"known\": \"up_to_the_failure\""), "{json}");
     if died.failure.as_ref().unwrap().answer == Answer::Served {
         assert!(
@@ -62,9 +62,9 @@ fn what_a_recording_does_not_have_is_not_claimed() {
     file.traces[0].drain(..40);
     let late = report(&file);
     assert_eq!(late.history, HistoryKind::Partial);
-    assert!(late.to_json("x").contains("\"known\": \"without_the_beginning\""));
+    assert!(late.to_json().contains("\"known\": \"without_the_beginning\""));
     let whole = report(&recording("mlp_seed.default"));
-    assert!(whole.to_json("x").contains("\"known\": \"whole\""));
+    assert!(whole.to_json().contains("\"known\": \"whole\""));
 }
 
 #[test]

@@ -13,7 +13,7 @@ use ratatui::widgets::{
 };
 use tonnage::Bytes;
 
-use crate::output::{grouped, plain};
+use crate::output::{counted, grouped, plain};
 use crate::top::bars::{bars, last};
 use crate::top::text::HOW_TO_PUBLISH;
 use crate::top::view::{Row, Sort, View};
@@ -302,11 +302,11 @@ fn figures(row: &Row, style: Style) -> Text<'static> {
         None => format!("device has {}", Bytes(device.total)),
     };
     text.push_line(format!("waste {}, {of}", row.waste()));
-    let blocks = format!("{} blocks", grouped(device.blocks));
+    let blocks = counted(device.blocks, "block");
     text.push_line(match device.ooms {
         0 => Line::from(format!("{blocks}, {} handed out", grouped(device.allocations))),
         ooms => Line::styled(
-            format!("{blocks}, {} requests failed", grouped(ooms)),
+            format!("{blocks}, {} failed", counted(ooms, "request")),
             style.colour(Color::Red),
         ),
     });

@@ -10,6 +10,8 @@ mod output;
 
 mod limits;
 
+mod schemas;
+
 // Each verb.
 mod diff;
 

@@ -243,7 +243,7 @@ fn what_is_saved_of_a_run_that_does_not_fit_is_its_own_failure() {
         assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
         // Something that fits was tried after that, and left the file alone.
         assert!(text(&output.stdout).contains("fits with"), "{}", text(&output.stdout));
-        let report = json(&tonnage(&["report", file, "--json"]));
+        let report = &json(&tonnage(&["report", file, "--json"]))["files"][0]["report"];
         assert_eq!(report["failed_requests"], 1, "{device}");
         let inspected = json(&tonnage(&["inspect", file, "--json"]));
         let reserved = inspected["devices"][0]["reserved_peak"].as_u64().unwrap();
@@ -435,7 +435,7 @@ fn a_long_run_is_announced_with_its_time_and_memory() {
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(
-        line.contains("100000 steps of gpt2 take about ") && line.contains("GiB here: an estimate"),
+        line.contains("100,000 steps of gpt2 take about ") && line.contains("GiB here: an estimate"),
         "{line}"
     );
 }

@@ -1,6 +1,6 @@
 //! What was concluded on the way, in words.
 
-use tonnage_events::{Action, Address, Bytes, SnapshotSegment, TraceEntry};
+use tonnage_events::{Action, Address, Bytes, SnapshotSegment, TraceEntry, counted};
 
 use super::budget::MOST_WORK;
 use super::player::{Notes, Player, gives_back};
@@ -49,9 +49,9 @@ pub(super) fn describe_start(
     let start = &attempt.player.reading.start;
     let held = Bytes(start.iter().map(|it| it.total_size).sum());
     inferred.push(format!(
-        "history: it does not go back to the beginning; {held} in {} segments were there before its first \
+        "history: it does not go back to the beginning; {held} in {} were there before its first \
          entry",
-        start.len()
+        counted(start.len(), "segment")
     ));
     let from = attempt.player.from;
     if from > 0 {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 use tonnage_engine::{Config, Engine, Release, Start};
-use tonnage_events::{Action, Bytes, DeviceId, SnapshotSegment, TraceEntry};
+use tonnage_events::{Action, Bytes, DeviceId, SnapshotSegment, TraceEntry, counted};
 use tonnage_snapshot::{AllocatorSettings, EntryPools, SnapshotFile};
 
 use super::budget::Budget;
@@ -45,8 +45,9 @@ pub struct RecordingOptions {
 pub enum RecordingError {
     /// There is no history in it.
     #[error(
-        "the file has no memory history, only the state at the end ({0} segments): \
-         call torch.cuda.memory._record_memory_history() before the work and dump the snapshot after it"
+        "the file has no memory history, only the state at the end ({segments}): \
+         call torch.cuda.memory._record_memory_history() before the work and dump the snapshot after it",
+        segments = counted(*.0, "segment")
     )]
     NoHistory(usize),
     /// The device has no history.
@@ -155,10 +156,11 @@ impl<'a> Recording<'a> {
         let skipped: usize = file.skipped_actions.values().sum();
         if skipped > 0 {
             let names: Vec<_> = file.skipped_actions.keys().map(String::as_str).collect();
-            inferred.push(format!(
-                "{skipped} entries with unknown actions ({}) were left out",
-                names.join(", ")
-            ));
+            let names = names.join(", ");
+            inferred.push(match skipped {
+                1 => format!("1 entry with an unknown action ({names}) was left out"),
+                _ => format!("{skipped} entries with unknown actions ({names}) were left out"),
+            });
         }
         let entries: Arc<[TraceEntry]> = file.traces[ordinal].as_slice().into();
         let granted = granted_before(&entries, &segments);

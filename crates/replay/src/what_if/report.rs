@@ -129,6 +129,7 @@ fn meaning(oom: &FirstOom, job: &Job, prediction: &Prediction) -> String {
 #[derive(Serialize)]
 struct Json<'a> {
     schema: u32,
+    kind: &'static str,
     file: &'a str,
     device: u32,
     release: &'static str,
@@ -195,6 +196,7 @@ impl Report {
         let Prediction { stats, floor, limit, oom, .. } = &self.prediction;
         let json = Json {
             schema: SCHEMA,
+            kind: "what_if",
             file,
             device: recorded.device,
             release: recorded.release.name(),

@@ -199,6 +199,7 @@ pub enum Verdict {
 #[derive(Serialize)]
 struct Json<'a> {
     schema: u32,
+    kind: &'static str,
     file: &'a str,
     device: u32,
     events: usize,
@@ -263,6 +264,7 @@ impl Upgrade {
         let stats = &recorded.stats;
         let json = Json {
             schema: SCHEMA,
+            kind: "upgrade",
             file,
             device: recorded.device,
             events: recorded.events,

@@ -1,4 +1,5 @@
-//! `GET api/recordings/ID/report`: what `tonnage report --json` prints; `report/at-once`: the same without the replay.
+//! `GET api/recordings/ID/report`: the `report` of the file in what `tonnage report --json`
+//! prints; `report/at-once`: the same without the replay.
 
 use axum::extract::{Path, State};
 use axum::response::Response;
