@@ -40,7 +40,7 @@ fn no_file_makes_a_device_larger_than_there_are() {
     assert_eq!(tonnage_replay::recording::told_total(&file, 0), None);
     let outcome = replay(&file, Release::V2_15, None);
     let told = outcome.inferred.iter().find(|line| line.starts_with("device total: "));
-    assert!(told.unwrap().contains("taken as 1024.00 GiB"), "{told:?}");
+    assert!(told.unwrap().contains("taken as 1.00 TiB"), "{told:?}");
     assert_eq!(outcome.difference.unwrap().event, 0);
 }
 
