@@ -48,6 +48,7 @@ fn json_is_one_object_with_every_field() {
     keys.sort_unstable();
     let mut expected = [
         "schema",
+        "kind",
         "file",
         "device",
         "release",
