@@ -91,6 +91,7 @@ fn what_is_saved_of_a_run_tells_its_purposes_and_phases_as_the_run_did() {
         let more = ["--device", "dry", "--save", file, "--json"];
         let ran = json(&tonnage(&[&["run"], recipe, &more].concat()));
         let report = json(&tonnage(&["report", file, "--json"]));
+        let report = &report["files"][0]["report"];
         let held = report["peak"]["purposes"].as_array().unwrap();
         assert!(held.len() >= 4, "{held:?}");
         let mut known = 0;
