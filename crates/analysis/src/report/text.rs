@@ -202,8 +202,7 @@ fn peak(text: &mut String, layout: Layout, report: &Report) {
         let _ = writeln!(text, "  by module, told from calls of `forward` on the stacks:");
         for it in peak.modules.iter().take(ROWS) {
             let module = it.module.as_deref().unwrap_or("(no module)");
-            let figures =
-                format!("  {:>13}{:>9} blocks  ", Bytes(it.bytes).to_string(), grouped(it.blocks));
+            let figures = format!("  {:>13}{}", Bytes(it.bytes).to_string(), blocks(it.blocks));
             layout.row(text, &figures, module);
         }
     }

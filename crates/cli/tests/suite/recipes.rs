@@ -436,7 +436,8 @@ fn a_long_run_is_announced_with_its_time_and_memory() {
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(
-        line.contains("100,000 steps of gpt2 take about ") && line.contains("GiB here: an estimate"),
+        line.contains("100,000 steps of gpt2 take about ")
+            && line.contains("GiB here: an estimate"),
         "{line}"
     );
 }
