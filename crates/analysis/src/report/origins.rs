@@ -9,6 +9,8 @@
 use rustc_hash::FxHashMap;
 use tonnage_events::{Frame, StackId, Stacks};
 
+use crate::module_path::calls_a_module;
+
 /// What asks for memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Work {
@@ -113,7 +115,6 @@ fn origin_of<'a>(frames: &'a [Frame], callers: &mut Callers<'a>) -> Origin {
     }
     let is_at = |frame: &Frame, file: &str| frame.filename.contains(file);
     let is_of_modules = |frame: &Frame| is_at(frame, "/torch/nn/modules/module.py");
-    let calls = |frame: &&Frame| is_of_modules(frame) && &*frame.name == "_call_impl";
     let any = |test: &dyn Fn(&Frame) -> bool| frames.iter().any(test);
     let work = if any(&|it| it.name.contains("autograd::Engine::"))
         || any(&|it| is_at(it, "/torch/utils/checkpoint.py") && &*it.name == "recompute_fn")
@@ -129,13 +130,15 @@ fn origin_of<'a>(frames: &'a [Frame], callers: &mut Callers<'a>) -> Origin {
         || any(&|it| is_at(it, "/torch/nn/modules/") && &*it.name == "__init__")
     {
         Work::Model
-    } else if any(&|it| calls(&it)) {
+    } else if any(&calls_a_module) {
         Work::Forward
     } else {
         Work::Program
     };
-    let modules = frames.iter().filter(calls).count();
-    let outermost = frames.iter().rposition(|it| calls(&it));
+    // A call may go through two frames; this one is always there.
+    let is_call = |it: &&Frame| calls_a_module(it) && &*it.name == "_call_impl";
+    let modules = frames.iter().filter(is_call).count();
+    let outermost = frames.iter().rposition(calls_a_module);
     let above = outermost.and_then(|place| frames[place..].iter().find(|it| !is_of_modules(it)));
     let caller = above.map(|frame| {
         let next = callers.len() as u32;
