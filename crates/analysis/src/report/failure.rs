@@ -163,7 +163,7 @@ fn serving<'a>(tuning: &'a Tuning, releases: &[Release]) -> Option<Lead<'a>> {
 
 /// A request at which the job died stops it; one that it survived counts as a failure.
 fn serves(tuning: &Tuning, it: &tonnage_replay::tune::Candidate) -> bool {
-    it.prediction.fits() && (tuning.reach.died || it.prediction.stats.num_ooms == 0)
+    it.prediction.fits() && (tuning.reach.died || it.prediction.stats.failed_requests() == 0)
 }
 
 fn serves_as_recorded(tuning: &Tuning) -> bool {
