@@ -12,9 +12,12 @@ pub(crate) fn what_tests_need() -> anyhow::Result<()> {
     }
     python_packages()?;
     // The report's page is opened in a real browser.
-    if !present("chromium --version") || !present("chromedriver --version") {
-        debian_packages("chromium chromium-driver")
-            .context("the tests need `chromium` and `chromedriver` on the path")?;
+    if !(present("chromium-headless-shell --version") || present("chromium --version"))
+        || !present("chromedriver --version")
+    {
+        debian_packages("chromium-headless-shell chromium-driver").context(
+            "the tests need `chromium-headless-shell` or `chromium`, and `chromedriver`, on the path",
+        )?;
     }
     // `tonnage top` is driven in a real terminal.
     if !present("tmux -V") {

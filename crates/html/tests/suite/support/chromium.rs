@@ -1,9 +1,11 @@
 //! A page in a real Chromium.
 //!
 //! In:  HTML. Out: a browser that shows it, with its console, its requests and its sizes.
+//!
+//! Chromium's headless shell where it is installed: the same engine in half the processor time.
 
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -13,7 +15,7 @@ use thirtyfour::prelude::*;
 use thirtyfour::{ChromiumLikeCapabilities, LoggingPrefsLogLevel};
 
 const MISSING: &str = "the page is tested in a real browser: `cargo xtask test` installs it, or install \
-                       chromium and chromium-driver (Debian), so that `chromium` and `chromedriver` are on the path";
+                       chromium-headless-shell (or chromium) and chromium-driver (Debian), so that they are on the path";
 
 /// The longest wait for anything: how busy the machine is decides no test.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -37,9 +39,9 @@ impl Driver {
     ///
     /// It takes a free port for one kind of address and then wants the same for the other: if that is taken meanwhile, it
     /// ends, and another may have more luck.
-    fn start() -> (Self, u16) {
+    fn start(folder: &Path) -> (Self, u16) {
         for _ in 0..20 {
-            let mut driver = Self::spawn();
+            let mut driver = Self::spawn(folder);
             if let Some(port) = driver.port() {
                 return (driver, port);
             }
@@ -47,8 +49,14 @@ impl Driver {
         panic!("chromedriver names no port: {MISSING}");
     }
 
-    fn spawn() -> Self {
-        let started = Command::new("chromedriver").arg("--port=0").stdout(Stdio::piped()).spawn();
+    /// What it and its browsers write goes into the folder: their profiles too, which it names itself (the headless shell
+    /// never says where it listens if it is told another place).
+    fn spawn(folder: &Path) -> Self {
+        let started = Command::new("chromedriver")
+            .arg("--port=0")
+            .env("TMPDIR", folder)
+            .stdout(Stdio::piped())
+            .spawn();
         let mut process =
             started.unwrap_or_else(|error| panic!("chromedriver: {error}: {MISSING}"));
         let said = BufReader::new(process.stdout.take().unwrap());
@@ -82,11 +90,11 @@ pub(crate) fn browse(html: &str, check: impl AsyncFnOnce(&Browser)) {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("report.html");
     std::fs::write(&path, html).unwrap();
-    let (_process, port) = Driver::start();
+    let (_process, port) = Driver::start(folder.path());
     // On more than one thread: a test that fails ends its session from another.
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
-        let driver = connect(port, folder.path()).await;
+        let driver = connect(port).await;
         let address = format!("file://{}", path.display());
         driver.goto(&address).await.unwrap();
         let browser = Browser { driver, address };
@@ -95,8 +103,19 @@ pub(crate) fn browse(html: &str, check: impl AsyncFnOnce(&Browser)) {
     });
 }
 
-async fn connect(port: u16, folder: &Path) -> WebDriver {
+/// The headless shell, if it is on the path.
+fn headless_shell() -> Option<PathBuf> {
+    let folders = std::env::var_os("PATH")?;
+    std::env::split_paths(&folders)
+        .map(|folder| folder.join("chromium-headless-shell"))
+        .find(|it| it.is_file())
+}
+
+async fn connect(port: u16) -> WebDriver {
     let mut wanted = DesiredCapabilities::chrome();
+    if let Some(path) = headless_shell() {
+        wanted.set_binary(path.to_str().unwrap()).unwrap();
+    }
     for argument in [
         "--headless",
         // Root, as in containers, has no sandbox.
@@ -114,7 +133,6 @@ async fn connect(port: u16, folder: &Path) -> WebDriver {
     ] {
         wanted.add_arg(argument).unwrap();
     }
-    wanted.add_arg(&format!("--user-data-dir={}", folder.join("profile").display())).unwrap();
     wanted.set_logging_prefs("browser", LoggingPrefsLogLevel::All).unwrap();
     wanted.set_logging_prefs("performance", LoggingPrefsLogLevel::All).unwrap();
     let address = format!("http://127.0.0.1:{port}");
