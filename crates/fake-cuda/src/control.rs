@@ -5,9 +5,11 @@
 //! what an operation does not use is ignored, and one that cannot be done answers [`REFUSED`].
 //! Control calls are not counted as calls of the driver.
 
+use std::ffi::c_void;
 use std::sync::atomic::Ordering;
 
 use crate::codes::Code;
+use crate::launches::{Body, Sink};
 use crate::state::{self, State, with_state};
 
 /// Starts over: no memory, no failures, two devices of 8 GiB. What is current on threads stays.
@@ -42,6 +44,9 @@ pub const WAITING: u32 = 13;
 /// Copies that their caller waits for take until [`COMPLETE`] for all.
 pub const HOLD_COPIES: u32 = 14;
 
+/// Forgets the launches so far.
+pub const FORGET_LAUNCHES: u32 = 15;
+
 /// All streams.
 pub const ALL: u64 = u64::MAX;
 
@@ -64,6 +69,38 @@ pub const EVENTS: u64 = 5;
 pub const CONTEXTS: u64 = 6;
 /// Kinds for [`LIVE`]: pieces of pinned host memory.
 pub const PINNED: u64 = 7;
+/// Kinds for [`LIVE`]: modules.
+pub const MODULES: u64 = 8;
+/// Kinds for [`LIVE`]: graphs, captured ones and ones that can be launched.
+pub const GRAPHS: u64 = 9;
+
+/// Shows every launch so far, oldest first, to `sink`.
+#[unsafe(no_mangle)]
+extern "C" fn fake_cuda_each_launch(sink: Sink, data: *mut c_void) {
+    let launches = with_state(|state| state.launches.done.clone()).unwrap_or_default();
+    launches.iter().for_each(|launch| launch.show(sink, data));
+}
+
+/// From now on a launch of the kernel with this name calls `body`, with the driver's state locked: it may read and
+/// write memory of the devices, and calls no function of the driver.
+///
+/// # Safety
+///
+/// 1. `name` has `length` bytes.
+/// 2. `body` may be called with `data` from any thread, one at a time, as long as the library is loaded.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fake_cuda_on_launch(
+    name: *const u8,
+    length: usize,
+    body: Sink,
+    data: *mut c_void,
+) {
+    // SAFETY: promise 1.
+    let name = unsafe { std::slice::from_raw_parts(name, length) };
+    let name = String::from_utf8_lossy(name).into_owned();
+    // A panic elsewhere has been answered there.
+    let _ = with_state(|state| state.launches.set_body(name, Body { call: body, data }));
+}
 
 /// Does an operation of this module.
 #[unsafe(no_mangle)]
@@ -113,6 +150,7 @@ fn control(state: &mut State, operation: u32, a: u64, b: u64) -> Result<u64, Cod
         HOLD_COPIES => state.queues.hold_copies(),
         WAITING => return Ok(state::WAITING.load(Ordering::Relaxed)),
         LIVE => return live(state, a),
+        FORGET_LAUNCHES => state.launches.done.clear(),
         _ => return Err(Code::INVALID_VALUE),
     }
     Ok(0)
@@ -134,6 +172,8 @@ fn live(state: &State, kind: u64) -> Result<u64, Code> {
         EVENTS => events,
         CONTEXTS => state.devices.iter().map(|device| device.retained as usize).sum(),
         PINNED => state.pinned.len(),
+        MODULES => state.launches.live(),
+        GRAPHS => state.captures.live(),
         _ => return Err(Code::INVALID_VALUE),
     };
     Ok(count as u64)

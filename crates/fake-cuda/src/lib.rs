@@ -13,11 +13,15 @@
 //! - contexts are current per thread, with push and pop; calls about memory, streams and events
 //!   need one (code 201);
 //! - segments and pinned memory are given back after all work of the device;
-//! - events complete in stream order, and late if told ([`control::HOLD`]).
+//! - events complete in stream order, and late if told ([`control::HOLD`]);
+//! - modules are PTX or cubins, read for the names of their kernels and the sizes of their parameters; a launch is
+//!   refused beyond a block's threads or the shared memory that the function may ask for;
+//! - what is queued on a stream that is captured becomes work of a graph.
 //!
 //! What it adds, through the entry point [`control`](mod@control): a failure at any call, the
-//! number of calls, and what was not given back. What it leaves out: kernels, time, and the order
-//! between the default stream and streams that wait for it. Copies and fills happen when they are
+//! number of calls, what was not given back, the launches with their arguments, and bodies that a test gives kernels
+//! ([`Fake::on_launch`]). What it leaves out: kernels, time, and the order
+//! between the default stream and streams that wait for it. Copies, fills and bodies happen when they are
 //! queued; only their completion can be late.
 //!
 //! The rlib holds [`Fake`], which loads a private copy of the library, so that tests that run at
@@ -35,6 +39,16 @@ mod memory;
 // Streams and events.
 mod queues;
 
+// Compiled kernels, and what was launched.
+mod image;
+
+mod launches;
+
+// What is queued, and what is written down instead.
+mod captures;
+
+mod work;
+
 // Everything together, and the way into every call.
 mod state;
 
@@ -46,4 +60,4 @@ pub mod control;
 // For tests in Rust.
 mod loader;
 
-pub use loader::{Fake, Live};
+pub use loader::{Fake, Live, SeenLaunch};

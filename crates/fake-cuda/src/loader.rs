@@ -3,12 +3,13 @@
 //! The state of a library belongs to the process, and tests of one process run at the same time.
 //! A copy of the file is another library to the loader, with a state of its own.
 
-use std::ffi::{CString, OsString, c_void};
+use std::ffi::{CStr, CString, OsString, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::control;
+use crate::launches::{RawBytes, RawLaunch, Sink};
 
 /// The file that cargo makes of this crate.
 const LIBRARY: &str = "libtonnage_fake_cuda.so";
@@ -32,14 +33,76 @@ pub struct Live {
     pub contexts: usize,
     /// Pieces of pinned host memory.
     pub pinned: usize,
+    /// Modules.
+    pub modules: usize,
+    /// Graphs, of both kinds.
+    pub graphs: usize,
+}
+
+/// A launch, as the fake saw it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SeenLaunch {
+    /// The kernel.
+    pub name: String,
+    /// Blocks.
+    pub grid: [u32; 3],
+    /// Threads of a block.
+    pub block: [u32; 3],
+    /// Bytes of shared memory that were asked for.
+    pub shared: u32,
+    /// The stream's handle.
+    pub stream: u64,
+    /// The arguments' bytes, in order.
+    pub arguments: Vec<Vec<u8>>,
+}
+
+impl SeenLaunch {
+    /// Argument `index` as a number of so many bytes; none if it is of another size.
+    #[must_use]
+    pub fn argument<const N: usize>(&self, index: usize) -> Option<[u8; N]> {
+        self.arguments.get(index)?.as_slice().try_into().ok()
+    }
+
+    /// # Safety
+    ///
+    /// `raw` is a launch that the library shows.
+    unsafe fn of(raw: *const RawLaunch) -> Self {
+        // SAFETY: the caller's promise, for the time of this call.
+        let raw = unsafe { &*raw };
+        // SAFETY: the library says how many there are.
+        let arguments = unsafe { std::slice::from_raw_parts(raw.arguments, raw.count) };
+        // SAFETY: the library says how long each is.
+        let bytes =
+            |it: &RawBytes| unsafe { std::slice::from_raw_parts(it.start, it.length) }.to_vec();
+        Self {
+            name: String::from_utf8_lossy(&bytes(&raw.name)).into_owned(),
+            grid: raw.grid,
+            block: raw.block,
+            shared: raw.shared,
+            stream: raw.stream,
+            arguments: arguments.iter().map(bytes).collect(),
+        }
+    }
 }
 
 /// A fake driver of one test's own.
 #[derive(Debug)]
 pub struct Fake {
     path: PathBuf,
-    control: extern "C" fn(u32, u64, u64) -> u64,
+    entries: Entries,
 }
+
+/// What the library exports for tests.
+#[derive(Clone, Copy, Debug)]
+struct Entries {
+    control: Control,
+    each_launch: EachLaunch,
+    on_launch: OnLaunch,
+}
+
+type Control = extern "C" fn(u32, u64, u64) -> u64;
+type EachLaunch = extern "C" fn(Sink, *mut c_void);
+type OnLaunch = unsafe extern "C" fn(*const u8, usize, Sink, *mut c_void);
 
 impl Fake {
     /// Loads a private copy of the library.
@@ -59,8 +122,8 @@ impl Fake {
         let path = library.with_file_name(name);
         std::fs::copy(&library, &path)
             .map_err(|error| format!("cannot copy {}: {error}", library.display()))?;
-        match load_control(&path) {
-            Ok(control) => Ok(Self { path, control }),
+        match load_entries(&path) {
+            Ok(entries) => Ok(Self { path, entries }),
             Err(reason) => {
                 remove(&path);
                 Err(format!("cannot load a copy of {}: {reason}", library.display()))
@@ -76,7 +139,7 @@ impl Fake {
 
     /// An operation of [`control`](mod@control).
     pub fn control(&self, operation: u32, a: u64, b: u64) -> u64 {
-        (self.control)(operation, a, b)
+        (self.entries.control)(operation, a, b)
     }
 
     /// Starts over.
@@ -161,7 +224,51 @@ impl Fake {
             events: count(control::EVENTS),
             contexts: count(control::CONTEXTS),
             pinned: count(control::PINNED),
+            modules: count(control::MODULES),
+            graphs: count(control::GRAPHS),
         }
+    }
+
+    /// The launches so far, oldest first; those of graphs when these are launched.
+    #[must_use]
+    pub fn launches(&self) -> Vec<SeenLaunch> {
+        extern "C" fn keep(launch: *const RawLaunch, data: *mut c_void) {
+            // SAFETY: `data` is the list below, which nobody else uses meanwhile.
+            let list = unsafe { &mut *data.cast::<Vec<SeenLaunch>>() };
+            // SAFETY: the library shows launches.
+            list.push(unsafe { SeenLaunch::of(launch) });
+        }
+        let mut list = Vec::new();
+        (self.entries.each_launch)(keep, (&raw mut list).cast());
+        list
+    }
+
+    /// Forgets the launches so far.
+    pub fn forget_launches(&self) {
+        self.control(control::FORGET_LAUNCHES, 0, 0);
+    }
+
+    /// From now on a launch of this kernel calls `body`, which may read and write memory of the devices (its
+    /// addresses are addresses of this process) and calls no function of the driver. Stays until the end of the process.
+    pub fn on_launch(&self, name: &str, body: impl Fn(&SeenLaunch) + Send + 'static) {
+        extern "C" fn call<F: Fn(&SeenLaunch)>(launch: *const RawLaunch, data: *mut c_void) {
+            // SAFETY: `data` is the body below, which is never dropped.
+            let body = unsafe { &*data.cast::<F>() };
+            // SAFETY: the library shows launches.
+            let launch = unsafe { SeenLaunch::of(launch) };
+            // Nothing unwinds through the library.
+            let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| body(&launch)));
+            if done.is_err() {
+                std::process::abort();
+            }
+        }
+        fn of<F: Fn(&SeenLaunch)>(_: &F) -> Sink {
+            call::<F>
+        }
+        let sink = of(&body);
+        let data = Box::into_raw(Box::new(body)).cast();
+        // SAFETY: the name has as many bytes; the body is `Send`, called one at a time, and never dropped.
+        unsafe { (self.entries.on_launch)(name.as_ptr(), name.len(), sink, data) };
     }
 }
 
@@ -189,19 +296,31 @@ fn library() -> Result<PathBuf, String> {
     })
 }
 
-fn load_control(path: &Path) -> Result<extern "C" fn(u32, u64, u64) -> u64, String> {
+fn load_entries(path: &Path) -> Result<Entries, String> {
     let name = CString::new(path.as_os_str().as_bytes()).map_err(|error| error.to_string())?;
     // SAFETY: the name ends in a zero byte; the file is a copy of this crate's library, whose
-    // initialisers are the Rust runtime's. It is never closed, so the function below stays.
+    // initialisers are the Rust runtime's. It is never closed, so the functions below stay.
     let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     if library.is_null() {
         return Err("the loader refused it".into());
     }
-    // SAFETY: the library is open, and the name ends in a zero byte.
-    let symbol = unsafe { libc::dlsym(library, c"fake_cuda_control".as_ptr()) };
-    if symbol.is_null() {
-        return Err("it has no fake_cuda_control".into());
-    }
-    // SAFETY: in this crate's library that symbol is the function of `control.rs`, of this type.
-    Ok(unsafe { std::mem::transmute::<*mut c_void, extern "C" fn(u32, u64, u64) -> u64>(symbol) })
+    let find = |name: &CStr| {
+        // SAFETY: the library is open, and the name ends in a zero byte.
+        let symbol = unsafe { libc::dlsym(library, name.as_ptr()) };
+        if symbol.is_null() {
+            return Err(format!("it has no {}", name.to_string_lossy()));
+        }
+        Ok(symbol)
+    };
+    let control = find(c"fake_cuda_control")?;
+    let each_launch = find(c"fake_cuda_each_launch")?;
+    let on_launch = find(c"fake_cuda_on_launch")?;
+    Ok(Entries {
+        // SAFETY: in this crate's library that is the function of `control.rs`, of this type.
+        control: unsafe { std::mem::transmute::<*mut c_void, Control>(control) },
+        // SAFETY: as above.
+        each_launch: unsafe { std::mem::transmute::<*mut c_void, EachLaunch>(each_launch) },
+        // SAFETY: as above.
+        on_launch: unsafe { std::mem::transmute::<*mut c_void, OnLaunch>(on_launch) },
+    })
 }

@@ -45,6 +45,9 @@ struct Queue {
 struct Event {
     device: usize,
     mark: Option<(Key, u64)>,
+    /// How much had been queued on any stream when it was recorded, for one with time.
+    moment: Option<u64>,
+    timed: bool,
 }
 
 #[derive(Debug, Default)]
@@ -58,6 +61,8 @@ pub(crate) struct Queues {
     /// Copies that their caller waits for do not end.
     hold_copies: bool,
     last: u64,
+    /// Pieces of work so far, on all streams.
+    work: u64,
 }
 
 impl Queues {
@@ -103,6 +108,7 @@ impl Queues {
 
     /// Queues a piece of work.
     pub(crate) fn push(&mut self, key: Key) -> u64 {
+        self.work += 1;
         let queue = self.queues.entry(key).or_default();
         queue.queued += 1;
         let mark = queue.queued;
@@ -148,9 +154,9 @@ impl Queues {
 
     // Events.
 
-    pub(crate) fn create_event(&mut self, device: usize) -> u64 {
+    pub(crate) fn create_event(&mut self, device: usize, timed: bool) -> u64 {
         let handle = self.next_handle(FIRST_EVENT);
-        self.events.insert(handle, Event { device, mark: None });
+        self.events.insert(handle, Event { device, mark: None, moment: None, timed });
         handle
     }
 
@@ -159,17 +165,31 @@ impl Queues {
     }
 
     /// An event is recorded on a stream of its own context only.
-    pub(crate) fn record(&mut self, handle: u64, key: Key) -> Result<(), Code> {
+    pub(crate) fn own_event(&self, handle: u64, key: Key) -> Result<(), Code> {
         let device = self.queues.get(&key).map(|queue| queue.device);
         let event = self.events.get(&handle).ok_or(Code::INVALID_HANDLE)?;
-        if device != Some(event.device) {
-            return Err(Code::INVALID_HANDLE);
-        }
+        if device == Some(event.device) { Ok(()) } else { Err(Code::INVALID_HANDLE) }
+    }
+
+    pub(crate) fn record(&mut self, handle: u64, key: Key) -> Result<(), Code> {
+        self.own_event(handle, key)?;
+        let moment = self.work;
         let mark = self.push(key);
         if let Some(event) = self.events.get_mut(&handle) {
             event.mark = Some((key, mark));
+            event.moment = event.timed.then_some(moment);
         }
         Ok(())
+    }
+
+    /// Pieces of work, and marks, between two events with time.
+    pub(crate) fn elapsed(&self, from: u64, to: u64) -> Result<i64, Code> {
+        let moment = |handle| {
+            let event = self.events.get(&handle).ok_or(Code::INVALID_HANDLE)?;
+            let moment = event.moment.ok_or(Code::INVALID_HANDLE)?;
+            if self.is_reached(handle)? { Ok(moment as i64) } else { Err(Code::NOT_READY) }
+        };
+        Ok(moment(to)? - moment(from)?)
     }
 
     /// Whether the event's mark was reached. One that was never recorded counts as reached.
@@ -296,7 +316,7 @@ mod tests {
     fn a_wait_makes_one_stream_late_by_another() {
         let mut queues = Queues::default();
         let [one, two] = [0, 0].map(|device| queues.create_stream(device));
-        let [first, second] = [0, 0].map(|device| queues.create_event(device));
+        let [first, second] = [0, 0].map(|device| queues.create_event(device, false));
         queues.hold(one);
         queues.record(first, one).unwrap();
         queues.wait_in_stream(two, first).unwrap();
@@ -310,7 +330,7 @@ mod tests {
     fn waiting_reaches_what_was_queued_before_and_nothing_after() {
         let mut queues = Queues::default();
         let [one, two] = [0, 0].map(|device| queues.create_stream(device));
-        let events = [0; 4].map(|device| queues.create_event(device));
+        let events = [0; 4].map(|device| queues.create_event(device, false));
         queues.hold_all();
         queues.record(events[0], one).unwrap();
         queues.record(events[1], one).unwrap();
@@ -329,7 +349,7 @@ mod tests {
     #[test]
     fn waits_that_are_held_get_there_when_told() {
         let mut queues = Queues::default();
-        let (stream, event) = (queues.create_stream(0), queues.create_event(0));
+        let (stream, event) = (queues.create_stream(0), queues.create_event(0, false));
         queues.hold_waits();
         queues.record(event, stream).unwrap();
         assert_eq!((queues.try_wait(event), queues.try_finish(stream)), (Ok(false), false));

@@ -7,8 +7,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 
+use crate::captures::Captures;
 use crate::codes::{Code, SUCCESS};
 use crate::host_memory::Region;
+use crate::launches::Launches;
 use crate::memory::Memory;
 use crate::queues::Queues;
 
@@ -35,6 +37,8 @@ pub(crate) struct State {
     pub(crate) devices: Vec<Device>,
     pub(crate) memory: Memory,
     pub(crate) queues: Queues,
+    pub(crate) launches: Launches,
+    pub(crate) captures: Captures,
     /// Pinned host memory.
     pub(crate) pinned: BTreeMap<u64, Region>,
     /// Calls so far, failed ones included.
@@ -65,6 +69,8 @@ impl State {
             devices: vec![Device { retained: 0, virtual_memory: true }; devices],
             memory: Memory::new(devices, CAPACITY),
             queues: Queues::default(),
+            launches: Launches::default(),
+            captures: Captures::default(),
             pinned: BTreeMap::new(),
             calls: 0,
             failures: BTreeMap::new(),
@@ -91,7 +97,7 @@ impl State {
     }
 
     /// The device whose context has this handle, if it is alive.
-    fn device_of(&self, context: u64) -> Result<usize, Code> {
+    pub(crate) fn device_of(&self, context: u64) -> Result<usize, Code> {
         let place = context.checked_sub(FIRST_CONTEXT).ok_or(Code::INVALID_CONTEXT)? / 0x10;
         let device = self.devices.get(place as usize).ok_or(Code::INVALID_CONTEXT)?;
         if device.retained == 0 {

@@ -11,8 +11,7 @@ impl Drop for Cuda {
         // Only what is still out can have work in flight.
         let in_use = self.live() != Live::default();
         let remains = self.books.drain();
-        let events = self.events.drain();
-        let streams = self.streams.drain();
+        let streams = self.queues.streams_mut().drain();
         // The first try may return an error that an earlier call has parked.
         let Ok(current) = self.context.enter().or_else(|_| self.context.enter()) else {
             // The driver is going, as it does while the process ends, and takes everything along.
@@ -22,7 +21,6 @@ impl Drop for Cuda {
             ignore(current.synchronize_context());
         }
         give_back_memory(&current, &remains);
-        self.context.keep_events(events);
         for stream in streams {
             // SAFETY: ours by the books, which no longer name it; the context is current by type.
             ignore(unsafe { current.stream_destroy(stream) });

@@ -16,11 +16,11 @@ use std::ops::Deref;
 use std::sync::{Mutex, PoisonError};
 
 use super::Driver;
-use super::sys::{CUcontext, CUdevice, CUevent};
+use super::sys::{CUcontext, CUdevice};
 use crate::DeviceError;
 
-/// A reference to a device's primary context, which the device shares with whoever waits for its events
-/// ([`EventWait`](super::EventWait)) or copies its memory ([`HeldMemory`](super::HeldMemory)) without it.
+/// A reference to a device's primary context, which the device shares with whoever works in it without the
+/// device: [`Launcher`](super::Launcher), [`EventWait`](super::EventWait), [`HeldMemory`](super::HeldMemory).
 #[derive(Debug)]
 pub(super) struct Context {
     driver: Driver,
@@ -29,19 +29,20 @@ pub(super) struct Context {
     /// An error of leaving the context, when the call itself had succeeded: the next call returns
     /// it, before it does anything.
     parked: Mutex<Option<DeviceError>>,
-    /// Events of a device that is gone: someone may still wait for one, so that they end with the context.
-    events: Mutex<Vec<CUevent>>,
 }
 
 impl Context {
     pub(super) fn retain(driver: Driver, device: CUdevice) -> Result<Self, DeviceError> {
         let handle = driver.primary_context_retain(device)?;
-        Ok(Self { driver, device, handle, parked: Mutex::default(), events: Mutex::default() })
+        Ok(Self { driver, device, handle, parked: Mutex::default() })
     }
 
-    /// Takes the events of a device that ends.
-    pub(super) fn keep_events(&self, events: Vec<CUevent>) {
-        self.events.lock().unwrap_or_else(PoisonError::into_inner).extend(events);
+    pub(super) fn driver(&self) -> &Driver {
+        &self.driver
+    }
+
+    pub(super) fn handle(&self) -> CUcontext {
+        self.handle
     }
 
     /// Makes the context current on this thread until the answer is dropped.
@@ -57,32 +58,12 @@ impl Context {
         }
         Ok(Current { context: self, pushed, of_this_thread: PhantomData })
     }
-
-    /// Ends the events that were kept.
-    fn destroy_events(&self) {
-        let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
-        if events.is_empty() {
-            return;
-        }
-        // The first try may return an error that an earlier call has parked. If there is no second,
-        // the driver is going, as it does while the process ends, and takes the events along.
-        let Ok(current) = self.enter().or_else(|_| self.enter()) else { return };
-        for event in events.drain(..) {
-            // SAFETY: the device's that owned the context and is gone, so that its books name it no
-            // more; nobody waits for it, since that needs a reference to the context, and this is
-            // the last. The context is current by type.
-            let destroyed = unsafe { current.event_destroy(event) };
-            // Nobody is left to hear of an error.
-            drop(destroyed);
-        }
-    }
 }
 
 impl Drop for Context {
     fn drop(&mut self) {
-        self.destroy_events();
         // SAFETY: the one reference that `retain` took, given back once. What was made in the
-        // context belonged to the device that owned `self`, and is gone.
+        // context belonged to what had a share in `self`, and is gone.
         let released = unsafe { self.driver.primary_context_release(self.device) };
         // Nobody is left to hear of an error; a process that is ending gets one here.
         drop(released);
@@ -100,6 +81,10 @@ pub(super) struct Current<'a> {
 impl Current<'_> {
     pub(super) fn device(&self) -> CUdevice {
         self.context.device
+    }
+
+    pub(super) fn handle(&self) -> CUcontext {
+        self.context.handle
     }
 }
 

@@ -6,9 +6,8 @@ use tonnage_events::{Address, DeviceId, StreamId};
 
 use super::books::{Books, Source};
 use super::context::Context;
-use super::events::Events;
 use super::pinned::Pinned;
-use super::streams::Streams;
+use super::queues::Queues;
 use super::sys::CUresult;
 use super::{Driver, Properties};
 use crate::{Device, DeviceError, EventId, MemoryInfo, PageId};
@@ -25,8 +24,7 @@ const NO_GRANULARITY: u64 = 2 << 20;
 pub struct Cuda {
     properties: Properties,
     pub(super) books: Books,
-    pub(super) events: Events,
-    pub(super) streams: Streams,
+    pub(super) queues: Arc<Queues>,
     pub(super) pinned: Pinned,
     /// The last field: the context goes after everything that was made in it.
     pub(super) context: Arc<Context>,
@@ -96,8 +94,7 @@ impl Cuda {
         Ok(Self {
             properties,
             books: Books::new(granularity),
-            events: Events::default(),
-            streams: Streams::default(),
+            queues: Arc::new(Queues::new(&context)),
             pinned: Pinned::new(&context),
             context,
         })
@@ -118,8 +115,8 @@ impl Cuda {
             ranges,
             pages,
             mappings,
-            events: self.events.live(),
-            streams: self.streams.live(),
+            events: self.queues.events().live(),
+            streams: self.queues.streams().live(),
             pinned: self.pinned.live(),
         }
     }
@@ -135,7 +132,7 @@ impl Cuda {
         size: u64,
         stream: StreamId,
     ) -> Result<Address, DeviceError> {
-        let stream = self.streams.get("acquire_from_pool", stream)?;
+        let stream = self.queues.streams().get("acquire_from_pool", stream)?;
         self.check_segment("acquire_from_pool", size)?;
         let current = self.context.enter()?;
         // SAFETY: the stream is alive by the books; the context is current by type.
@@ -156,7 +153,7 @@ impl Cuda {
         stream: StreamId,
     ) -> Result<(), DeviceError> {
         const CALL: &str = "release_to_pool";
-        let stream = self.streams.get(CALL, stream)?;
+        let stream = self.queues.streams().get(CALL, stream)?;
         if self.books.segment(CALL, address)? != Source::Pool {
             return Err(DeviceError::misuse(CALL, "the segment is not from the driver's pool"));
         }
@@ -328,44 +325,27 @@ impl Device for Cuda {
     }
 
     fn record_event(&mut self, stream: StreamId) -> Result<EventId, DeviceError> {
-        let stream = self.streams.get_or_ended("record_event", stream)?;
+        let stream = self.queues.streams().get_or_ended("record_event", stream)?;
         let current = self.context.enter()?;
-        let event = match self.events.idle() {
-            Some(event) => event,
-            None => {
-                let event = current.event_create()?;
-                self.events.add(event);
-                event
-            }
-        };
-        // SAFETY: stream and event are alive by the books; the context is current by type.
-        unsafe { current.event_record(event, stream) }?;
-        self.events
-            .lend()
-            .ok_or_else(|| DeviceError::misuse("record_event", "the books have no idle event"))
+        // SAFETY: the stream is alive by the books: to end one takes the device, which is borrowed.
+        unsafe { self.queues.record(&current, stream) }
     }
 
     fn query_event(&mut self, event: EventId) -> Result<bool, DeviceError> {
-        let event = self.events.get("query_event", event)?;
-        let current = self.context.enter()?;
-        // SAFETY: the event is alive by the books; the context is current by type.
-        unsafe { current.event_query(event) }
+        self.queues.query(event)
     }
 
     fn wait_event(&mut self, event: EventId) -> Result<(), DeviceError> {
-        let event = self.events.get("wait_event", event)?;
-        let current = self.context.enter()?;
-        // SAFETY: the event is alive by the books; the context is current by type.
-        unsafe { current.event_synchronize(event) }
+        self.queues.wait(event)
     }
 
     /// As the trait says; the driver's event is kept for the next one.
     fn destroy_event(&mut self, event: EventId) -> Result<(), DeviceError> {
-        self.events.take_back("destroy_event", event)
+        self.queues.forget(event)
     }
 
     fn synchronize(&mut self, stream: StreamId) -> Result<(), DeviceError> {
-        let stream = self.streams.get_or_ended("synchronize", stream)?;
+        let stream = self.queues.streams().get_or_ended("synchronize", stream)?;
         let current = self.context.enter()?;
         // SAFETY: the stream is alive by the books; the context is current by type.
         unsafe { current.stream_synchronize(stream) }

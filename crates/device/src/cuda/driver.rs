@@ -19,10 +19,16 @@ use crate::DeviceError;
 const NAMES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
 
 macro_rules! table {
-    ($($name:ident = $symbol:literal ($($arg:ident: $kind:ty),* $(,)?);)*) => {
+    (
+        newer {
+            $($new:ident = $new_symbol:literal ($($new_arg:ident: $new_kind:ty),* $(,)?);)*
+        }
+        $($name:ident = $symbol:literal ($($arg:ident: $kind:ty),* $(,)?);)*
+    ) => {
         /// The driver's functions.
         pub(super) struct Table {
             $(pub(super) $name: unsafe extern "C" fn($($arg: $kind),*) -> CUresult,)*
+            $(pub(super) $new: Option<unsafe extern "C" fn($($new_arg: $new_kind),*) -> CUresult>,)*
         }
 
         impl Table {
@@ -38,6 +44,15 @@ macro_rules! table {
                         };
                         *found.map_err(|error| missing_symbol($symbol, from, &error))?
                     },)*
+                    $($new: {
+                        // SAFETY: as above.
+                        let found = unsafe {
+                            library.get::<unsafe extern "C" fn($($new_arg: $new_kind),*) -> CUresult>(
+                                $new_symbol,
+                            )
+                        };
+                        found.ok().map(|found| *found)
+                    },)*
                 })
             }
         }
@@ -45,6 +60,12 @@ macro_rules! table {
 }
 
 table! {
+    // What drivers older than CUDA 12.4 do without.
+    newer {
+        function_parameter = c"cuFuncGetParamInfo"
+            (function: CUfunction, index: usize, offset: *mut usize, size: *mut usize);
+    }
+
     init = c"cuInit" (flags: c_uint);
     driver_version = c"cuDriverGetVersion" (version: *mut c_int);
     error_name = c"cuGetErrorName" (code: CUresult, text: *mut *const c_char);
@@ -99,6 +120,7 @@ table! {
     event_record = c"cuEventRecord" (event: CUevent, stream: CUstream);
     event_query = c"cuEventQuery" (event: CUevent);
     event_synchronize = c"cuEventSynchronize" (event: CUevent);
+    event_elapsed = c"cuEventElapsedTime" (milliseconds: *mut f32, from: CUevent, to: CUevent);
 
     copy_to_device = c"cuMemcpyHtoD_v2" (to: CUdeviceptr, from: *const c_void, size: usize);
     copy_to_host = c"cuMemcpyDtoH_v2" (to: *mut c_void, from: CUdeviceptr, size: usize);
@@ -106,8 +128,43 @@ table! {
         (to: CUdeviceptr, from: *const c_void, size: usize, stream: CUstream);
     copy_to_host_async = c"cuMemcpyDtoHAsync_v2"
         (to: *mut c_void, from: CUdeviceptr, size: usize, stream: CUstream);
+    copy_within_async = c"cuMemcpyDtoDAsync_v2"
+        (to: CUdeviceptr, from: CUdeviceptr, size: usize, stream: CUstream);
+    copy_peer_async = c"cuMemcpyPeerAsync"
+        (to: CUdeviceptr, to_context: CUcontext, from: CUdeviceptr, from_context: CUcontext,
+         size: usize, stream: CUstream);
     fill_async = c"cuMemsetD8Async"
         (to: CUdeviceptr, value: u8, size: usize, stream: CUstream);
+    fill_words_async = c"cuMemsetD32Async"
+        (to: CUdeviceptr, value: c_uint, count: usize, stream: CUstream);
+
+    module_load = c"cuModuleLoadDataEx"
+        (module: *mut CUmodule, image: *const c_void, count: c_uint, options: *mut CUjitOption,
+         values: *mut *mut c_void);
+    module_unload = c"cuModuleUnload" (module: CUmodule);
+    module_function = c"cuModuleGetFunction"
+        (function: *mut CUfunction, module: CUmodule, name: *const c_char);
+    function_get = c"cuFuncGetAttribute"
+        (value: *mut c_int, attribute: CUfunctionAttribute, function: CUfunction);
+    function_set = c"cuFuncSetAttribute"
+        (function: CUfunction, attribute: CUfunctionAttribute, value: c_int);
+    occupancy = c"cuOccupancyMaxActiveBlocksPerMultiprocessor"
+        (blocks: *mut c_int, function: CUfunction, threads: c_int, shared: usize);
+    launch = c"cuLaunchKernel"
+        (function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint,
+         block_y: c_uint, block_z: c_uint, shared: c_uint, stream: CUstream,
+         arguments: *mut *mut c_void, extra: *mut *mut c_void);
+
+    capture_begin = c"cuStreamBeginCapture_v2" (stream: CUstream, mode: c_int);
+    capture_end = c"cuStreamEndCapture" (stream: CUstream, graph: *mut CUgraph);
+    capture_status = c"cuStreamIsCapturing" (stream: CUstream, status: *mut c_int);
+    graph_instantiate = c"cuGraphInstantiateWithFlags"
+        (exec: *mut CUgraphExec, graph: CUgraph, flags: u64);
+    graph_nodes = c"cuGraphGetNodes"
+        (graph: CUgraph, nodes: *mut *mut c_void, count: *mut usize);
+    graph_launch = c"cuGraphLaunch" (exec: CUgraphExec, stream: CUstream);
+    graph_exec_destroy = c"cuGraphExecDestroy" (exec: CUgraphExec);
+    graph_destroy = c"cuGraphDestroy" (graph: CUgraph);
 
     host_alloc = c"cuMemHostAlloc" (memory: *mut *mut c_void, size: usize, flags: c_uint);
     host_free = c"cuMemFreeHost" (memory: *mut c_void);
@@ -130,7 +187,7 @@ impl Driver {
     ///
     /// # Errors
     ///
-    /// If there is no driver, if it lacks a function that is needed (CUDA 11.2 has them all), or
+    /// If there is no driver, if it lacks a function that is needed (CUDA 11.4 has them all), or
     /// if it does not start, as on a machine without an NVIDIA device.
     pub fn load() -> Result<Self, DeviceError> {
         let mut first = None;
@@ -224,7 +281,7 @@ fn reason(error: &libloading::Error) -> String {
 
 fn missing_symbol(symbol: &CStr, library: &str, error: &libloading::Error) -> DeviceError {
     DeviceError::Unavailable(format!(
-        "{library} has no {}: it is not a CUDA driver, or one older than CUDA 11.2 ({})",
+        "{library} has no {}: it is not a CUDA driver, or one older than CUDA 11.4 ({})",
         symbol.to_string_lossy(),
         reason(error)
     ))

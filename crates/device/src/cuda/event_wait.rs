@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::Cuda;
-use super::context::Context;
+use super::queues::Queues;
 use super::sys::CUevent;
 use crate::{DeviceError, EventId};
 
@@ -12,8 +12,8 @@ use crate::{DeviceError, EventId};
 #[derive(Debug)]
 pub struct EventWait {
     event: CUevent,
-    /// The event ends with it.
-    context: Arc<Context>,
+    /// The event ends with them.
+    queues: Arc<Queues>,
 }
 
 const _: () = {
@@ -29,8 +29,8 @@ impl Cuda {
     ///
     /// If there is no such event.
     pub fn event_wait(&self, event: EventId) -> Result<EventWait, DeviceError> {
-        let event = self.events.get("wait_event", event)?;
-        Ok(EventWait { event, context: Arc::clone(&self.context) })
+        let event = self.queues.events().get("wait_event", event)?;
+        Ok(EventWait { event, queues: Arc::clone(&self.queues) })
     }
 }
 
@@ -41,9 +41,9 @@ impl EventWait {
     ///
     /// If work before it failed.
     pub fn wait(&self) -> Result<(), DeviceError> {
-        let current = self.context.enter()?;
-        // SAFETY: made in this context by the device's books, and ended only with the context, to
-        // which `self` has a reference; the context is current by type.
+        let current = self.queues.context.enter()?;
+        // SAFETY: made in this context by the device's books, and ended only with the queues, in which
+        // `self` has a share; the context is current by type.
         unsafe { current.event_synchronize(self.event) }
     }
 }

@@ -27,25 +27,18 @@ impl Events {
         self.slots.iter().filter(|slot| slot.lent).count()
     }
 
-    /// An event of the driver that can be recorded, if there is one.
-    pub(super) fn idle(&self) -> Option<CUevent> {
-        let slot = *self.idle.last()?;
-        Some(self.slots[slot as usize].event)
-    }
-
-    /// Adds an event of the driver, which [`idle`](Self::idle) names from now on.
-    pub(super) fn add(&mut self, event: CUevent) {
-        let slot = u32::try_from(self.slots.len()).unwrap_or(u32::MAX);
-        self.slots.push(Slot { event, loan: 0, lent: false });
-        self.idle.push(slot);
-    }
-
-    /// Lends the event that [`idle`](Self::idle) named.
-    pub(super) fn lend(&mut self) -> Option<EventId> {
+    /// Lends an event of the driver that nobody has, if there is one.
+    pub(super) fn lend(&mut self) -> Option<(EventId, CUevent)> {
         let index = self.idle.pop()?;
         let slot = &mut self.slots[index as usize];
         slot.lent = true;
-        Some(EventId(u64::from(slot.loan) << 32 | u64::from(index)))
+        Some((EventId(u64::from(slot.loan) << 32 | u64::from(index)), slot.event))
+    }
+
+    /// Adds an event of the driver, which is lent at once.
+    pub(super) fn add_lent(&mut self, event: CUevent) -> EventId {
+        self.slots.push(Slot { event, loan: 0, lent: true });
+        EventId(self.slots.len() as u64 - 1)
     }
 
     /// The driver's event that `id` was lent.
@@ -91,11 +84,10 @@ mod tests {
     fn an_event_of_the_driver_is_lent_again_under_another_number() {
         let mut events = Events::default();
         assert_eq!(events.lend(), None);
-        events.add(CUevent::NULL);
-        let first = events.lend().unwrap();
-        assert_eq!((events.live(), events.idle()), (1, None));
+        let first = events.add_lent(CUevent::NULL);
+        assert_eq!((events.live(), events.lend()), (1, None));
         events.take_back("destroy_event", first).unwrap();
-        let second = events.lend().unwrap();
+        let (second, _) = events.lend().unwrap();
         assert_ne!(first, second);
         assert!(events.get("query_event", first).is_err());
         assert!(events.take_back("destroy_event", first).is_err());
@@ -106,9 +98,10 @@ mod tests {
     #[test]
     fn a_slot_whose_loans_have_run_out_is_not_lent_again() {
         let mut events = Events::default();
-        events.add(CUevent::NULL);
+        let first = events.add_lent(CUevent::NULL);
+        events.take_back("destroy_event", first).unwrap();
         events.slots[0].loan = u32::MAX;
-        let last = events.lend().unwrap();
+        let (last, _) = events.lend().unwrap();
         events.take_back("destroy_event", last).unwrap();
         assert!(events.get("query_event", last).is_err());
         assert_eq!(events.lend(), None);

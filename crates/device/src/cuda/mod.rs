@@ -7,7 +7,8 @@
 //! 1. `sys` and `driver`: C types, and the table of the driver's functions;
 //! 2. `calls` and `context`: the same calls returning [`Result`](crate::DeviceError), those that
 //!    need a context only where one is current;
-//! 3. [`Cuda`]: the [`Device`](crate::Device), with its books.
+//! 3. [`Cuda`]: the [`Device`](crate::Device), with its books; [`Launcher`]: its streams, for those who queue work
+//!    without the device.
 //!
 //! Errors keep the driver's call, code and words; nothing here panics.
 
@@ -38,16 +39,35 @@ mod pinned;
 
 mod properties;
 
+mod queues;
+
 mod streams;
 
 mod transfers;
 
+// Work that is queued without the device.
+mod arguments;
+
+mod graph;
+
+mod launcher;
+
+mod module;
+
+mod timed_event;
+
+pub use arguments::{Argument, Arguments};
+pub use calls::Extent;
 pub use device::{Cuda, Live};
 pub use driver::Driver;
 pub use event_wait::EventWait;
+pub use graph::{Capture, Graph};
 pub use held_memory::HeldMemory;
+pub use launcher::{Entered, Launcher};
+pub use module::{Function, Module, Needs};
 pub use pinned::Pinned;
-pub use properties::Properties;
+pub use properties::{Hardware, Properties};
+pub use timed_event::TimedEvent;
 
 use crate::DeviceError;
 

@@ -55,6 +55,11 @@ impl Streams {
         self.get(call, if ended { StreamId::DEFAULT } else { stream })
     }
 
+    /// The default stream and every other that may be named.
+    pub(super) fn known(&self) -> Vec<StreamId> {
+        [StreamId::DEFAULT].into_iter().chain(self.known.keys().copied()).collect()
+    }
+
     /// Streams of ours.
     pub(super) fn live(&self) -> usize {
         self.known.values().filter(|owner| **owner == Owner::Device).count()
@@ -101,8 +106,9 @@ impl Cuda {
     pub fn create_stream(&mut self) -> Result<StreamId, DeviceError> {
         let current = self.context.enter()?;
         let stream = StreamId(current.stream_create()?.0.expose_provenance() as u64);
-        self.streams.known.insert(stream, Owner::Device);
-        self.streams.ended.remove(&stream);
+        let mut streams = self.queues.streams_mut();
+        streams.known.insert(stream, Owner::Device);
+        streams.ended.remove(&stream);
         Ok(stream)
     }
 
@@ -113,16 +119,17 @@ impl Cuda {
     ///
     /// If no such stream was made here, or if work on it failed: it is still there then.
     pub fn destroy_stream(&mut self, stream: StreamId) -> Result<(), DeviceError> {
-        self.streams.owned("destroy_stream", stream, Owner::Device)?;
-        let handle = self.streams.get("destroy_stream", stream)?;
+        self.queues.streams().owned("destroy_stream", stream, Owner::Device)?;
+        let handle = self.queues.streams().get("destroy_stream", stream)?;
         let current = self.context.enter()?;
         // SAFETY: the stream is alive by the books; the context is current by type.
         unsafe { current.stream_synchronize(handle) }?;
-        // SAFETY: the stream is ours and alive by the books, which forget it next, so that it is
-        // not named again. The context is current by type.
+        let mut streams = self.queues.streams_mut();
+        // SAFETY: the stream is ours and alive by the books, which are held and forget it next, so that
+        // it is not named again. The context is current by type.
         unsafe { current.stream_destroy(handle) }?;
-        self.streams.ended.insert(stream);
-        self.streams.remove("destroy_stream", stream, Owner::Device)
+        streams.ended.insert(stream);
+        streams.remove("destroy_stream", stream, Owner::Device)
     }
 
     /// Lets a stream of another library be named here: PyTorch's, for instance.
@@ -132,7 +139,7 @@ impl Cuda {
     /// The number is the handle of a stream of this device's primary context, and it stays alive
     /// until [`forget_stream`](Self::forget_stream), or until the device is gone.
     pub unsafe fn adopt_stream(&mut self, stream: StreamId) {
-        self.streams.known.entry(stream).or_insert(Owner::Another);
+        self.queues.streams_mut().known.entry(stream).or_insert(Owner::Another);
     }
 
     /// Ends what [`adopt_stream`](Self::adopt_stream) began. The stream itself is left alone.
@@ -141,13 +148,13 @@ impl Cuda {
     ///
     /// If the stream was not adopted.
     pub fn forget_stream(&mut self, stream: StreamId) -> Result<(), DeviceError> {
-        self.streams.remove("forget_stream", stream, Owner::Another)
+        self.queues.streams_mut().remove("forget_stream", stream, Owner::Another)
     }
 
     /// The default stream and every other that may be named.
     #[must_use]
     pub fn known_streams(&self) -> Vec<StreamId> {
-        [StreamId::DEFAULT].into_iter().chain(self.streams.known.keys().copied()).collect()
+        self.queues.streams().known()
     }
 
     /// Lets what is queued on `stream` from now on wait for `event`. Does not wait itself.
@@ -156,11 +163,10 @@ impl Cuda {
     ///
     /// If there is no such stream or event.
     pub fn wait_on(&mut self, stream: StreamId, event: EventId) -> Result<(), DeviceError> {
-        let event = self.events.get("wait_on", event)?;
-        let stream = self.streams.get("wait_on", stream)?;
+        let stream = self.queues.streams().get("wait_on", stream)?;
         let current = self.context.enter()?;
-        // SAFETY: stream and event are alive by the books; the context is current by type.
-        unsafe { current.stream_wait_event(stream, event) }
+        // SAFETY: the stream is alive by the books: to end one takes the device, which is borrowed.
+        unsafe { self.queues.wait_on(&current, stream, event) }
     }
 
     /// Whether everything queued on `stream` is done.
@@ -169,7 +175,7 @@ impl Cuda {
     ///
     /// If there is no such stream, or if work on it failed.
     pub fn query_stream(&mut self, stream: StreamId) -> Result<bool, DeviceError> {
-        let stream = self.streams.get("query_stream", stream)?;
+        let stream = self.queues.streams().get("query_stream", stream)?;
         let current = self.context.enter()?;
         // SAFETY: the stream is alive by the books; the context is current by type.
         unsafe { current.stream_query(stream) }

@@ -12,6 +12,7 @@ pub(super) struct CUresult(pub(super) c_int);
 
 impl CUresult {
     pub(super) const SUCCESS: Self = Self(0);
+    pub(super) const INVALID_VALUE: Self = Self(1);
     pub(super) const OUT_OF_MEMORY: Self = Self(2);
     pub(super) const NOT_READY: Self = Self(600);
     pub(super) const NOT_SUPPORTED: Self = Self(801);
@@ -59,6 +60,26 @@ handle! {
 handle! {
     /// A mark in a queue of work.
     CUevent
+}
+
+handle! {
+    /// Compiled kernels, loaded into a context.
+    CUmodule
+}
+
+handle! {
+    /// A kernel of a module.
+    CUfunction
+}
+
+handle! {
+    /// Work that was captured instead of done.
+    CUgraph
+}
+
+handle! {
+    /// A graph that can be launched.
+    CUgraphExec
 }
 
 /// Where memory lies.
@@ -113,8 +134,41 @@ pub(super) const ACCESS_READ_WRITE: c_int = 3;
 /// `CU_STREAM_NON_BLOCKING`: the stream does not wait for the legacy default stream.
 pub(super) const STREAM_NON_BLOCKING: c_uint = 1;
 
+/// `CU_EVENT_DEFAULT`: the event knows when it was reached.
+pub(super) const EVENT_DEFAULT: c_uint = 0;
+
 /// `CU_EVENT_DISABLE_TIMING`
 pub(super) const EVENT_DISABLE_TIMING: c_uint = 2;
+
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`: calls that are no work of a stream, such as those that obtain memory, stay
+/// allowed during a capture.
+pub(super) const CAPTURE_RELAXED: c_int = 2;
+
+/// `CU_STREAM_CAPTURE_STATUS_NONE`
+pub(super) const CAPTURE_NONE: c_int = 0;
+
+/// What `cuModuleLoadDataEx` is told besides the image.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+pub(super) struct CUjitOption(pub(super) c_int);
+
+impl CUjitOption {
+    pub(super) const ERROR_LOG_BUFFER: Self = Self(5);
+    pub(super) const ERROR_LOG_BUFFER_SIZE_BYTES: Self = Self(6);
+}
+
+/// What a function can be asked, and told.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+pub(super) struct CUfunctionAttribute(pub(super) c_int);
+
+impl CUfunctionAttribute {
+    pub(super) const MAX_THREADS_PER_BLOCK: Self = Self(0);
+    pub(super) const SHARED_SIZE_BYTES: Self = Self(1);
+    pub(super) const LOCAL_SIZE_BYTES: Self = Self(3);
+    pub(super) const NUM_REGS: Self = Self(4);
+    pub(super) const MAX_DYNAMIC_SHARED_SIZE_BYTES: Self = Self(8);
+}
 
 /// What `cuDeviceGetAttribute` can be asked.
 #[derive(Clone, Copy, Debug)]
@@ -122,12 +176,24 @@ pub(super) const EVENT_DISABLE_TIMING: c_uint = 2;
 pub(super) struct CUdeviceAttribute(pub(super) c_int);
 
 impl CUdeviceAttribute {
+    pub(super) const MAX_THREADS_PER_BLOCK: Self = Self(1);
+    pub(super) const MAX_SHARED_MEMORY_PER_BLOCK: Self = Self(8);
+    pub(super) const WARP_SIZE: Self = Self(10);
+    pub(super) const MAX_REGISTERS_PER_BLOCK: Self = Self(12);
+    pub(super) const CLOCK_RATE: Self = Self(13);
     pub(super) const MULTIPROCESSOR_COUNT: Self = Self(16);
+    pub(super) const MEMORY_CLOCK_RATE: Self = Self(36);
+    pub(super) const GLOBAL_MEMORY_BUS_WIDTH: Self = Self(37);
+    pub(super) const L2_CACHE_SIZE: Self = Self(38);
+    pub(super) const MAX_THREADS_PER_MULTIPROCESSOR: Self = Self(39);
     pub(super) const PCI_BUS_ID: Self = Self(33);
     pub(super) const PCI_DEVICE_ID: Self = Self(34);
     pub(super) const PCI_DOMAIN_ID: Self = Self(50);
     pub(super) const COMPUTE_CAPABILITY_MAJOR: Self = Self(75);
     pub(super) const COMPUTE_CAPABILITY_MINOR: Self = Self(76);
+    pub(super) const MAX_SHARED_MEMORY_PER_MULTIPROCESSOR: Self = Self(81);
+    pub(super) const MAX_REGISTERS_PER_MULTIPROCESSOR: Self = Self(82);
+    pub(super) const MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: Self = Self(97);
     pub(super) const VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED: Self = Self(102);
 }
 

@@ -47,7 +47,7 @@ impl Cuda {
         stream: StreamId,
     ) -> Result<(), DeviceError> {
         self.check_held("fill", address, size)?;
-        let stream = self.streams.get("fill", stream)?;
+        let stream = self.queues.streams().get("fill", stream)?;
         if size == 0 {
             return Ok(());
         }
@@ -75,7 +75,7 @@ impl Cuda {
         stream: StreamId,
     ) -> Result<(), DeviceError> {
         self.check_held("read_async", address, into.len() as u64)?;
-        let stream = self.streams.get("read_async", stream)?;
+        let stream = self.queues.streams().get("read_async", stream)?;
         if into.is_empty() {
             return Ok(());
         }
@@ -101,7 +101,7 @@ impl Cuda {
         stream: StreamId,
     ) -> Result<(), DeviceError> {
         self.check_held("write_async", address, bytes.len() as u64)?;
-        let stream = self.streams.get("write_async", stream)?;
+        let stream = self.queues.streams().get("write_async", stream)?;
         if bytes.is_empty() {
             return Ok(());
         }

@@ -6,4 +6,5 @@ mod support;
 mod context;
 mod failures;
 mod fake;
+mod launch;
 mod loading;

@@ -38,6 +38,8 @@ pub(crate) fn assert_books_agree(fake: &Fake, device: &Cuda, context: &str) {
         pinned: ours.pinned,
         events: driver.events,
         contexts: 1,
+        modules: driver.modules,
+        graphs: driver.graphs,
     };
     assert_eq!(driver, expected, "{context}");
 }

@@ -82,6 +82,21 @@ entry! {
     fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, device: c_int) |state| {
         let place = state.device(device)?;
         let answer = match attribute {
+            // Threads of a block, and of a multiprocessor; a warp.
+            1 => 1024,
+            39 => 2048,
+            10 => 32,
+            // Shared memory of a block without asking and with, and of a multiprocessor.
+            8 => 48 << 10,
+            97 => 227 << 10,
+            81 => 228 << 10,
+            // Registers of a block and of a multiprocessor.
+            12 | 82 => 65_536,
+            // Clocks of multiprocessors and memory in kHz, bits of the bus, second-level cache: an H200's.
+            13 => 1_980_000,
+            36 => 3_201_000,
+            37 => 6144,
+            38 => 60 << 20,
             // Multiprocessors.
             16 => 132,
             // PCI bus, device and domain.

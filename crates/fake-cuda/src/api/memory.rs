@@ -4,8 +4,10 @@ use std::ffi::{c_uint, c_void};
 
 use super::{entry, put};
 use crate::codes::Code;
-use crate::host_memory::{Access, Region, copy, fill};
+use crate::host_memory::{Access, Region, copy};
 use crate::memory::Origin;
+use crate::state::State;
+use crate::work::{Place, Work};
 
 entry! {
     /// Free and total bytes of the current context's device.
@@ -104,40 +106,72 @@ entry! {
 entry! {
     /// Copies to the device in stream order.
     fn cuMemcpyHtoDAsync_v2(to: u64, from: *const c_void, size: usize, stream: u64) |state| {
-        let device = state.current()?;
-        let queue = state.queues.key(stream, device)?;
-        state.memory.check_access(to, size as u64, true)?;
-        // SAFETY: as for the copy that waits; it happens now, and only completion is late.
-        unsafe { copy(pointer(to), from.cast(), size as u64) };
-        state.queues.push(queue);
-        Ok(())
+        let from = Place::Host(from.expose_provenance() as u64);
+        // SAFETY: the caller's promise.
+        unsafe { submit_copy(state, Place::Device(to), from, size, stream) }
     }
 }
 
 entry! {
     /// Copies from the device in stream order.
     fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: u64, size: usize, stream: u64) |state| {
-        let device = state.current()?;
-        let queue = state.queues.key(stream, device)?;
-        state.memory.check_access(from, size as u64, false)?;
-        // SAFETY: as for the copy that waits; it happens now, and only completion is late.
-        unsafe { copy(to.cast(), pointer(from), size as u64) };
-        state.queues.push(queue);
-        Ok(())
+        let to = Place::Host(to.expose_provenance() as u64);
+        // SAFETY: the caller's promise.
+        unsafe { submit_copy(state, to, Place::Device(from), size, stream) }
+    }
+}
+
+entry! {
+    /// Copies inside the device in stream order.
+    fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, size: usize, stream: u64) |state| {
+        // SAFETY: no memory of the caller's is named.
+        unsafe { submit_copy(state, Place::Device(to), Place::Device(from), size, stream) }
+    }
+}
+
+entry! {
+    /// Copies between devices in stream order.
+    fn cuMemcpyPeerAsync(
+        to: u64, to_context: u64, from: u64, from_context: u64, size: usize, stream: u64,
+    ) |state| {
+        for context in [to_context, from_context] {
+            state.device_of(context)?;
+        }
+        // SAFETY: no memory of the caller's is named.
+        unsafe { submit_copy(state, Place::Device(to), Place::Device(from), size, stream) }
     }
 }
 
 entry! {
     /// Fills memory of the device in stream order.
     fn cuMemsetD8Async(to: u64, value: u8, size: usize, stream: u64) |state| {
-        let device = state.current()?;
-        let queue = state.queues.key(stream, device)?;
-        state.memory.check_access(to, size as u64, true)?;
-        // SAFETY: `to` is writable memory of the fake, checked above.
-        unsafe { fill(pointer(to), value, size as u64) };
-        state.queues.push(queue);
-        Ok(())
+        let fill = Work::Fill { to, word: [value; 4], width: 1, count: size as u64 };
+        // SAFETY: no memory of the caller's is named.
+        unsafe { state.submit(stream, fill) }
     }
+}
+
+entry! {
+    /// Fills memory of the device with words in stream order.
+    fn cuMemsetD32Async(to: u64, value: c_uint, count: usize, stream: u64) |state| {
+        let fill = Work::Fill { to, word: value.to_ne_bytes(), width: 4, count: count as u64 };
+        // SAFETY: no memory of the caller's is named.
+        unsafe { state.submit(stream, fill) }
+    }
+}
+
+/// # Safety
+///
+/// Memory of the caller's that is named is good until the copy is done.
+unsafe fn submit_copy(
+    state: &mut State,
+    to: Place,
+    from: Place,
+    size: usize,
+    stream: u64,
+) -> Result<(), Code> {
+    // SAFETY: the caller's promise.
+    unsafe { state.submit(stream, Work::Copy { to, from, size: size as u64 }) }
 }
 
 entry! {

@@ -3,6 +3,12 @@
 // Devices and contexts.
 mod device;
 
+// Captured work.
+mod graph;
+
+// Compiled kernels, and launches.
+mod kernel;
+
 // Segments and copies.
 mod memory;
 

@@ -285,6 +285,62 @@ impl Current<'_> {
         self.check("cuMemcpyDtoHAsync", code)
     }
 
+    /// Queues a copy inside the device.
+    ///
+    /// # Safety
+    ///
+    /// 1. `stream` is a stream of this context, not destroyed.
+    /// 2. `size` bytes at `from` and at `to` are the caller's device memory until the copy is done.
+    pub(in crate::cuda) unsafe fn copy_within_async(
+        &self,
+        to: CUdeviceptr,
+        from: CUdeviceptr,
+        size: u64,
+        stream: CUstream,
+    ) -> Result<(), DeviceError> {
+        // SAFETY: promises 1 and 2; `stream` orders the copy.
+        let code = unsafe { (self.table().copy_within_async)(to, from, size as usize, stream) };
+        self.check("cuMemcpyDtoDAsync", code)
+    }
+
+    /// Queues a copy from memory of another context.
+    ///
+    /// # Safety
+    ///
+    /// 1. `stream` is a stream of this context, not destroyed; `other` is alive.
+    /// 2. `size` bytes at `to` are the caller's memory of this context's device, and at `from` of
+    ///    the other's, until the copy is done.
+    pub(in crate::cuda) unsafe fn copy_peer_async(
+        &self,
+        to: CUdeviceptr,
+        (other, from): (CUcontext, CUdeviceptr),
+        size: u64,
+        stream: CUstream,
+    ) -> Result<(), DeviceError> {
+        let (size, this) = (size as usize, self.handle());
+        // SAFETY: promises 1 and 2; `stream` orders the copy.
+        let code = unsafe { (self.table().copy_peer_async)(to, this, from, other, size, stream) };
+        self.check("cuMemcpyPeerAsync", code)
+    }
+
+    /// Queues the filling of device memory with one word of four bytes.
+    ///
+    /// # Safety
+    ///
+    /// 1. `stream` is a stream of this context, not destroyed.
+    /// 2. `count` words at `to` are the caller's device memory until the filling is done.
+    pub(in crate::cuda) unsafe fn fill_words_async(
+        &self,
+        to: CUdeviceptr,
+        value: u32,
+        count: u64,
+        stream: CUstream,
+    ) -> Result<(), DeviceError> {
+        // SAFETY: promises 1 and 2; `stream` orders the filling.
+        let code = unsafe { (self.table().fill_words_async)(to, value, count as usize, stream) };
+        self.check("cuMemsetD32Async", code)
+    }
+
     /// Queues the filling of device memory with one byte.
     ///
     /// # Safety

@@ -8,11 +8,19 @@
 // Which devices there are; contexts.
 mod device;
 
+// Captured work.
+mod graph;
+
+// Compiled kernels, and launching them.
+mod kernel;
+
 // Segments, pages, copies.
 mod memory;
 
 // Streams and events.
 mod stream;
+
+pub use kernel::Extent;
 
 use super::Driver;
 use super::sys::CUresult;

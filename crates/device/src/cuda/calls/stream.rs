@@ -91,6 +91,32 @@ impl Current<'_> {
         Ok(event)
     }
 
+    /// An event that knows when it was reached, the caller's until `event_destroy`.
+    pub(in crate::cuda) fn timed_event_create(&self) -> Result<CUevent, DeviceError> {
+        let mut event = CUevent::NULL;
+        // SAFETY: `event` is a place for one handle. The caller destroys it.
+        let code = unsafe { (self.table().event_create)(&mut event, EVENT_DEFAULT) };
+        self.check("cuEventCreate", code)?;
+        Ok(event)
+    }
+
+    /// Milliseconds from one event to another.
+    ///
+    /// # Safety
+    ///
+    /// Both are events with time, not destroyed.
+    pub(in crate::cuda) unsafe fn event_elapsed(
+        &self,
+        from: CUevent,
+        to: CUevent,
+    ) -> Result<f32, DeviceError> {
+        let mut milliseconds = 0.0;
+        // SAFETY: `milliseconds` is a place for one number; the events are good by promise.
+        let code = unsafe { (self.table().event_elapsed)(&mut milliseconds, from, to) };
+        self.check("cuEventElapsedTime", code)?;
+        Ok(milliseconds)
+    }
+
     /// Ends an event; if it is still to come, the driver keeps what it needs.
     ///
     /// # Safety

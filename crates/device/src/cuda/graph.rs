@@ -1,0 +1,156 @@
+//! Work that is captured once and launched as a whole.
+
+use std::sync::Arc;
+
+use tonnage_events::StreamId;
+
+use super::context::Context;
+use super::launcher::Launcher;
+use super::sys::{CUgraph, CUgraphExec};
+use crate::DeviceError;
+
+/// A capture that goes on: what is queued on its stream, and on streams that wait for marks of it, is written down and
+/// not done. Ends with [`finish`](Self::finish); dropped, what was written down is forgotten.
+#[derive(Debug)]
+pub struct Capture {
+    launcher: Launcher,
+    stream: StreamId,
+    ended: bool,
+}
+
+/// Captured work, ready to be launched.
+#[derive(Debug)]
+pub struct Graph {
+    exec: CUgraphExec,
+    nodes: usize,
+    context: Arc<Context>,
+}
+
+const _: () = {
+    const fn anywhere<T: Send + Sync>() {}
+    anywhere::<Graph>();
+};
+
+impl Launcher {
+    /// Begins to capture what is queued on `stream`, which is not the default stream.
+    ///
+    /// Memory may be obtained meanwhile; to wait for the stream, or for a mark of it, is refused by the driver.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such stream, or if the driver refuses, as it does for the default stream.
+    pub fn capture(&self, stream: StreamId) -> Result<Capture, DeviceError> {
+        self.on("capture", stream, |current, stream| {
+            // SAFETY: the stream is alive by the book that is held.
+            unsafe { current.capture_begin(stream) }
+        })?;
+        Ok(Capture { launcher: self.clone(), stream, ended: false })
+    }
+
+    /// Whether what is queued on `stream` is captured.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such stream.
+    pub fn is_capturing(&self, stream: StreamId) -> Result<bool, DeviceError> {
+        self.on("is_capturing", stream, |current, stream| {
+            // SAFETY: the stream is alive by the book that is held.
+            unsafe { current.is_capturing(stream) }
+        })
+    }
+
+    /// Queues the work of a graph on `stream`.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such stream, or if the driver refuses.
+    ///
+    /// # Safety
+    ///
+    /// 1. The graph is of this device.
+    /// 2. What was promised of each captured piece of work holds again until the work is done: memory is the caller's,
+    ///    modules are loaded.
+    pub unsafe fn launch_graph(&self, graph: &Graph, stream: StreamId) -> Result<(), DeviceError> {
+        self.on("launch_graph", stream, |current, stream| {
+            // SAFETY: promises 1 and 2; the driver keeps a graph that is destroyed until its work is done. The stream
+            // is alive by the book that is held.
+            unsafe { current.graph_launch(graph.exec, stream) }
+        })
+    }
+}
+
+impl Capture {
+    /// The stream that is captured.
+    #[must_use]
+    pub fn stream(&self) -> StreamId {
+        self.stream
+    }
+
+    /// Ends the capture.
+    ///
+    /// # Errors
+    ///
+    /// If something was queued that cannot be captured, if a stream that joined did not come back, or if the driver
+    /// refuses. The capture is over all the same.
+    pub fn finish(mut self) -> Result<Graph, DeviceError> {
+        let graph = self.end()?;
+        let context = &self.launcher.queues.context;
+        // Once more if it failed: the graph is to be destroyed.
+        let current = context.enter().or_else(|_| context.enter())?;
+        // SAFETY: the graph is the one just made.
+        let made = unsafe { current.graph_nodes(graph) }.and_then(|nodes| {
+            // SAFETY: as above.
+            let exec = unsafe { current.graph_instantiate(graph) }?;
+            Ok(Graph { exec, nodes, context: Arc::clone(context) })
+        });
+        // SAFETY: ours, destroyed once, and what is launched has all it needs.
+        let destroy = || unsafe { current.graph_destroy(graph) };
+        let destroyed = destroy().or_else(|_| destroy());
+        let made = made?;
+        destroyed.map(|()| made)
+    }
+
+    fn end(&mut self) -> Result<CUgraph, DeviceError> {
+        let ended = self.launcher.on("finish", self.stream, |current, stream| {
+            // SAFETY: the stream is alive by the book that is held.
+            unsafe { current.capture_end(stream) }
+        });
+        self.ended = ended.is_ok();
+        ended
+    }
+}
+
+impl Drop for Capture {
+    fn drop(&mut self) {
+        if self.ended {
+            return;
+        }
+        // Once more if it failed: a stream that still captures does no work. One that does not refuses.
+        let Ok(graph) = self.end().or_else(|_| self.end()) else { return };
+        let context = &self.launcher.queues.context;
+        let Ok(current) = context.enter().or_else(|_| context.enter()) else { return };
+        // SAFETY: ours, and used by nobody.
+        let destroy = || unsafe { current.graph_destroy(graph) };
+        // Once more if it failed; nobody is left to hear of an error.
+        drop(destroy().or_else(|_| destroy()));
+    }
+}
+
+impl Graph {
+    /// How many pieces of work it has.
+    #[must_use]
+    pub fn nodes(&self) -> usize {
+        self.nodes
+    }
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        // The first try may return an error that an earlier call has parked.
+        let Ok(current) = self.context.enter().or_else(|_| self.context.enter()) else { return };
+        // SAFETY: ours, destroyed once; the driver keeps it until work that is queued is done.
+        let destroy = || unsafe { current.graph_exec_destroy(self.exec) };
+        // Once more if it failed; nobody is left to hear of an error.
+        drop(destroy().or_else(|_| destroy()));
+    }
+}
