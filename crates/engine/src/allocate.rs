@@ -9,8 +9,9 @@ use crate::block::BlockId;
 use crate::engine::Engine;
 use crate::error::AllocError;
 use crate::owner::Allocation;
+use crate::policy::Rung;
 use crate::pool::{PoolRef, PoolSet};
-use crate::request::{Request, kind_of, round};
+use crate::request::{Request, round};
 
 /// Where a block for a request was found.
 #[derive(Clone, Copy, Debug)]
@@ -60,7 +61,7 @@ impl<D: Device> Engine<D> {
             bytes,
             size,
             stream,
-            pool: PoolRef { set, kind: kind_of(size) },
+            pool: PoolRef { set, kind: self.policy.kind_of(size) },
             segment_size: self.policy.segment_size(&self.config, size),
             expandable: self.config.expandable_segments(),
         }
@@ -80,45 +81,63 @@ impl<D: Device> Engine<D> {
     #[cold]
     fn acquire_or_reclaim(
         &mut self,
-        request: Request,
+        mut request: Request,
         stack: Option<StackId>,
     ) -> Result<(Found, Request), AllocError> {
-        let mut request = request;
-        if !self.callbacks.is_empty() {
-            let freed = self.run_callbacks();
-            self.settle();
-            // They may have changed pools and settings.
-            request = self.plan(request.bytes, request.stream);
-            if freed && let Some(id) = self.find_cached(&request) {
-                return Ok((Found::Cached(id), request));
+        for &rung in self.policy.ladder(self.config.release()) {
+            if let Some(found) = self.try_rung(rung, &mut request, stack)? {
+                return Ok(found);
             }
-        }
-        if self.collects_garbage() {
-            self.collect_garbage(stack)?;
-        }
-        if let Some(id) = self.grow(&request, stack)? {
-            return Ok((Found::New(id), request));
-        }
-        let spare_first = self.config.release().use_on_oom_before_reclaim();
-        if spare_first && let Some(found) = self.find_in_spare_pool(&request) {
-            return Ok(found);
-        }
-        if self.release_oversize(&request, stack)?
-            && let Some(id) = self.grow(&request, stack)?
-        {
-            return Ok((Found::New(id), request));
-        }
-        if !self.capturing() {
-            self.flush(stack)?;
-            self.emit(&Event::Retry, None);
-            if let Some(id) = self.grow(&request, stack)? {
-                return Ok((Found::New(id), request));
-            }
-        }
-        if !spare_first && let Some(found) = self.find_in_spare_pool(&request) {
-            return Ok(found);
         }
         Err(self.out_of_memory(&request, stack))
+    }
+
+    /// A block from this rung, if it has one, and the request that it serves.
+    fn try_rung(
+        &mut self,
+        rung: Rung,
+        request: &mut Request,
+        stack: Option<StackId>,
+    ) -> Result<Option<(Found, Request)>, AllocError> {
+        let grown = match rung {
+            Rung::Callbacks => return Ok(self.find_after_callbacks(request)),
+            Rung::CollectGarbage => {
+                if self.collects_garbage() {
+                    self.collect_garbage(stack)?;
+                }
+                None
+            }
+            Rung::Grow => self.grow(request, stack)?,
+            Rung::SparePools => return Ok(self.find_in_spare_pool(request)),
+            Rung::ReleaseOversize => {
+                if !self.release_oversize(request, stack)? {
+                    return Ok(None);
+                }
+                self.grow(request, stack)?
+            }
+            Rung::Flush => {
+                if self.capturing() {
+                    return Ok(None);
+                }
+                self.flush(stack)?;
+                self.emit(&Event::Retry, None);
+                self.grow(request, stack)?
+            }
+        };
+        Ok(grown.map(|id| (Found::New(id), *request)))
+    }
+
+    /// Runs the callbacks, plans the request anew, and searches again if they freed anything.
+    fn find_after_callbacks(&mut self, request: &mut Request) -> Option<(Found, Request)> {
+        if self.callbacks.is_empty() {
+            return None;
+        }
+        let freed = self.run_callbacks();
+        self.settle();
+        // They may have changed pools and settings.
+        *request = self.plan(request.bytes, request.stream);
+        let id = freed.then(|| self.find_cached(request)).flatten()?;
+        Some((Found::Cached(id), *request))
     }
 
     /// Runs every callback, in the order of their names, and says whether any freed memory.

@@ -10,9 +10,6 @@ use crate::request::Request;
 use crate::segment::Places;
 use crate::stats::MOST_RESERVED;
 
-/// The page of expandable segments of small pools: the device's mapping granularity.
-const SMALL_PAGE: u64 = 2 << 20;
-
 impl<D: Device> Engine<D> {
     /// A block for the request out of memory that the device gives now; none if it has not enough,
     /// or if the limit forbids it. The block is in no set. An error too if a setting rejects it before the
@@ -146,26 +143,13 @@ impl<D: Device> Engine<D> {
         Ok(Some(id))
     }
 
-    /// The first block, by address, from which on idle blocks hold the request, some of them
-    /// unmapped. If there is none, a new range is reserved; and if not even that is large enough, it goes back at once
+    /// The block from which on the request fits into an expandable segment. If there is none, a new range is
+    /// reserved; and if not even that is large enough, it goes back at once
     /// or, in older releases, is left behind for smaller requests, and later ranges then lie elsewhere.
     fn find_room(&mut self, request: &Request) -> Result<Option<BlockId>, DeviceError> {
         let half = self.pools.half(request.pool);
-        for unmapped in half.unmapped_of(request.stream) {
-            let before = self.blocks[unmapped].prev.filter(|&id| self.blocks[id].is_idle());
-            let first = before.unwrap_or(unmapped);
-            let mut room = 0;
-            let mut at = Some(first);
-            while let Some(id) = at
-                && room < request.size
-                && self.blocks[id].is_idle()
-            {
-                room += self.blocks[id].size;
-                at = self.blocks[id].next;
-            }
-            if room >= request.size {
-                return Ok(Some(first));
-            }
+        if let Some(first) = self.policy.find_room(half, &self.blocks, request) {
+            return Ok(Some(first));
         }
         let page = self.page_size(request.pool.kind);
         self.check_page(page)?;
@@ -220,10 +204,7 @@ impl<D: Device> Engine<D> {
 
     /// The page of expandable segments of this kind of pool.
     pub(crate) fn page_size(&self, kind: PoolKind) -> u64 {
-        match kind {
-            PoolKind::Small => SMALL_PAGE,
-            PoolKind::Large => self.config.large_segment_size(),
-        }
+        self.policy.page_size(&self.config, kind)
     }
 
     /// Maps pages for the first `bytes` of an unmapped block. False if the device has no memory for

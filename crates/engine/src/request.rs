@@ -4,16 +4,13 @@
 //! of [`MIN_BLOCK`]s. Nothing here touches a pool or a device, so that every rule can be tested on
 //! plain numbers.
 
-use tonnage_events::{PoolKind, StreamId};
+use tonnage_events::StreamId;
 
 use crate::config::Config;
 use crate::pool::PoolRef;
 
 /// Granularity of sizes, and the smallest block.
 pub(crate) const MIN_BLOCK: u64 = 512;
-
-/// The largest rounded size that the small pool serves.
-pub(crate) const SMALL_SIZE: u64 = 1 << 20;
 
 /// Requests from here on are absurd: PyTorch refuses them before rounding.
 pub(crate) const ABSURD_SIZE: u64 = 1 << 60;
@@ -32,11 +29,6 @@ pub(crate) struct Request {
     pub(crate) segment_size: u64,
     /// Whether segments grow in place for this request.
     pub(crate) expandable: bool,
-}
-
-/// The half of a pool that serves this rounded size.
-pub(crate) fn kind_of(size: u64) -> PoolKind {
-    if size <= SMALL_SIZE { PoolKind::Small } else { PoolKind::Large }
 }
 
 impl Config {
@@ -118,11 +110,5 @@ mod tests {
                 assert!(size >= bytes && size.is_multiple_of(MIN_BLOCK), "{divisions}: {bytes}");
             }
         }
-    }
-
-    #[test]
-    fn one_mebibyte_is_small_and_one_granule_more_is_large() {
-        assert_eq!(kind_of(SMALL_SIZE), PoolKind::Small);
-        assert_eq!(kind_of(SMALL_SIZE + MIN_BLOCK), PoolKind::Large);
     }
 }

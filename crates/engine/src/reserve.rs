@@ -4,7 +4,6 @@ use tonnage_device::Device;
 use tonnage_events::StreamId;
 
 use crate::engine::Engine;
-use crate::segment::reserved_size;
 
 impl<D: Device> Engine<D> {
     /// Tags a stream with a class, so that `expandable_segments_reserve_by_class` sizes the segments it gets from
@@ -25,6 +24,6 @@ impl<D: Device> Engine<D> {
         });
         let reserve = of_class.or_else(|| self.config.expandable_segments_reserve());
         let most = reserve.map_or(u64::MAX, |reserve| reserve.bytes(total));
-        reserved_size(total, most, page)
+        self.policy.range_size(total, most, page)
     }
 }

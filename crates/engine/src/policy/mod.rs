@@ -1,7 +1,10 @@
-//! The seam for placement rules: which free block serves, when it is split, how a pool grows.
+//! The seam for placement rules: which free block serves, when it is split, how a pool grows, and what is tried
+//! when nothing serves.
 //!
 //! A policy looks and decides; it changes nothing. Pools, blocks, statistics and history work the
 //! same under each, so that another policy is another file here and another arm below.
+
+mod ladder;
 
 mod pytorch;
 
@@ -11,9 +14,11 @@ use std::str::FromStr;
 use tonnage_events::PoolKind;
 
 use crate::block::{BlockId, Blocks};
-use crate::config::Config;
+use crate::config::{Config, Release};
 use crate::pool::BlockPool;
 use crate::request::Request;
+
+pub(crate) use ladder::Rung;
 
 /// A set of placement rules.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,6 +38,48 @@ impl Policy {
     pub fn name(self) -> &'static str {
         match self {
             Self::Pytorch => "pytorch",
+        }
+    }
+
+    /// The half of a pool that serves this rounded size.
+    #[inline]
+    pub(crate) fn kind_of(self, size: u64) -> PoolKind {
+        match self {
+            Self::Pytorch => pytorch::kind_of(size),
+        }
+    }
+
+    /// What is tried when a pool has no block for a request, in order.
+    pub(crate) fn ladder(self, release: Release) -> &'static [Rung] {
+        match self {
+            Self::Pytorch => pytorch::ladder(release),
+        }
+    }
+
+    /// The page of expandable segments of this kind of pool.
+    pub(crate) fn page_size(self, config: &Config, kind: PoolKind) -> u64 {
+        match self {
+            Self::Pytorch => pytorch::page_size(config, kind),
+        }
+    }
+
+    /// Bytes of addresses that an expandable segment reserves on a device of `total` bytes, no more than `most`; in
+    /// whole pages. None if that is nothing, or if no address space is that large, as with absurd page sizes.
+    pub(crate) fn range_size(self, total: u64, most: u64, page_size: u64) -> Option<u64> {
+        match self {
+            Self::Pytorch => pytorch::range_size(total, most, page_size),
+        }
+    }
+
+    /// The block from which on an expandable segment of the pool can grow to hold the request, if there is one.
+    pub(crate) fn find_room(
+        self,
+        pool: &BlockPool,
+        blocks: &Blocks,
+        request: &Request,
+    ) -> Option<BlockId> {
+        match self {
+            Self::Pytorch => pytorch::find_room(pool, blocks, request),
         }
     }
 

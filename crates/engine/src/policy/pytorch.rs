@@ -3,9 +3,13 @@
 use tonnage_events::PoolKind;
 
 use crate::block::{BlockId, Blocks};
-use crate::config::Config;
+use crate::config::{Config, Release};
+use crate::policy::Rung;
 use crate::pool::BlockPool;
-use crate::request::{MIN_BLOCK, Request, SMALL_SIZE, kind_of};
+use crate::request::{MIN_BLOCK, Request};
+
+/// The largest rounded size that the small pool serves.
+const SMALL_SIZE: u64 = 1 << 20;
 
 /// Segments that serve the small pool.
 const SMALL_SEGMENT: u64 = 2 << 20;
@@ -15,6 +19,68 @@ const MIN_OWN_SEGMENT: u64 = 10 << 20;
 
 /// Such segments are whole multiples of this.
 const OWN_SEGMENT_UNIT: u64 = 2 << 20;
+
+/// The page of expandable segments of small pools: the device's mapping granularity.
+const SMALL_PAGE: u64 = 2 << 20;
+
+/// Where private pools that are set aside come before cached memory goes back.
+const SPARE_FIRST: [Rung; 6] = [
+    Rung::Callbacks,
+    Rung::CollectGarbage,
+    Rung::Grow,
+    Rung::SparePools,
+    Rung::ReleaseOversize,
+    Rung::Flush,
+];
+
+/// Where they come last.
+const SPARE_LAST: [Rung; 6] = [
+    Rung::Callbacks,
+    Rung::CollectGarbage,
+    Rung::Grow,
+    Rung::ReleaseOversize,
+    Rung::Flush,
+    Rung::SparePools,
+];
+
+pub(super) fn kind_of(size: u64) -> PoolKind {
+    if size <= SMALL_SIZE { PoolKind::Small } else { PoolKind::Large }
+}
+
+pub(super) fn ladder(release: Release) -> &'static [Rung] {
+    if release.use_on_oom_before_reclaim() { &SPARE_FIRST } else { &SPARE_LAST }
+}
+
+pub(super) fn page_size(config: &Config, kind: PoolKind) -> u64 {
+    match kind {
+        PoolKind::Small => SMALL_PAGE,
+        PoolKind::Large => config.large_segment_size(),
+    }
+}
+
+/// An eighth more than the device has, so that the range can hold the device with some room for holes.
+pub(super) fn range_size(total: u64, most: u64, page_size: u64) -> Option<u64> {
+    let size = total.checked_add(total / 8)?.min(most).checked_next_multiple_of(page_size)?;
+    (size > 0).then_some(size)
+}
+
+/// The first block, by address, from which on idle blocks hold the request, some of them unmapped.
+pub(super) fn find_room(pool: &BlockPool, blocks: &Blocks, request: &Request) -> Option<BlockId> {
+    pool.unmapped_of(request.stream).find_map(|unmapped| {
+        let before = blocks[unmapped].prev.filter(|&id| blocks[id].is_idle());
+        let first = before.unwrap_or(unmapped);
+        let mut room = 0;
+        let mut at = Some(first);
+        while let Some(id) = at
+            && room < request.size
+            && blocks[id].is_idle()
+        {
+            room += blocks[id].size;
+            at = blocks[id].next;
+        }
+        (room >= request.size).then_some(first)
+    })
+}
 
 pub(super) fn segment_size(config: &Config, size: u64) -> u64 {
     match kind_of(size) {
@@ -86,6 +152,25 @@ pub(super) fn splits(config: &Config, size: u64, kind: PoolKind, request: &Reque
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_mebibyte_is_small_and_one_granule_more_is_large() {
+        assert_eq!(kind_of(SMALL_SIZE), PoolKind::Small);
+        assert_eq!(kind_of(SMALL_SIZE + MIN_BLOCK), PoolKind::Large);
+    }
+
+    #[test]
+    fn a_range_is_an_eighth_larger_than_the_device() {
+        let total = 8 << 30;
+        let unbounded = u64::MAX;
+        assert_eq!(range_size(total, unbounded, 2 << 20), Some(9_663_676_416));
+        assert_eq!(range_size(total, unbounded, 20 << 20), Some(9_667_870_720));
+        assert_eq!(range_size(total, unbounded, u64::MAX - 1), Some(u64::MAX - 1));
+        assert_eq!(range_size(u64::MAX, unbounded, 2 << 20), None);
+        // A thousandth of the device takes one large page.
+        assert_eq!(range_size(total, 8_589_934, 20 << 20), Some(20 << 20));
+        assert_eq!(range_size(total, 0, 2 << 20), None);
+    }
 
     #[test]
     fn segments_have_the_sizes_of_the_specification() {

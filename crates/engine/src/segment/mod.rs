@@ -6,4 +6,4 @@
 
 mod range;
 
-pub(crate) use range::{Places, RangeId, Ranges, reserved_size};
+pub(crate) use range::{Places, RangeId, Ranges};

@@ -57,14 +57,6 @@ pub(crate) struct Ranges {
     stranded: Vec<(u64, PageId)>,
 }
 
-/// Bytes of addresses to reserve on a device of `total` bytes: an eighth more than it has, so that the range can
-/// hold the device with some room for holes, but no more than `most`; in whole pages. None if that is nothing, or
-/// if no address space is that large, as with absurd page sizes.
-pub(crate) fn reserved_size(total: u64, most: u64, page_size: u64) -> Option<u64> {
-    let size = total.checked_add(total / 8)?.min(most).checked_next_multiple_of(page_size)?;
-    (size > 0).then_some(size)
-}
-
 impl Range {
     /// Where the page at this place begins.
     pub(crate) fn address_of(&self, place: usize) -> Address {
@@ -242,19 +234,6 @@ mod tests {
     use super::*;
 
     const PAGE: u64 = 2 << 20;
-
-    #[test]
-    fn a_range_is_an_eighth_larger_than_the_device() {
-        let total = 8 << 30;
-        let unbounded = u64::MAX;
-        assert_eq!(reserved_size(total, unbounded, 2 << 20), Some(9_663_676_416));
-        assert_eq!(reserved_size(total, unbounded, 20 << 20), Some(9_667_870_720));
-        assert_eq!(reserved_size(total, unbounded, u64::MAX - 1), Some(u64::MAX - 1));
-        assert_eq!(reserved_size(u64::MAX, unbounded, 2 << 20), None);
-        // A thousandth of the device takes one large page.
-        assert_eq!(reserved_size(total, 8_589_934, 20 << 20), Some(20 << 20));
-        assert_eq!(reserved_size(total, 0, 2 << 20), None);
-    }
 
     #[test]
     fn places_touched_round_outwards_and_places_within_inwards() {

@@ -1,0 +1,20 @@
+//! What is tried for a request that its pool cannot serve, as data: each rung costs more than the one before.
+//!
+//! A policy has a list of rungs; the way up is the same for all (`allocate.rs`).
+
+/// One thing to try.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rung {
+    /// Lets callbacks free memory, and searches again if one did.
+    Callbacks,
+    /// Gives old segments back, if the settings ask for it.
+    CollectGarbage,
+    /// Obtains memory from the device.
+    Grow,
+    /// Takes from private pools that were set aside for this.
+    SparePools,
+    /// Gives oversize segments back, and obtains memory if that was enough.
+    ReleaseOversize,
+    /// Gives everything back that is cached, and obtains memory. Not during a capture.
+    Flush,
+}
