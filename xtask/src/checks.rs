@@ -70,6 +70,13 @@ pub(crate) fn soak(seconds: &str) -> anyhow::Result<()> {
     )
 }
 
+/// Every kernel for every architecture, with the compiler from PyPI; needs no GPU.
+pub(crate) fn kernels() -> anyhow::Result<()> {
+    install::python_packages()?;
+    run("cargo test --package tonnage-cuda-libs --locked --test compile")?;
+    run("cargo test --package tonnage-tensor --locked --lib every_kernel_compiles")
+}
+
 /// Host-side unsafe code under AddressSanitizer.
 pub(crate) fn asan() -> anyhow::Result<()> {
     // The sanitizer is an unstable flag; the switch lets the stable compiler take it. A target folder of

@@ -71,7 +71,7 @@ fn debian_packages(packages: &str) -> anyhow::Result<()> {
 }
 
 /// Installs what tests need from PyPI into a Python of their own, if it is not there yet.
-fn python_packages() -> anyhow::Result<()> {
+pub(crate) fn python_packages() -> anyhow::Result<()> {
     const PYTHON: &str = "target/test-python/bin/python";
     const REQUIREMENTS: &str = "crates/cli/tests/requirements.txt";
     const VENV: &str = "python3 -m venv --clear target/test-python";

@@ -5,11 +5,12 @@ use std::collections::BTreeSet;
 use crate::shell::root;
 
 /// The crates, lowest first. A crate may use those before it, never those after.
-const LAYERS: [&str; 18] = [
+const LAYERS: [&str; 19] = [
     "fake-cuda",
     "events",
     "snapshot",
     "device",
+    "cuda-libs",
     "fake-cudart",
     "engine",
     "oracle",

@@ -34,6 +34,7 @@ cargo xtask COMMAND
   bench          how fast recordings replay; keep the result under benches/results/
   soak [SECONDS] sixteen threads on one poisoned device for so long (default 600)
   asan           the host device, the threads and the tensors under AddressSanitizer
+  kernels        every kernel compiled for sm_80, sm_90, sm_100 and sm_120, with the compiler from PyPI
   web [--check]  the page of `tonnage view`, from web/; with --check whether the built one matches its sources
   oracle …       PyTorch's own allocator beside the engine, on random streams; --help lists the options
   busy [ROUNDS] [PART]  every test that waits for something, or those with PART in their name, so often (default 50)
@@ -55,6 +56,7 @@ fn main() -> ExitCode {
         "soak" => checks::soak(number.as_deref().unwrap_or("600")),
         "asan" => checks::asan(),
         "busy" => busy::run(number.as_deref().unwrap_or("50"), arguments.next().as_deref()),
+        "kernels" => checks::kernels(),
         "web" => web::web(number.as_deref()),
         "oracle" => oracle::oracle(std::env::args().skip(2)),
         "gpu-bundle" => gpu::bundle(),
