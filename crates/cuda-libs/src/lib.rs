@@ -9,12 +9,16 @@
 //! | [`nvrtc`] | `libnvrtc` | kernels compiled at run time, with the [`prelude`] instead of headers |
 //! | [`cache`] | | compiled kernels on disk, bounded |
 //! | [`kernels`] | | kernels by name on one device: compiled, cached, loaded |
+//! | [`blas`] | `libcublasLt` | matrix products with bias, GELU, ReLU and their gradients |
 //! | [`check`] | | every kernel compiled for every architecture, for tests |
 //!
 //! Memory is the caller's: workspaces have a size by rule, and are handed in.
 
 // Foreign calls live in the modules that say so.
 #![deny(unsafe_code)]
+
+#[allow(unsafe_code, reason = "cuBLASLt is a C library")]
+pub mod blas;
 
 pub mod cache;
 
