@@ -3,7 +3,7 @@
 use crate::device::Device;
 use crate::dtype::{DType, Element, Stored, dispatch};
 use crate::error::{Call, ErrorKind, Result};
-use crate::exec::{Args, Kernel, fill_with};
+use crate::exec::{Args, Kernel, Operands, Plan, fill_with};
 use crate::number::Complex64;
 use crate::random::{Distribution, Random};
 use crate::shape::Shape;
@@ -101,6 +101,10 @@ impl Kernel for Fill {
         });
         Ok(())
     }
+
+    fn cuda(&self, _: Operands<'_>) -> Plan {
+        Plan::Unwritten
+    }
 }
 
 /// Writes `start + i·step`.
@@ -124,6 +128,10 @@ impl Kernel for Arange {
             }
         });
         Ok(())
+    }
+
+    fn cuda(&self, _: Operands<'_>) -> Plan {
+        Plan::Unwritten
     }
 }
 
@@ -376,5 +384,9 @@ impl<T: Stored> Kernel for Write<T> {
     fn host(&self, args: &mut Args<'_>) -> Result<(), String> {
         args.take::<T>(0).slice().copy_from_slice(&self.0);
         Ok(())
+    }
+
+    fn cuda(&self, _: Operands<'_>) -> Plan {
+        Plan::Unwritten
     }
 }

@@ -15,6 +15,7 @@ use tonnage_memory::{AnyDevice, DeviceOptions, OpenError, ToBytes};
 
 use crate::error::{Call, Result};
 use crate::exec::Queue;
+use crate::exec::cuda::{KernelSource, RecordedPrograms};
 use crate::levels::Levels;
 use crate::live::{Live, Registry};
 use crate::peak::Peak;
@@ -46,6 +47,7 @@ struct Shared {
     live: Registry,
     workspaces: Workspaces,
     work: Mutex<QueuedWork>,
+    programs: RecordedPrograms,
 }
 
 impl Device {
@@ -94,7 +96,9 @@ impl Device {
     pub(crate) fn of(memory: tonnage_memory::Device, queue: Queue) -> Self {
         let (generator, live) = (Generator::default(), Registry::default());
         let (workspaces, work) = (Workspaces::default(), Mutex::default());
-        Self { shared: Arc::new(Shared { memory, queue, generator, live, workspaces, work }) }
+        let programs = RecordedPrograms::default();
+        let shared = Shared { memory, queue, generator, live, workspaces, work, programs };
+        Self { shared: Arc::new(shared) }
     }
 
     /// Waits for everything queued on any stream of this device.
@@ -193,6 +197,34 @@ impl Device {
     /// One kernel more, of so many operations.
     pub(crate) fn count_work(&self, operations: f64) {
         self.shared.work.lock().unwrap_or_else(PoisonError::into_inner).add(operations);
+    }
+
+    /// From now on, what a GPU would run of the kernels that are queued is written down, on `dry` and anywhere else:
+    /// see [`take_programs`](Self::take_programs).
+    pub fn record_programs(&self) {
+        self.shared.programs.record();
+    }
+
+    /// Ends recording, and returns the programs that a GPU would have run, each once: to compile them on a machine
+    /// without one.
+    ///
+    /// ```
+    /// use tonnage_tensor::{Device, Tensor};
+    ///
+    /// let device = Device::dry("80 GiB")?;
+    /// device.record_programs();
+    /// Tensor::zeros([1000], &device)?.sin()?;
+    /// let programs = device.take_programs();
+    /// assert!(programs.iter().any(|it| it.name == "sin" && it.source.contains("__global__")));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn take_programs(&self) -> Vec<KernelSource> {
+        self.shared.programs.take()
+    }
+
+    pub(crate) fn programs(&self) -> &RecordedPrograms {
+        &self.shared.programs
     }
 
     pub(crate) fn workspaces(&self) -> &Workspaces {

@@ -156,6 +156,7 @@ pub use create::{Scalar, TensorOptions};
 pub use device::{Device, Memory, current_device, set_device};
 pub use dtype::{DType, Element, Stored};
 pub use error::{Error, ErrorKind, Result};
+pub use exec::cuda::KernelSource;
 pub use levels::{LevelPoint, Levels};
 pub use live::{Holder, Live, Role};
 pub use number::{Bf16, Complex64, F16};

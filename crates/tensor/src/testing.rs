@@ -1,5 +1,7 @@
 //! What tests of operations need: gradients against finite differences, `host` against `dry`.
 
+use std::path::PathBuf;
+
 use tonnage_engine::{Context, RecordOptions, StackDepth};
 use tonnage_events::{Action, TraceEntry};
 
@@ -7,6 +9,7 @@ use crate::autograd::no_grad;
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Call, ErrorKind, Result};
+use crate::exec::cuda::KernelSource;
 use crate::tensor::Tensor;
 
 /// The step of finite differences, in `f64`: the cube root of its precision, where the error of
@@ -130,12 +133,14 @@ pub fn check_conformance(program: impl Fn(&Device) -> Result<Vec<Tensor>>) {
             ..RecordOptions::default()
         };
         device.memory().record_history(Some(options));
+        device.record_programs();
         let results = program(device).unwrap_or_else(|error| panic!("on {device}: {error}"));
         let shapes: Vec<_> = results
             .iter()
             .map(|it| (it.shape().to_vec(), it.strides().to_vec(), it.dtype(), it.requires_grad()))
             .collect();
         device.synchronize().unwrap_or_else(|error| panic!("on {device}: {error}"));
+        keep_programs(&device.take_programs());
         drop(results);
         let memory = device.memory();
         let figures = (memory.allocated(), memory.max_allocated(), memory.max_reserved());
@@ -150,6 +155,20 @@ pub fn check_conformance(program: impl Fn(&Device) -> Result<Vec<Tensor>>) {
     assert_eq!(host.1.len(), dry.1.len(), "number of requests");
     assert_eq!(host.2, dry.2, "allocated, most allocated, most reserved");
     assert_eq!(host.2.0, 0, "everything goes back at the end");
+}
+
+/// Writes programs for GPUs into the folder that `TONNAGE_KERNELS` names, if it does: for a compiler to try them.
+fn keep_programs(programs: &[KernelSource]) {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+
+    let Some(folder) = std::env::var_os("TONNAGE_KERNELS").map(PathBuf::from) else { return };
+    for program in programs {
+        let mut hasher = DefaultHasher::new();
+        program.hash(&mut hasher);
+        let path = folder.join(format!("{}-{:016x}.cu", program.name, hasher.finish()));
+        let text = format!("// {}\n{}", program.options.join(" "), program.source);
+        std::fs::write(&path, text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    }
 }
 
 /// A test that a program does the same on `host` and on `dry`: the same shapes, bytes and sequence of

@@ -11,7 +11,7 @@ use crate::autograd::no_grad_guard;
 use crate::create::Scalar;
 use crate::dtype::{DType, Float, Real, dispatch_float};
 use crate::error::{Call, Result};
-use crate::exec::{Args, Kernel, Output, for_each_piece};
+use crate::exec::{Args, Kernel, Operands, Output, Plan, for_each_piece};
 use crate::live::Role;
 use crate::optim::Optimizer;
 use crate::tensor::Tensor;
@@ -223,6 +223,10 @@ impl Kernel for Unscale {
         }
         Ok(())
     }
+
+    fn cuda(&self, _: Operands<'_>) -> Plan {
+        Plan::Unwritten
+    }
 }
 
 fn unscale<T: Float>(gradients: Vec<[Output<'_, T>; 1]>, scale: f64) -> bool {
@@ -261,6 +265,10 @@ impl Kernel for Update {
             *good = 0;
         }
         Ok(())
+    }
+
+    fn cuda(&self, _: Operands<'_>) -> Plan {
+        Plan::Unwritten
     }
 }
 

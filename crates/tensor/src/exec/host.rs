@@ -12,22 +12,21 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tonnage_device::DeviceError;
 use tonnage_device::host::Streams;
 use tonnage_memory::StreamId;
 
 use super::args::Args;
-use super::{Kernel, Operand, Used};
+use super::order::{Order, lock};
+use super::{Kernel, Operand, Used, operands};
 use crate::error::{Call, ErrorKind, Result};
 use crate::storage::Uses;
 
 /// The queue of one host device.
 pub(crate) struct HostQueue {
-    streams: Streams,
-    /// Held from looking who uses memory until the work is queued and noted.
-    turn: Mutex<()>,
+    order: Order<Streams>,
     failures: Arc<Mutex<Vec<Failure>>>,
 }
 
@@ -37,17 +36,13 @@ struct Failure {
     message: String,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Copies between devices queue on both at once. Two of them in opposite order would wait for each
 /// other for ever, so they take turns.
 static ACROSS: Mutex<()> = Mutex::new(());
 
 impl HostQueue {
     pub(super) fn new(streams: Streams) -> Self {
-        Self { streams, turn: Mutex::new(()), failures: Arc::default() }
+        Self { order: Order::new(streams), failures: Arc::default() }
     }
 
     pub(super) fn launch(
@@ -61,7 +56,7 @@ impl HostQueue {
         let [to, from] = [outputs, inputs].map(operands);
         // SAFETY: queued behind whatever else uses the operands.
         let work = move || unsafe { run(&*kernel, &to, &from) };
-        self.queue(call, stream, &uses(outputs), &uses(inputs), work)
+        self.queue(call, stream, outputs, inputs, work)
     }
 
     /// Queues work behind everything it depends on.
@@ -69,8 +64,8 @@ impl HostQueue {
         &self,
         call: Call,
         stream: StreamId,
-        written: &[&Mutex<Uses>],
-        read: &[&Mutex<Uses>],
+        written: &[Used<'_>],
+        read: &[Used<'_>],
         work: impl FnOnce() -> Result<(), String> + Send + 'static,
     ) -> Result<()> {
         let failures = Arc::clone(&self.failures);
@@ -82,69 +77,26 @@ impl HostQueue {
             };
             lock(&failures).push(Failure { call, message });
         };
-        let _turn = lock(&self.turn);
-        let ordered =
-            read.iter().try_for_each(|uses| self.order_read(stream, &mut lock(uses))).and_then(
-                |()| written.iter().try_for_each(|uses| self.order_write(stream, &mut lock(uses))),
-            );
-        ordered.and_then(|()| self.streams.launch(stream, work)).map_err(|error| call.driver(error))
-    }
-
-    /// Before a read: behind the last write.
-    fn order_read(&self, stream: StreamId, uses: &mut Uses) -> Result<(), DeviceError> {
-        if uses.readers.contains(&stream) {
-            return Ok(());
-        }
-        if let Some(writer) = uses.writer {
-            self.wait_for(stream, writer)?;
-        }
-        uses.readers.push(stream);
-        Ok(())
-    }
-
-    /// Before a write: behind everything.
-    fn order_write(&self, stream: StreamId, uses: &mut Uses) -> Result<(), DeviceError> {
-        for other in uses.readers.iter().copied().chain(uses.writer) {
-            self.wait_for(stream, other)?;
-        }
-        uses.writer = Some(stream);
-        uses.readers.clear();
-        Ok(())
+        let queued =
+            self.order.queue(stream, written, read, |streams| streams.launch(stream, work));
+        queued.map_err(|error: DeviceError| call.driver(error))
     }
 
     /// Waits until no queued work uses some memory. Failures are left for the next synchronisation.
     pub(crate) fn settle(&self, call: Call, uses: &Mutex<Uses>) -> Result<()> {
-        let streams: Vec<_> = {
-            let uses = lock(uses);
-            uses.readers.iter().copied().chain(uses.writer).collect()
-        };
-        let wait = |stream: StreamId| {
-            let event = self.streams.record(stream)?;
-            let waited = self.streams.wait(event);
-            waited.and(self.streams.destroy_event(event))
-        };
-        streams.into_iter().try_for_each(wait).map_err(|error| call.driver(error))
-    }
-
-    fn wait_for(&self, stream: StreamId, other: StreamId) -> Result<(), DeviceError> {
-        if stream == other {
-            return Ok(());
-        }
-        let event = self.streams.record(other)?;
-        let waits = self.streams.wait_on(stream, event);
-        waits.and(self.streams.destroy_event(event))
+        self.order.settle(uses).map_err(|error| call.driver(error))
     }
 
     /// Waits for all work, and reports the first that failed.
     pub(super) fn synchronize(&self, call: Call) -> Result<()> {
-        let reached = self.streams.synchronize_all().map_err(|error| call.driver(error));
+        let reached = self.order.streams.synchronize_all().map_err(|error| call.driver(error));
         self.report()?;
         reached
     }
 
     /// Waits for one stream, and reports the first work that failed.
     pub(crate) fn synchronize_stream(&self, call: Call, stream: StreamId) -> Result<()> {
-        let reached = self.streams.synchronize(stream).map_err(|error| call.driver(error));
+        let reached = self.order.streams.synchronize(stream).map_err(|error| call.driver(error));
         self.report()?;
         reached
     }
@@ -171,13 +123,13 @@ impl HostQueue {
         let (done, is_done) = mpsc::channel::<()>();
         let (to, from) = ([output.operand.clone()], [input.operand.clone()]);
         let _across = lock(&ACROSS);
-        there.queue(call, other, &[], &[input.uses], move || {
+        there.queue(call, other, &[], std::slice::from_ref(input), move || {
             // If the other half was never queued its ends are gone, and there is nothing to wait for.
             let _ = ready.send(());
             let _ = is_done.recv();
             Ok(())
         })?;
-        here.queue(call, stream, &[output.uses], &[], move || {
+        here.queue(call, stream, std::slice::from_ref(output), &[], move || {
             let _done = done;
             let _ = is_ready.recv();
             // SAFETY: queued behind what else uses the output; the other stream has come to its half,
@@ -185,14 +137,6 @@ impl HostQueue {
             unsafe { run(&*kernel, &to, &from) }
         })
     }
-}
-
-fn operands(used: &[Used<'_>]) -> Vec<Operand> {
-    used.iter().map(|used| used.operand.clone()).collect()
-}
-
-fn uses<'a>(used: &[Used<'a>]) -> Vec<&'a Mutex<Uses>> {
-    used.iter().map(|used| used.uses).collect()
 }
 
 /// Runs a kernel on its memory.

@@ -22,7 +22,11 @@
 
 mod args;
 
+pub(crate) mod cuda;
+
 mod host;
+
+mod order;
 
 mod parallel;
 
@@ -32,6 +36,7 @@ use std::any::Any;
 use std::sync::Mutex;
 
 pub(crate) use args::{Args, Input, Output};
+pub(crate) use cuda::{Operands, Plan};
 pub(crate) use host::HostQueue;
 pub(crate) use parallel::{
     CHUNK, fill_with, for_each_chunk, for_each_piece, map1, map2, map3, rows, slices, update1,
@@ -58,6 +63,9 @@ pub(crate) trait Kernel: Any + Send {
     /// If values are wrong, such as an index that is too large: what was wrong, for the caller to
     /// read at the next synchronisation.
     fn host(&self, args: &mut Args<'_>) -> Result<(), String>;
+
+    /// How a GPU computes it.
+    fn cuda(&self, on: Operands<'_>) -> Plan;
 
     /// How much arithmetic that is: see [`QueuedWork`](crate::work::QueuedWork).
     fn operations(&self, outputs: &[&Tensor]) -> f64 {
@@ -103,6 +111,10 @@ impl<'a> Used<'a> {
     }
 }
 
+fn operands(used: &[Used<'_>]) -> Vec<Operand> {
+    used.iter().map(|used| used.operand.clone()).collect()
+}
+
 impl Queue {
     pub(crate) fn host(streams: Streams) -> Self {
         Self::Host(HostQueue::new(streams))
@@ -140,6 +152,11 @@ impl Call {
         record_streams(stream, outputs);
         record_streams(stream, inputs);
         device.count_work(kernel.operations(outputs));
+        if device.programs().is_recording() {
+            let [outputs, inputs] =
+                [outputs, inputs].map(|tensors| operands(&Used::tensors(tensors)));
+            device.programs().see(&kernel, &outputs, &inputs);
+        }
         match device.queue() {
             Queue::Dry => Ok(()),
             Queue::Host(queue) => {
@@ -256,6 +273,10 @@ mod tests {
         fn host(&self, _: &mut Args<'_>) -> Result<(), String> {
             assert!(!self.0, "a bug");
             Err("index 7 is out of range".to_owned())
+        }
+
+        fn cuda(&self, _: Operands<'_>) -> Plan {
+            Plan::Unwritten
         }
     }
 

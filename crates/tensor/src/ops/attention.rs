@@ -15,7 +15,9 @@ use crate::amp::lower;
 use crate::autograd::{Backward, Grads, Needs, Saved, record, records};
 use crate::dtype::{DType, Float, Real, Stored, dispatch_float};
 use crate::error::{Call, Result};
-use crate::exec::{Args, Input, Kernel, Matrix, Output, Product, for_each_chunk, product};
+use crate::exec::{
+    Args, Input, Kernel, Matrix, Operands, Output, Plan, Product, for_each_chunk, product,
+};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 use crate::work::product_operations;
@@ -166,6 +168,10 @@ impl Kernel for Attend {
 
     fn operations(&self, _: &[&Tensor]) -> f64 {
         self.0.operations(1, 1)
+    }
+
+    fn cuda(&self, _: Operands<'_>) -> Plan {
+        Plan::Unwritten
     }
 }
 
@@ -331,6 +337,10 @@ impl Kernel for AttendGrad {
     /// Scores once more; then the gradients of queries, of keys, of values and of weights.
     fn operations(&self, _: &[&Tensor]) -> f64 {
         self.0.operations(3, 2)
+    }
+
+    fn cuda(&self, _: Operands<'_>) -> Plan {
+        Plan::Unwritten
     }
 }
 

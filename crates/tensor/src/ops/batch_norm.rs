@@ -4,7 +4,7 @@ use super::layer_norm::{check_affine, of_figures, total, write_floats};
 use crate::autograd::{Backward, Grads, Needs, Saved, record};
 use crate::dtype::{Float, Real, Stored, dispatch_float};
 use crate::error::{Call, ErrorKind, Result};
-use crate::exec::{Args, Input, Kernel, slices};
+use crate::exec::{Args, Input, Kernel, Operands, Plan, slices};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 
@@ -92,6 +92,10 @@ impl Kernel for BatchNorm {
     fn host(&self, args: &mut Args<'_>) -> Result<(), String> {
         dispatch_float!(args.output_dtype(0), T => self.run::<T>(args), else return Err(no_float()));
         Ok(())
+    }
+
+    fn cuda(&self, _: Operands<'_>) -> Plan {
+        Plan::Unwritten
     }
 }
 
@@ -184,6 +188,10 @@ impl Kernel for BatchNormGrad {
     fn host(&self, args: &mut Args<'_>) -> Result<(), String> {
         dispatch_float!(args.output_dtype(0), T => self.run::<T>(args), else return Err(no_float()));
         Ok(())
+    }
+
+    fn cuda(&self, _: Operands<'_>) -> Plan {
+        Plan::Unwritten
     }
 }
 

@@ -4,7 +4,7 @@ use crate::autograd::{Backward, Grads, Needs, Saved, record, record_in_place, re
 use crate::create::Scalar;
 use crate::dtype::{DType, Number, dispatch};
 use crate::error::{Call, Result};
-use crate::exec::{Args, Kernel, map1, map2, update1, update2};
+use crate::exec::{Args, Kernel, Operands, Plan, map1, map2, update1, update2};
 use crate::number::Complex64;
 use crate::shape::{Shape, broadcast};
 use crate::tensor::Tensor;
@@ -132,6 +132,10 @@ impl Kernel for Binary {
         }));
         Ok(())
     }
+
+    fn cuda(&self, _: Operands<'_>) -> Plan {
+        Plan::Unwritten
+    }
 }
 
 /// `output = output ∘ alpha·b`, or `output ∘ alpha` without an input.
@@ -153,6 +157,10 @@ impl Kernel for BinaryInPlace {
             }
         }));
         Ok(())
+    }
+
+    fn cuda(&self, _: Operands<'_>) -> Plan {
+        Plan::Unwritten
     }
 }
 

@@ -5,7 +5,7 @@ use crate::autograd::{Backward, Grads, Needs, Saved, record, record_in_place};
 use crate::create::Scalar;
 use crate::dtype::{DType, dispatch};
 use crate::error::{Call, Result};
-use crate::exec::{Args, Kernel, map1, map2, map3, update2};
+use crate::exec::{Args, Kernel, Operands, Plan, map1, map2, map3, update2};
 use crate::shape::broadcast;
 use crate::tensor::Tensor;
 
@@ -39,6 +39,10 @@ impl Kernel for Choose {
         });
         Ok(())
     }
+
+    fn cuda(&self, _: Operands<'_>) -> Plan {
+        Plan::Unwritten
+    }
 }
 
 /// `output = value` where the mask is true.
@@ -52,6 +56,10 @@ impl Kernel for FillMasked {
             update2(args.take(0), mask, |a: T, it: u8| if it != 0 { value } else { a });
         });
         Ok(())
+    }
+
+    fn cuda(&self, _: Operands<'_>) -> Plan {
+        Plan::Unwritten
     }
 }
 
@@ -83,6 +91,10 @@ impl Kernel for Clamp {
             }),
         }
         Ok(())
+    }
+
+    fn cuda(&self, _: Operands<'_>) -> Plan {
+        Plan::Unwritten
     }
 }
 

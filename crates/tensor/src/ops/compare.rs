@@ -4,7 +4,7 @@ use super::binary::Rhs;
 use crate::create::Scalar;
 use crate::dtype::{Category, DType, Stored};
 use crate::error::{Call, Result};
-use crate::exec::{Args, Input, Kernel, Output, map1, map2, update2};
+use crate::exec::{Args, Input, Kernel, Operands, Output, Plan, map1, map2, update2};
 use crate::number::Complex64;
 use crate::tensor::Tensor;
 
@@ -66,6 +66,10 @@ impl Kernel for Compare {
         }
         Ok(())
     }
+
+    fn cuda(&self, _: Operands<'_>) -> Plan {
+        Plan::Unwritten
+    }
 }
 
 impl Compare {
@@ -105,6 +109,10 @@ impl Kernel for And {
         let b = args.input(0);
         update2::<u8, u8>(args.take(0), b, |a, b| u8::from(a != 0 && b != 0));
         Ok(())
+    }
+
+    fn cuda(&self, _: Operands<'_>) -> Plan {
+        Plan::Unwritten
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::autograd::{Backward, Grads, Needs, Saved, record};
 use crate::dtype::DType;
 use crate::error::{Call, Result};
-use crate::exec::{Args, Kernel, map1, map2};
+use crate::exec::{Args, Kernel, Operands, Plan, map1, map2};
 use crate::number::Complex64;
 use crate::tensor::Tensor;
 
@@ -44,6 +44,10 @@ impl Kernel for Modulus {
         map1::<Complex64, f32>(args.take(0), args.input(0), Complex64::abs);
         Ok(())
     }
+
+    fn cuda(&self, _: Operands<'_>) -> Plan {
+        Plan::Unwritten
+    }
 }
 
 /// `output = grad · z / |z|`, and zero at zero.
@@ -60,6 +64,10 @@ impl Kernel for ModulusGrad {
             Complex64::new(grad * (z.re / modulus), grad * (z.im / modulus))
         });
         Ok(())
+    }
+
+    fn cuda(&self, _: Operands<'_>) -> Plan {
+        Plan::Unwritten
     }
 }
 

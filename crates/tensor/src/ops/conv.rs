@@ -10,7 +10,7 @@ use crate::amp::lower;
 use crate::autograd::{Backward, Grads, Needs, Saved, record};
 use crate::dtype::{Float, Real, dispatch_float};
 use crate::error::{Call, ErrorKind, Result};
-use crate::exec::{Args, Input, Kernel, Matrix, Product, product, slices};
+use crate::exec::{Args, Input, Kernel, Matrix, Operands, Plan, Product, product, slices};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 use crate::work::product_operations;
@@ -254,6 +254,10 @@ impl Kernel for Conv2d {
     fn operations(&self, _: &[&Tensor]) -> f64 {
         self.geometry.operations()
     }
+
+    fn cuda(&self, _: Operands<'_>) -> Plan {
+        Plan::Unwritten
+    }
 }
 
 impl Conv2d {
@@ -294,6 +298,10 @@ impl Kernel for Conv2dInputGrad {
     fn operations(&self, _: &[&Tensor]) -> f64 {
         self.0.operations()
     }
+
+    fn cuda(&self, _: Operands<'_>) -> Plan {
+        Plan::Unwritten
+    }
 }
 
 impl Conv2dInputGrad {
@@ -331,6 +339,10 @@ impl Kernel for Conv2dWeightGrad {
 
     fn operations(&self, _: &[&Tensor]) -> f64 {
         self.0.operations()
+    }
+
+    fn cuda(&self, _: Operands<'_>) -> Plan {
+        Plan::Unwritten
     }
 }
 

@@ -7,7 +7,7 @@
 use crate::autograd::{Backward, Grads, Needs, Saved, record};
 use crate::dtype::{DType, Float, Stored, dispatch_float};
 use crate::error::{Call, ErrorKind, Result};
-use crate::exec::{Args, Kernel, for_each_chunk, map2};
+use crate::exec::{Args, Kernel, Operands, Plan, for_each_chunk, map2};
 use crate::random::{GeneratorState, unit_f32};
 use crate::tensor::Tensor;
 
@@ -29,6 +29,10 @@ impl Kernel for Keep {
         });
         Ok(())
     }
+
+    fn cuda(&self, _: Operands<'_>) -> Plan {
+        Plan::Unwritten
+    }
 }
 
 /// `output = x · mask · scale`: forward and backward alike.
@@ -46,6 +50,10 @@ impl Kernel for Masked {
             });
         }, else return Err(format!("{} is no float", args.output_dtype(0))));
         Ok(())
+    }
+
+    fn cuda(&self, _: Operands<'_>) -> Plan {
+        Plan::Unwritten
     }
 }
 

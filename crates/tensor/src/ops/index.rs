@@ -10,7 +10,7 @@ use crate::autograd::{Backward, Grads, Needs, Saved, record, record_in_place};
 use crate::create::Scalar;
 use crate::dtype::{DType, Number, dispatch};
 use crate::error::{Call, ErrorKind, Result};
-use crate::exec::{Args, Input, Kernel, Output, for_each_chunk, rows};
+use crate::exec::{Args, Input, Kernel, Operands, Output, Plan, for_each_chunk, rows};
 use crate::shape::{Layout, Shape};
 use crate::tensor::Tensor;
 
@@ -59,6 +59,10 @@ impl Kernel for Select {
         });
         Ok(())
     }
+
+    fn cuda(&self, _: Operands<'_>) -> Plan {
+        Plan::Unwritten
+    }
 }
 
 /// `output[o, indices[k], i] += alpha · source[o, k, i]`, for all k but those whose index is `skip`.
@@ -93,6 +97,10 @@ impl Kernel for AddAt {
             });
         });
         Ok(())
+    }
+
+    fn cuda(&self, _: Operands<'_>) -> Plan {
+        Plan::Unwritten
     }
 }
 
@@ -157,6 +165,10 @@ impl Kernel for Gather {
         });
         Ok(())
     }
+
+    fn cuda(&self, _: Operands<'_>) -> Plan {
+        Plan::Unwritten
+    }
 }
 
 fn bases_of(target: &Layout, indices: Input<'_>, axis: usize) -> Result<Layout, String> {
@@ -176,6 +188,10 @@ impl Kernel for ScatterAdd {
             self.run::<T>(args.take(0), source, indices)?;
         });
         Ok(())
+    }
+
+    fn cuda(&self, _: Operands<'_>) -> Plan {
+        Plan::Unwritten
     }
 }
 
@@ -232,6 +248,10 @@ impl Kernel for OneHot {
             places[indices[row]] = 1;
         });
         Ok(())
+    }
+
+    fn cuda(&self, _: Operands<'_>) -> Plan {
+        Plan::Unwritten
     }
 }
 

@@ -9,7 +9,7 @@ use crate::amp::raise;
 use crate::autograd::{Backward, Grads, Needs, Saved, record};
 use crate::dtype::{DType, Float, Real, Stored, dispatch_float};
 use crate::error::{Call, ErrorKind, Result};
-use crate::exec::{Args, Input, Kernel, slices};
+use crate::exec::{Args, Input, Kernel, Operands, Plan, slices};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 
@@ -76,6 +76,10 @@ impl Kernel for NormRows {
         dispatch_float!(args.output_dtype(0), T => self.run::<T>(args), else return Err(no_float()));
         Ok(())
     }
+
+    fn cuda(&self, _: Operands<'_>) -> Plan {
+        Plan::Unwritten
+    }
 }
 
 impl NormRows {
@@ -124,6 +128,10 @@ impl Kernel for NormRowsInputGrad {
     fn host(&self, args: &mut Args<'_>) -> Result<(), String> {
         dispatch_float!(args.output_dtype(0), T => self.run::<T>(args), else return Err(no_float()));
         Ok(())
+    }
+
+    fn cuda(&self, _: Operands<'_>) -> Plan {
+        Plan::Unwritten
     }
 }
 
@@ -174,6 +182,10 @@ impl Kernel for NormRowsWeightGrad {
     fn host(&self, args: &mut Args<'_>) -> Result<(), String> {
         dispatch_float!(args.output_dtype(0), T => self.run::<T>(args), else return Err(no_float()));
         Ok(())
+    }
+
+    fn cuda(&self, _: Operands<'_>) -> Plan {
+        Plan::Unwritten
     }
 }
 

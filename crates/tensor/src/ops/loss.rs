@@ -11,7 +11,7 @@ use crate::amp::raise;
 use crate::autograd::{Backward, Grads, Needs, Saved, record};
 use crate::dtype::{DType, Float, Real, Stored, dispatch_float};
 use crate::error::{Call, Result};
-use crate::exec::{Args, Input, Kernel, for_each_chunk, map2, rows};
+use crate::exec::{Args, Input, Kernel, Operands, Plan, for_each_chunk, map2, rows};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 
@@ -151,6 +151,10 @@ impl Kernel for Nll {
         }, else return Err(format!("{} is no float", args.output_dtype(0))));
         Ok(())
     }
+
+    fn cuda(&self, _: Operands<'_>) -> Plan {
+        Plan::Unwritten
+    }
 }
 
 /// The gradient of [`Nll`]: zero but at targets. Inputs: gradient, targets, total, perhaps weights.
@@ -180,6 +184,10 @@ impl Kernel for NllGrad {
             });
         }, else return Err(format!("{} is no float", args.output_dtype(0))));
         Ok(())
+    }
+
+    fn cuda(&self, _: Operands<'_>) -> Plan {
+        Plan::Unwritten
     }
 }
 
@@ -303,6 +311,10 @@ impl Kernel for LeanCrossEntropy {
         }, else return Err(format!("{} is no float", x.dtype())));
         Ok(())
     }
+
+    fn cuda(&self, _: Operands<'_>) -> Plan {
+        Plan::Unwritten
+    }
 }
 
 /// Calls `work` with each row and its two results, on all cores where rows are long enough.
@@ -345,6 +357,10 @@ impl Kernel for LeanCrossEntropyGrad {
         }, else return Err(format!("{} is no float", x.dtype())));
         Ok(())
     }
+
+    fn cuda(&self, _: Operands<'_>) -> Plan {
+        Plan::Unwritten
+    }
 }
 
 struct LeanCrossEntropyBackward {
@@ -381,6 +397,10 @@ impl Kernel for SquareError {
         }, else return Err(format!("{} is no float", args.output_dtype(0))));
         Ok(())
     }
+
+    fn cuda(&self, _: Operands<'_>) -> Plan {
+        Plan::Unwritten
+    }
 }
 
 /// `output = scale · grad · (a - b)`. Inputs: a, b, gradient, broadcast.
@@ -406,6 +426,10 @@ impl Kernel for SquareErrorGrad {
             });
         }, else return Err(format!("{} is no float", args.output_dtype(0))));
         Ok(())
+    }
+
+    fn cuda(&self, _: Operands<'_>) -> Plan {
+        Plan::Unwritten
     }
 }
 

@@ -4,7 +4,7 @@ use super::window::{Pair, Window, images, window_options, windows};
 use crate::autograd::{Backward, Grads, Needs, Saved, record};
 use crate::dtype::{DType, Float, Real, dispatch_float};
 use crate::error::{Call, ErrorKind, Result};
-use crate::exec::{Args, Input, Kernel, slices};
+use crate::exec::{Args, Input, Kernel, Operands, Plan, slices};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 
@@ -127,6 +127,10 @@ impl Kernel for MaxPool2d {
         }, else return Err(no_float()));
         Ok(())
     }
+
+    fn cuda(&self, _: Operands<'_>) -> Plan {
+        Plan::Unwritten
+    }
 }
 
 /// Gradients added where the largest elements were.
@@ -154,6 +158,10 @@ impl Kernel for MaxPool2dGrad {
             });
         }, else return Err(no_float()));
         Ok(())
+    }
+
+    fn cuda(&self, _: Operands<'_>) -> Plan {
+        Plan::Unwritten
     }
 }
 
@@ -245,6 +253,10 @@ impl Kernel for AvgPool2d {
         }, else return Err(no_float()));
         Ok(())
     }
+
+    fn cuda(&self, _: Operands<'_>) -> Plan {
+        Plan::Unwritten
+    }
 }
 
 /// Gradients shared by what each window saw.
@@ -272,6 +284,10 @@ impl Kernel for AvgPool2dGrad {
             });
         }, else return Err(no_float()));
         Ok(())
+    }
+
+    fn cuda(&self, _: Operands<'_>) -> Plan {
+        Plan::Unwritten
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use crate::autograd::{Backward, Grads, Needs, Saved, record};
 use crate::dtype::{DType, Stored, dispatch_among};
 use crate::error::{Call, Result};
-use crate::exec::{Args, Kernel, rows};
+use crate::exec::{Args, Kernel, Operands, Plan, rows};
 use crate::number::Complex64;
 use crate::shape::{Shape, broadcast};
 use crate::tensor::Tensor;
@@ -94,6 +94,10 @@ impl Kernel for Cholesky {
             )),
         }
     }
+
+    fn cuda(&self, _: Operands<'_>) -> Plan {
+        Plan::Unwritten
+    }
 }
 
 /// Replaces a matrix by its lower factor, row by row; or says which pivot is not positive.
@@ -136,6 +140,10 @@ impl Kernel for Substitute {
             });
         });
         Ok(())
+    }
+
+    fn cuda(&self, _: Operands<'_>) -> Plan {
+        Plan::Unwritten
     }
 }
 
@@ -195,6 +203,10 @@ impl Kernel for HermitianGrad {
             });
         });
         Ok(())
+    }
+
+    fn cuda(&self, _: Operands<'_>) -> Plan {
+        Plan::Unwritten
     }
 }
 

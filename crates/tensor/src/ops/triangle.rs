@@ -3,7 +3,7 @@
 use crate::autograd::{Backward, Grads, Needs, record};
 use crate::dtype::dispatch;
 use crate::error::{Call, Result};
-use crate::exec::{Args, Kernel, for_each_chunk};
+use crate::exec::{Args, Kernel, Operands, Plan, for_each_chunk};
 use crate::tensor::Tensor;
 
 /// Which part stays.
@@ -55,6 +55,10 @@ impl Kernel for Triangle {
             });
         });
         Ok(())
+    }
+
+    fn cuda(&self, _: Operands<'_>) -> Plan {
+        Plan::Unwritten
     }
 }
 

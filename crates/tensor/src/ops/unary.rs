@@ -4,7 +4,8 @@ use crate::amp::raise;
 use crate::autograd::{Backward, Grads, Needs, Saved, record, record_in_place};
 use crate::dtype::{DType, Float, Real, dispatch, dispatch_float};
 use crate::error::{Call, Result};
-use crate::exec::{Args, Kernel, for_each_chunk, map1, vectorised};
+use crate::exec::cuda::{Elementwise, wide};
+use crate::exec::{Args, Kernel, Operands, Plan, for_each_chunk, map1, vectorised};
 use crate::tensor::Tensor;
 
 /// What a derivative is computed from. PyTorch keeps the same, which decides what stays alive.
@@ -26,12 +27,14 @@ macro_rules! functions {
         kernels: {$(
             $(#[$doc:meta])*
             $variant:ident, $name:ident / $in_place:ident, $node:literal, $needed:ident,
-            |$x:ident| $forward:expr, |$v:ident| $derivative:expr;
+            |$x:ident| $forward:expr, |$v:ident| $derivative:expr,
+            cuda: $cuda:literal, $cuda_derivative:literal;
         )*}
         steps: {$(
             $(#[$s_doc:meta])*
             $s_variant:ident, $s_name:ident / $s_in_place:ident, $s_node:literal, $s_needed:ident,
-            |$s_x:ident| $s_forward:expr, |$s_grad:ident, $s_v:ident| $s_steps:expr;
+            |$s_x:ident| $s_forward:expr, |$s_grad:ident, $s_v:ident| $s_steps:expr,
+            cuda: $s_cuda:literal;
         )*}
     ) => {
         /// Which function.
@@ -72,6 +75,22 @@ macro_rules! functions {
                         Ok(())
                     })*
                     _ => Err(format!("{self:?} goes back in steps")),
+                }
+            }
+
+            /// `f(x)` and `f'(v)` in CUDA C++, of the type `C`; no derivative for those that go back in steps.
+            const fn cuda(self) -> (&'static str, &'static str) {
+                match self {
+                    $(Self::$variant => ($cuda, $cuda_derivative),)*
+                    $(Self::$s_variant => ($s_cuda, ""),)*
+                }
+            }
+
+            /// Its name.
+            const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => stringify!($name),)*
+                    $(Self::$s_variant => stringify!($s_name),)*
                 }
             }
 
@@ -146,21 +165,25 @@ functions! {
     kernels: {
         /// The hyperbolic tangent.
         Tanh, tanh / tanh_, "TanhBackward", Output,
-            |x| x.tanh(), |y| R::n(1.0) - y * y;
+            |x| x.tanh(), |y| R::n(1.0) - y * y,
+            cuda: "tanh(x)", "C(1) - v * v";
         /// `1 / (1 + exp(-x))`.
         Sigmoid, sigmoid / sigmoid_, "SigmoidBackward", Output,
-            |x| R::n(1.0) / (R::n(1.0) + (-x).exp()), |y| y * (R::n(1.0) - y);
+            |x| R::n(1.0) / (R::n(1.0) + (-x).exp()), |y| y * (R::n(1.0) - y),
+            cuda: "C(1) / (C(1) + exp(-x))", "v * (C(1) - v)";
         /// The larger of the number and zero.
         Relu, relu / relu_, "ReluBackward", Output,
             |x| if x <= R::n(0.0) { R::n(0.0) } else { x },
-            |y| if y <= R::n(0.0) { R::n(0.0) } else { R::n(1.0) };
+            |y| if y <= R::n(0.0) { R::n(0.0) } else { R::n(1.0) },
+            cuda: "x <= C(0) ? C(0) : x", "v <= C(0) ? C(0) : C(1)";
         /// `x · sigmoid(x)`.
         Silu, silu / silu_, "SiluBackward", Input,
             |x| x / (R::n(1.0) + (-x).exp()),
             |x| {
                 let s = R::n(1.0) / (R::n(1.0) + (-x).exp());
                 s * (R::n(1.0) + x * (R::n(1.0) - s))
-            };
+            },
+            cuda: "x / (C(1) + exp(-x))", "silu_slope(v)";
         /// `x · Φ(x)`, with the normal distribution's share of numbers below `x`.
         Gelu, gelu / gelu_, "GeluBackward", Input,
             |x| R::n(0.5) * x * (R::n(1.0) + (x * R::n(std::f64::consts::FRAC_1_SQRT_2)).erf()),
@@ -169,7 +192,8 @@ functions! {
                     * (R::n(1.0) + (x * R::n(std::f64::consts::FRAC_1_SQRT_2)).erf());
                 let density = (R::n(-0.5) * x * x).exp() * R::n(0.398_942_280_401_432_7);
                 share + x * density
-            };
+            },
+            cuda: "C(0.5) * x * (C(1) + erf(x * C(0.70710678118654752)))", "gelu_slope(v)";
         /// The same, with Φ approximated by a hyperbolic tangent, as GPT-2 does.
         GeluTanh, gelu_tanh / gelu_tanh_, "GeluBackward", Input,
             |x| {
@@ -181,27 +205,36 @@ functions! {
                 let t = (root * (x + cube * x * x * x)).tanh();
                 let slope = root * (R::n(1.0) + R::n(3.0) * cube * x * x);
                 R::n(0.5) * (R::n(1.0) + t + x * (R::n(1.0) - t * t) * slope)
-            };
+            },
+            cuda: "gelu_tanh(x)", "gelu_tanh_slope(v)";
     }
     steps: {
         /// The sine.
-        Sin, sin / sin_, "SinBackward", Input, |x| x.sin(), |grad, x| grad.mul(&x.cos()?);
+        Sin, sin / sin_, "SinBackward", Input, |x| x.sin(), |grad, x| grad.mul(&x.cos()?),
+            cuda: "sin(x)";
         /// The cosine.
-        Cos, cos / cos_, "CosBackward", Input, |x| x.cos(), |grad, x| grad.mul(&x.sin()?.neg()?);
+        Cos, cos / cos_, "CosBackward", Input, |x| x.cos(), |grad, x| grad.mul(&x.sin()?.neg()?),
+            cuda: "cos(x)";
         /// The exponential.
-        Exp, exp / exp_, "ExpBackward", Output, |x| x.exp(), |grad, y| grad.mul(y);
+        Exp, exp / exp_, "ExpBackward", Output, |x| x.exp(), |grad, y| grad.mul(y),
+            cuda: "exp(x)";
         /// The natural logarithm.
-        Log, log / log_, "LogBackward", Input, |x| x.ln(), |grad, x| grad.div(x);
+        Log, log / log_, "LogBackward", Input, |x| x.ln(), |grad, x| grad.div(x),
+            cuda: "log(x)";
         /// The square root.
-        Sqrt, sqrt / sqrt_, "SqrtBackward", Output, |x| x.sqrt(), |grad, y| grad.div(&y.mul(2.0)?);
+        Sqrt, sqrt / sqrt_, "SqrtBackward", Output, |x| x.sqrt(), |grad, y| grad.div(&y.mul(2.0)?),
+            cuda: "sqrt(x)";
         /// One over the square root.
         Rsqrt, rsqrt / rsqrt_, "RsqrtBackward", Output,
-            |x| R::n(1.0) / x.sqrt(), |grad, y| grad.mul(-0.5)?.mul(&y.pow(3.0)?);
+            |x| R::n(1.0) / x.sqrt(), |grad, y| grad.mul(-0.5)?.mul(&y.pow(3.0)?),
+            cuda: "C(1) / sqrt(x)";
         /// One over the number.
         Reciprocal, reciprocal / reciprocal_, "ReciprocalBackward", Output,
-            |x| R::n(1.0) / x, |grad, y| grad.neg()?.mul(&y.mul(y)?);
+            |x| R::n(1.0) / x, |grad, y| grad.neg()?.mul(&y.mul(y)?),
+            cuda: "C(1) / x";
         /// The number without its sign.
-        Abs, abs / abs_, "AbsBackward", Input, |x| x.abs(), |grad, x| grad.mul(&x.sign()?);
+        Abs, abs / abs_, "AbsBackward", Input, |x| x.abs(), |grad, x| grad.mul(&x.sign()?),
+            cuda: "fabs(x)";
         /// One, zero or minus one: what the number has of a sign.
         Sign, sign / sign_, "SignBackward", Nothing,
             |x| {
@@ -213,7 +246,8 @@ functions! {
                     R::n(0.0)
                 }
             },
-            |grad, _x| grad.zeros_like();
+            |grad, _x| grad.zeros_like(),
+            cuda: "x > C(0) ? C(1) : x < C(0) ? C(-1) : C(0)";
     }
 }
 
@@ -239,6 +273,10 @@ impl Kernel for Unary {
         }, else return Err(no_float(args)));
         Ok(())
     }
+
+    fn cuda(&self, on: Operands<'_>) -> Plan {
+        elementwise(self.0.name(), on, format!("C x = x0; y0 = {};", self.0.cuda().0)).plan(on)
+    }
 }
 
 /// `output = f(output)`.
@@ -254,6 +292,11 @@ impl Kernel for UnaryInPlace {
             });
         }, else return Err(no_float(args)));
         Ok(())
+    }
+
+    fn cuda(&self, on: Operands<'_>) -> Plan {
+        let line = format!("C x = y0; y0 = {};", self.0.cuda().0);
+        elementwise(self.0.name(), on, line).updates().plan(on)
     }
 }
 
@@ -275,6 +318,30 @@ impl Kernel for UnaryGrad {
         }, else return Err(no_float(args)));
         Ok(())
     }
+
+    fn cuda(&self, on: Operands<'_>) -> Plan {
+        let line = format!("C v = x1; y0 = x0 * ({});", self.0.cuda().1);
+        elementwise(self.0.name(), on, line).plan(on)
+    }
+}
+
+/// Functions of several steps.
+const HELPERS: &str = "
+DEVICE C gelu_tanh(C x) { return C(0.5) * x * (C(1) + tanh(C(0.7978845608028654) * (x + C(0.044715) * x * x * x))); }
+DEVICE C gelu_tanh_slope(C x) {
+  C t = tanh(C(0.7978845608028654) * (x + C(0.044715) * x * x * x));
+  C slope = C(0.7978845608028654) * (C(1) + C(3) * C(0.044715) * x * x);
+  return C(0.5) * (C(1) + t + x * (C(1) - t * t) * slope);
+}
+DEVICE C gelu_slope(C x) {
+  C share = C(0.5) * (C(1) + erf(x * C(0.70710678118654752)));
+  return share + x * exp(C(-0.5) * x * x) * C(0.3989422804014327);
+}
+DEVICE C silu_slope(C x) { C s = C(1) / (C(1) + exp(-x)); return s * (C(1) + x * (C(1) - s)); }
+";
+
+fn elementwise(name: &'static str, on: Operands<'_>, line: String) -> Elementwise {
+    Elementwise::new(name, wide(on.outputs[0].dtype), line).helpers(HELPERS)
 }
 
 fn no_float(args: &Args<'_>) -> String {
@@ -366,6 +433,10 @@ impl Kernel for Neg {
             map1::<T, T>(args.take(0), x, |x| T::down(zero.up() - x.up()));
         });
         Ok(())
+    }
+
+    fn cuda(&self, on: Operands<'_>) -> Plan {
+        Elementwise::new("neg", wide(on.outputs[0].dtype), "y0 = -x0;").plan(on)
     }
 }
 

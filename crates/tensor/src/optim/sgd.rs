@@ -4,7 +4,7 @@ use super::Optimizer;
 use super::groups::{Groups, Update, no_float, zeros};
 use crate::dtype::{Float, Real, dispatch_float};
 use crate::error::{Call, ErrorKind, Result};
-use crate::exec::{Args, Kernel, for_each_piece};
+use crate::exec::{Args, Kernel, Operands, Plan, for_each_piece};
 use crate::tensor::Tensor;
 
 /// How a group of parameters is changed.
@@ -85,6 +85,10 @@ impl Kernel for SgdStep {
             false => plain::<T>(&self.0, args),
         }, else return Err(no_float(args.output_dtype(0))));
         Ok(())
+    }
+
+    fn cuda(&self, _: Operands<'_>) -> Plan {
+        Plan::Unwritten
     }
 }
 

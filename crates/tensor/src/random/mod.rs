@@ -16,7 +16,7 @@ pub(crate) use philox::philox;
 pub(crate) use tape::Tape;
 
 use crate::dtype::{DType, Stored, dispatch};
-use crate::exec::{Args, Kernel, Output, for_each_chunk, vectorised};
+use crate::exec::{Args, Kernel, Operands, Output, Plan, for_each_chunk, vectorised};
 use crate::math;
 
 /// Where a generator stands: what recomputation saves and restores.
@@ -180,6 +180,10 @@ impl Kernel for Random {
             }),
         }
         Ok(())
+    }
+
+    fn cuda(&self, _: Operands<'_>) -> Plan {
+        Plan::Unwritten
     }
 }
 

@@ -1,0 +1,67 @@
+//! The programs that a GPU would run, written down as kernels are queued.
+//!
+//! In:  plans, on any device, `dry` too.
+//! Out: each program once, as text: for a compiler on a machine without a GPU.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use super::plan::{Operands, Plan, Program};
+use crate::exec::{Kernel, Operand};
+
+/// A program for a GPU, in CUDA C++.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct KernelSource {
+    /// The name of its function.
+    pub name: String,
+    /// Its text, which includes nothing.
+    pub source: String,
+    /// What the compiler is told besides the architecture.
+    pub options: &'static [&'static str],
+}
+
+/// Those of one device.
+#[derive(Default)]
+pub(crate) struct RecordedPrograms {
+    records: AtomicBool,
+    seen: Mutex<Seen>,
+}
+
+#[derive(Default)]
+struct Seen {
+    programs: HashSet<Program>,
+    in_order: Vec<KernelSource>,
+}
+
+impl RecordedPrograms {
+    pub(crate) fn record(&self) {
+        self.records.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn take(&self) -> Vec<KernelSource> {
+        self.records.store(false, Ordering::Relaxed);
+        let seen = std::mem::take(&mut *self.seen.lock().unwrap_or_else(PoisonError::into_inner));
+        seen.in_order
+    }
+
+    /// Writes down what a GPU would run of this kernel.
+    pub(crate) fn see(&self, kernel: &dyn Kernel, outputs: &[Operand], inputs: &[Operand]) {
+        let Plan::Launches(launches) = kernel.cuda(Operands { outputs, inputs }) else { return };
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        for launch in launches {
+            let program = launch.program;
+            if seen.programs.contains(&program) {
+                continue;
+            }
+            let (name, source) = (program.name.to_string(), program.source());
+            seen.in_order.push(KernelSource { name, source, options: program.options() });
+            seen.programs.insert(program);
+        }
+    }
+
+    pub(crate) fn is_recording(&self) -> bool {
+        self.records.load(Ordering::Relaxed)
+    }
+}
