@@ -9,13 +9,14 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use tonnage_cuda_libs::KernelSource;
 use tonnage_device::Dry;
 use tonnage_device::host::Host;
 use tonnage_memory::{AnyDevice, DeviceOptions, OpenError, ToBytes};
 
 use crate::error::{Call, Result};
 use crate::exec::Queue;
-use crate::exec::cuda::{KernelSource, RecordedPrograms};
+use crate::exec::cuda::RecordedPrograms;
 use crate::levels::Levels;
 use crate::live::{Live, Registry};
 use crate::peak::Peak;
@@ -215,7 +216,7 @@ impl Device {
     /// device.record_programs();
     /// Tensor::zeros([1000], &device)?.sin()?;
     /// let programs = device.take_programs();
-    /// assert!(programs.iter().any(|it| it.name == "sin" && it.source.contains("__global__")));
+    /// assert!(programs.iter().any(|it| it.name == "sin" && it.text.contains("__global__")));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use tonnage_cuda_libs::KernelSource;
 use tonnage_engine::{Context, RecordOptions, StackDepth};
 use tonnage_events::{Action, TraceEntry};
 
@@ -9,7 +10,6 @@ use crate::autograd::no_grad;
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Call, ErrorKind, Result};
-use crate::exec::cuda::KernelSource;
 use crate::tensor::Tensor;
 
 /// The step of finite differences, in `f64`: the cube root of its precision, where the error of
@@ -164,9 +164,9 @@ fn keep_programs(programs: &[KernelSource]) {
     let Some(folder) = std::env::var_os("TONNAGE_KERNELS").map(PathBuf::from) else { return };
     for program in programs {
         let mut hasher = DefaultHasher::new();
-        program.hash(&mut hasher);
+        (&program.text, program.options).hash(&mut hasher);
         let path = folder.join(format!("{}-{:016x}.cu", program.name, hasher.finish()));
-        let text = format!("// {}\n{}", program.options.join(" "), program.source);
+        let text = format!("// {}\n{}", program.options.join(" "), program.text);
         std::fs::write(&path, text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     }
 }

@@ -222,12 +222,11 @@ impl Elementwise {
                 for it in (0..operands).filter(|&it| !places.is_constant[it]) {
                     let (kind, pointer) = (kind(it), pointer(it));
                     let load = if it >= outputs || self.updates {
-                        let constant = if it < outputs { "" } else { "const " };
-                        format!(" = *({constant}Pack<{kind}, {pack}> *)({pointer} + first)")
+                        format!(" = load_pack<{pack}>({pointer} + first)")
                     } else {
                         String::new()
                     };
-                    add(format_args!("Pack<{kind}, {pack}> p{it}{load};"));
+                    add(format_args!("pack<{kind}, {pack}> p{it}{load};"));
                 }
                 add(format_args!("#pragma unroll"));
                 let at = |it: usize| {
@@ -242,8 +241,8 @@ impl Elementwise {
                     one(&at, "(Index)(first + j)")
                 ));
                 for it in 0..outputs {
-                    let (kind, pointer) = (kind(it), pointer(it));
-                    add(format_args!("*(Pack<{kind}, {pack}> *)({pointer} + first) = p{it};"));
+                    let pointer = pointer(it);
+                    add(format_args!("store_pack<{pack}>({pointer} + first, p{it});"));
                 }
                 add(format_args!("continue; }}"));
             }

@@ -15,5 +15,4 @@ mod recorded;
 
 pub(crate) use elementwise::{Elementwise, computes_in};
 pub(crate) use plan::{Launch, Operands, Plan, Program, stored, wide};
-pub use recorded::KernelSource;
 pub(crate) use recorded::RecordedPrograms;

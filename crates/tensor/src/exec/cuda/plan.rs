@@ -6,6 +6,7 @@
 
 use std::borrow::Cow;
 
+use tonnage_cuda_libs::KernelSource;
 use tonnage_device::cuda::{Arguments, Extent};
 
 use super::super::Operand;
@@ -76,14 +77,11 @@ impl Program {
         format!("tonnage_{}", self.name)
     }
 
-    /// The whole text that is compiled.
-    pub(crate) fn source(&self) -> String {
-        [PRELUDE, &self.head, &self.text].concat()
-    }
-
-    /// What the compiler is told besides the architecture.
-    pub(crate) fn options(&self) -> &'static [&'static str] {
-        if self.is_exact { &["--std=c++17", "--fmad=false"] } else { &["--std=c++17"] }
+    /// As the compiler takes it.
+    pub(crate) fn source(&self) -> KernelSource {
+        let text = [PRELUDE, &self.head, &self.text].concat();
+        let options: &[&str] = if self.is_exact { &["--fmad=false"] } else { &[] };
+        KernelSource::made(self.name.to_string(), text).with_options(options)
     }
 }
 

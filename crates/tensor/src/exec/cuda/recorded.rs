@@ -7,20 +7,10 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use tonnage_cuda_libs::KernelSource;
+
 use super::plan::{Operands, Plan, Program};
 use crate::exec::{Kernel, Operand};
-
-/// A program for a GPU, in CUDA C++.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub struct KernelSource {
-    /// The name of its function.
-    pub name: String,
-    /// Its text, which includes nothing.
-    pub source: String,
-    /// What the compiler is told besides the architecture.
-    pub options: &'static [&'static str],
-}
 
 /// Those of one device.
 #[derive(Default)]
@@ -55,8 +45,7 @@ impl RecordedPrograms {
             if seen.programs.contains(&program) {
                 continue;
             }
-            let (name, source) = (program.name.to_string(), program.source());
-            seen.in_order.push(KernelSource { name, source, options: program.options() });
+            seen.in_order.push(program.source());
             seen.programs.insert(program);
         }
     }
