@@ -10,6 +10,7 @@
 //! | [`cache`] | | compiled kernels on disk, bounded |
 //! | [`kernels`] | | kernels by name on one device: compiled, cached, loaded |
 //! | [`blas`] | `libcublasLt` | matrix products with bias, GELU, ReLU and their gradients |
+//! | [`dnn`] | `libcudnn` | convolutions and their gradients |
 //! | [`check`] | | every kernel compiled for every architecture, for tests |
 //!
 //! Memory is the caller's: workspaces have a size by rule, and are handed in.
@@ -23,6 +24,9 @@ pub mod blas;
 pub mod cache;
 
 pub mod check;
+
+#[allow(unsafe_code, reason = "cuDNN is a C library")]
+pub mod dnn;
 
 mod error;
 

@@ -1,0 +1,147 @@
+//! The library on one device.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tonnage_device::cuda::Launcher;
+use tonnage_events::{Address, StreamId};
+
+use super::CUDNN;
+use super::convolution::Convolution;
+use super::descriptor::Owned;
+use super::plan::{IDS, Key, Plan, alignment};
+use super::sys::{Handle, Table, attribute, kind};
+use crate::Result;
+use crate::find::Search;
+
+/// cuDNN on one device, with the plans of the shapes that it has seen.
+pub struct Dnn {
+    table: Arc<Table>,
+    launcher: Launcher,
+    path: PathBuf,
+    /// The library's handle is used by one thread at a time, and so are plans.
+    state: Mutex<State>,
+}
+
+struct State {
+    handle: Handle,
+    plans: HashMap<Key, Plan>,
+}
+
+/// Where a convolution's tensors lie.
+#[derive(Clone, Copy, Debug)]
+pub struct Operands {
+    /// The input, or its gradient.
+    pub input: Address,
+    /// The filter, or its gradient.
+    pub filter: Address,
+    /// The output, or its gradient.
+    pub output: Address,
+    /// Memory of [`Convolution::workspace`] bytes that nobody else uses meanwhile.
+    pub workspace: Address,
+}
+
+impl fmt::Debug for Dnn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Dnn").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+impl Dnn {
+    /// Loads the library and starts it on a device.
+    ///
+    /// # Errors
+    ///
+    /// If it is nowhere, or does not start.
+    pub fn load(launcher: Launcher, search: &Search) -> Result<Self> {
+        let found = search.open(&CUDNN)?;
+        let table = Arc::new(Table::resolve(&found)?);
+        let path = found.keep();
+        let mut handle = Handle(std::ptr::null_mut());
+        let entered = launcher.enter()?;
+        // SAFETY: `handle` is a place for one handle, destroyed with `self`; the device's context is current.
+        let status = unsafe { (table.create)(&mut handle) };
+        drop(entered);
+        table.check("cudnnCreate", status, &path.display())?;
+        let state = Mutex::new(State { handle, plans: HashMap::new() });
+        Ok(Self { table, launcher, path, state })
+    }
+
+    /// Its version: 91900 is 9.19.0.
+    #[must_use]
+    pub fn version(&self) -> usize {
+        // SAFETY: takes nothing.
+        unsafe { (self.table.version)() }
+    }
+
+    /// Where it was found.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Queues a convolution, or a gradient of it, on `stream`.
+    ///
+    /// # Errors
+    ///
+    /// If the convolution makes no sense, if the library has no plan for it within the workspace, or if it fails; the error
+    /// names the shape.
+    ///
+    /// # Safety
+    ///
+    /// 1. The addresses are of device memory that has room for what [`Convolution`] says, and the workspace for its bytes.
+    /// 2. Until what is queued is done it stays the caller's, and nobody uses it in a way that the stream does not order.
+    pub unsafe fn convolve(
+        &self,
+        wanted: &Convolution,
+        operands: &Operands,
+        stream: StreamId,
+    ) -> Result<()> {
+        wanted.check()?;
+        let addresses = [operands.input, operands.filter, operands.output].map(|it| it.0);
+        let key = Key { convolution: *wanted, alignments: addresses.map(alignment) };
+        self.launcher.with_stream(stream, |stream| {
+            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            let State { handle, plans } = &mut *state;
+            // SAFETY: the handle is alive, and this thread's alone; the stream does not end meanwhile.
+            let status = unsafe { (self.table.set_stream)(*handle, stream) };
+            self.table.check("cudnnSetStream", status, wanted)?;
+            let plan = match plans.entry(key) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(place) => place.insert(Plan::make(&self.table, *handle, &key)?),
+            };
+            let pack = self.pack(wanted, &addresses, operands.workspace)?;
+            // SAFETY: handle, plan and pack are alive; addresses by the caller's promise.
+            let status = unsafe { (self.table.execute)(*handle, plan.plan.handle, pack.handle) };
+            self.table.check("cudnnBackendExecute", status, wanted)
+        })
+    }
+
+    /// The addresses of one call.
+    fn pack(
+        &self,
+        wanted: &Convolution,
+        addresses: &[u64; 3],
+        workspace: Address,
+    ) -> Result<Owned> {
+        let pack = Owned::new(&self.table, kind::VARIANT_PACK, wanted)?;
+        pack.set_numbers(attribute::PACK_UNIQUE_IDS, &IDS, wanted)?;
+        pack.set_addresses(attribute::PACK_DATA_POINTERS, addresses, wanted)?;
+        pack.set_addresses(attribute::PACK_WORKSPACE, &[workspace.0], wanted)?;
+        pack.finish(wanted)?;
+        Ok(pack)
+    }
+}
+
+impl Drop for Dnn {
+    fn drop(&mut self) {
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let Ok(_entered) = self.launcher.enter() else { return };
+        state.plans.clear();
+        // SAFETY: ours, destroyed once, in its context. Nobody is left to hear of an error.
+        unsafe { (self.table.destroy)(state.handle) };
+    }
+}
