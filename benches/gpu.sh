@@ -11,7 +11,7 @@ nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
 lscpu | grep -E 'Model name|^CPU\(s\)'
 python3 -c 'import torch; print("PyTorch", torch.__version__)' 2>/dev/null || echo "no PyTorch"
 # Of some suites only the tests of the real GPU: the others need the fake driver, or ran before.
-for suite in "cuda_real" "devices gpu" "soak gpu"; do
+for suite in "cuda_real" "gpu" "devices gpu" "soak gpu"; do
   echo "## $suite"
   # shellcheck disable=SC2086  # the second word is the filter
   ./$suite || failed=1

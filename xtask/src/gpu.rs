@@ -7,8 +7,12 @@ use anyhow::{Context, bail};
 use crate::shell::{root, run};
 
 /// Tests with parts that need a GPU, and the packages they are in.
-const SUITES: [(&str, &str); 3] =
-    [("cuda_real", "tonnage-device"), ("devices", "tonnage-replay"), ("soak", "tonnage-memory")];
+const SUITES: [(&str, &str); 4] = [
+    ("cuda_real", "tonnage-device"),
+    ("gpu", "tonnage-cuda-libs"),
+    ("devices", "tonnage-replay"),
+    ("soak", "tonnage-memory"),
+];
 
 /// Builds the folder `gpu-bundle`.
 pub(crate) fn bundle() -> anyhow::Result<()> {
