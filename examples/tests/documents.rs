@@ -93,7 +93,7 @@ fn figures(point: &Point) -> [u64; 4] {
 
 fn run_all() -> Vec<Point> {
     let device = Device::dry("139 GiB").unwrap();
-    device.imitate_workspaces();
+    device.set_memory_profile(tonnage::tensor::MemoryProfile::PyTorch);
     let mut notes = Notes::new(&device);
     for (path, program) in PROGRAMS {
         program(&device, &mut notes).unwrap_or_else(|error| panic!("{path}: {error}"));

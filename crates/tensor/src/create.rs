@@ -360,8 +360,7 @@ impl Tensor {
         let (call, shape) = (Call::here("from_slice"), shape.into());
         call.check_filled(numbers.len(), &shape)?;
         let tensor = Self::uninit(call, shape, T::DTYPE, device)?;
-        let stored = numbers.iter().map(|it| it.store()).collect();
-        call.launch(Write::<T::Stored>(stored), &[&tensor], &[])?;
+        call.upload::<T::Stored>(numbers.iter().map(|it| it.store()).collect(), &tensor)?;
         Ok(tensor)
     }
 }
@@ -374,19 +373,5 @@ impl Call {
         }
         let what = format!("{count} numbers do not fill the shape");
         Err(self.shape_error(what).with("shape", shape))
-    }
-}
-
-/// Writes given numbers.
-struct Write<T>(Vec<T>);
-
-impl<T: Stored> Kernel for Write<T> {
-    fn host(&self, args: &mut Args<'_>) -> Result<(), String> {
-        args.take::<T>(0).slice().copy_from_slice(&self.0);
-        Ok(())
-    }
-
-    fn cuda(&self, _: Operands<'_>) -> Plan {
-        Plan::Unwritten
     }
 }

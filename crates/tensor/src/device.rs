@@ -11,18 +11,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tonnage_cuda_libs::KernelSource;
 use tonnage_device::Dry;
+use tonnage_device::cuda::Cuda;
 use tonnage_device::host::Host;
 use tonnage_memory::{AnyDevice, DeviceOptions, OpenError, ToBytes};
 
 use crate::error::{Call, Result};
-use crate::exec::Queue;
 use crate::exec::cuda::RecordedPrograms;
+use crate::exec::{CudaQueue, Queue};
 use crate::levels::Levels;
 use crate::live::{Live, Registry};
 use crate::peak::Peak;
 use crate::random::Generator;
 use crate::work::QueuedWork;
-use crate::workspace::Workspaces;
+use crate::workspace::{MemoryProfile, Workspaces};
 
 /// A device on which tensors live. Cloning gives another handle to the same.
 ///
@@ -71,6 +72,34 @@ impl Device {
         let host = Host::new(capacity.to_bytes()?).with_id(options.id).poison(options.poison);
         let queue = Queue::host(host.streams());
         Ok(Self::of(tonnage_memory::Device::of(AnyDevice::Host(Box::new(host)), options), queue))
+    }
+
+    /// A GPU: operations run on its streams. Its compiler and libraries are looked for when the first kernel or product
+    /// needs them.
+    ///
+    /// # Errors
+    ///
+    /// If there is no driver, or no such GPU.
+    pub fn cuda(ordinal: u32) -> Result<Self, OpenError> {
+        Self::cuda_with(ordinal, DeviceOptions::default())
+    }
+
+    /// The same with other options.
+    ///
+    /// # Errors
+    ///
+    /// If there is no driver, or no such GPU.
+    pub fn cuda_with(ordinal: u32, options: DeviceOptions) -> Result<Self, OpenError> {
+        Self::on_cuda(Cuda::open(ordinal)?, options)
+    }
+
+    /// A GPU behind any driver.
+    pub(crate) fn on_cuda(cuda: Cuda, options: DeviceOptions) -> Result<Self, OpenError> {
+        let queue = CudaQueue::new(cuda.launcher())?;
+        let memory = tonnage_memory::Device::of(AnyDevice::Cuda(Box::new(cuda)), options);
+        let device = Self::of(memory, Queue::Cuda(Box::new(queue)));
+        device.set_memory_profile(MemoryProfile::Tonnage);
+        Ok(device)
     }
 
     /// No memory at all: every operation runs its shape rule and its allocations, and no arithmetic.
@@ -182,11 +211,16 @@ impl Device {
         self.registry().take_levels()
     }
 
-    /// From now on, products also allocate what PyTorch's matrix libraries keep for themselves on a
-    /// GPU, so that figures can be compared: 32 MiB for each thread that multiplies, and 1 MiB for each
-    /// that adds a bias on the way.
-    pub fn imitate_workspaces(&self) {
-        self.workspaces().imitate();
+    /// From now on, products also allocate what this profile has for them. A GPU needs [`MemoryProfile::Tonnage`], which
+    /// it has from the beginning; on `dry`, the profile decides whose bytes are predicted.
+    pub fn set_memory_profile(&self, profile: MemoryProfile) {
+        self.workspaces().set_profile(profile);
+    }
+
+    /// Whose scratch memory is counted.
+    #[must_use]
+    pub fn memory_profile(&self) -> MemoryProfile {
+        self.workspaces().profile()
     }
 
     /// How much was computed so far, or would have been on a device that computes.

@@ -170,3 +170,4 @@ pub use tensor::Tensor;
 pub use tonnage_cuda_libs::KernelSource;
 pub use transfer::Pinned;
 pub use work::QueuedWork;
+pub use workspace::MemoryProfile;

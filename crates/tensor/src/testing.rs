@@ -9,8 +9,9 @@ use tonnage_events::{Action, TraceEntry};
 use crate::autograd::no_grad;
 use crate::device::Device;
 use crate::dtype::DType;
-use crate::error::{Call, ErrorKind, Result};
+use crate::error::{Call, Error, ErrorKind, Result};
 use crate::tensor::Tensor;
+use crate::workspace::MemoryProfile;
 
 /// The step of finite differences, in `f64`: the cube root of its precision, where the error of
 /// rounding and that of the step are alike.
@@ -118,14 +119,19 @@ pub fn requests(device: &Device) -> Vec<(Action, u64, u64)> {
     snapshot.entries.iter().filter(asked).map(entry).collect()
 }
 
-/// Runs a program on `host` and on `dry`, and compares shapes, types, figures and the sequence of
-/// requests. Use it by [`conformance!`](crate::conformance).
-///
-/// # Panics
-///
-/// If the program fails, or if the devices differ.
-pub fn check_conformance(program: impl Fn(&Device) -> Result<Vec<Tensor>>) {
-    let run = |device: &Device| {
+/// What a program left and did.
+struct Ran {
+    /// Shape, strides, element type and place in the graph of each result.
+    shapes: Vec<(Vec<usize>, Vec<usize>, DType, bool)>,
+    /// The numbers of each result, by parts.
+    numbers: Vec<Vec<[f64; 2]>>,
+    requests: Vec<(Action, u64, u64)>,
+    /// Allocated, most allocated, most reserved.
+    figures: (u64, u64, u64),
+}
+
+impl Ran {
+    fn on(device: &Device, program: impl Fn(&Device) -> Result<Vec<Tensor>>) -> Self {
         let options = RecordOptions {
             context: Context::Never,
             stacks: StackDepth::CallSite,
@@ -134,27 +140,94 @@ pub fn check_conformance(program: impl Fn(&Device) -> Result<Vec<Tensor>>) {
         };
         device.memory().record_history(Some(options));
         device.record_programs();
-        let results = program(device).unwrap_or_else(|error| panic!("on {device}: {error}"));
-        let shapes: Vec<_> = results
+        let failed = |error: Error| -> ! { panic!("on {device}: {error}") };
+        let results = program(device).unwrap_or_else(|error| failed(error));
+        let shapes = results
             .iter()
             .map(|it| (it.shape().to_vec(), it.strides().to_vec(), it.dtype(), it.requires_grad()))
             .collect();
-        device.synchronize().unwrap_or_else(|error| panic!("on {device}: {error}"));
+        device.synchronize().unwrap_or_else(|error| failed(error));
+        let numbers = results.iter().map(|it| numbers_of(it).unwrap_or_else(|error| failed(error)));
+        let numbers = numbers.collect();
         keep_programs(&device.take_programs());
         drop(results);
         let memory = device.memory();
         let figures = (memory.allocated(), memory.max_allocated(), memory.max_reserved());
-        (shapes, requests(device), figures)
-    };
-    let [host, dry] = [Device::host("2 GiB"), Device::dry("2 GiB")]
-        .map(|device| run(&device.unwrap_or_else(|error| panic!("{error}"))));
-    assert_eq!(host.0, dry.0, "shapes, strides and types of the results");
-    for (step, (host, dry)) in host.1.iter().zip(&dry.1).enumerate() {
-        assert_eq!(host, dry, "request {step}");
+        Self { shapes, numbers, requests: requests(device), figures }
     }
-    assert_eq!(host.1.len(), dry.1.len(), "number of requests");
-    assert_eq!(host.2, dry.2, "allocated, most allocated, most reserved");
-    assert_eq!(host.2.0, 0, "everything goes back at the end");
+
+    /// The same requests and bytes as on another device.
+    fn assert_like(&self, other: &Self) {
+        assert_eq!(self.shapes, other.shapes, "shapes, strides and types of the results");
+        for (step, (one, other)) in self.requests.iter().zip(&other.requests).enumerate() {
+            assert_eq!(one, other, "request {step}");
+        }
+        assert_eq!(self.requests.len(), other.requests.len(), "number of requests");
+        assert_eq!(self.figures, other.figures, "allocated, most allocated, most reserved");
+    }
+
+    /// The same numbers as on another device, as far as the element type has digits.
+    fn assert_near(&self, other: &Self) {
+        for (result, (one, other)) in self.numbers.iter().zip(&other.numbers).enumerate() {
+            let dtype = self.shapes[result].2;
+            let tolerance = match dtype {
+                DType::F64 => 1e-10,
+                DType::F32 | DType::Complex64 => 2e-4,
+                DType::F16 => 2e-2,
+                DType::Bf16 => 1e-1,
+                _ => 0.0,
+            };
+            // Sums of numbers of this size are rounded to digits of this size.
+            let scale = one
+                .iter()
+                .flatten()
+                .fold(1.0, |most: f64, it| if it.is_finite() { most.max(it.abs()) } else { most });
+            for (index, (one, other)) in one.iter().zip(other).enumerate() {
+                for (one, other) in one.iter().zip(other) {
+                    let is_near = one.to_bits() == other.to_bits()
+                        || (one.is_nan() && other.is_nan())
+                        || one == other
+                        || (one - other).abs() <= tolerance * scale;
+                    assert!(is_near, "result {result}, {dtype}, number {index}: {one} and {other}");
+                }
+            }
+        }
+    }
+}
+
+/// The numbers of a tensor, by parts; zeros on `dry`.
+fn numbers_of(tensor: &Tensor) -> Result<Vec<[f64; 2]>> {
+    use crate::number::Complex64;
+
+    let call = Call::here("numbers_of");
+    if tensor.dtype() == DType::Complex64 {
+        let numbers = call.download::<Complex64>(tensor)?.unwrap_or_default();
+        return Ok(numbers.iter().map(|it| [it.re, it.im].map(f64::from)).collect());
+    }
+    let numbers = call.download::<f64>(tensor)?.unwrap_or_default();
+    Ok(numbers.into_iter().map(|it| [it, 0.0]).collect())
+}
+
+/// Runs a program on `host` and on `dry`, and compares shapes, types, figures and the sequence of
+/// requests; with `TONNAGE_TEST_CUDA=1` on the first GPU as well, whose numbers are compared with the host's. Use it by
+/// [`conformance!`](crate::conformance).
+///
+/// # Panics
+///
+/// If the program fails, or if the devices differ.
+pub fn check_conformance(program: impl Fn(&Device) -> Result<Vec<Tensor>>) {
+    let [host, dry] = [Device::host("2 GiB"), Device::dry("2 GiB")]
+        .map(|device| Ran::on(&device.unwrap_or_else(|error| panic!("{error}")), &program));
+    host.assert_like(&dry);
+    assert_eq!(host.figures.0, 0, "everything goes back at the end");
+    if std::env::var_os("TONNAGE_TEST_CUDA").is_some_and(|value| value == "1") {
+        let cuda = Device::cuda(0).unwrap_or_else(|error| panic!("TONNAGE_TEST_CUDA=1: {error}"));
+        let cuda = Ran::on(&cuda, &program);
+        cuda.assert_near(&host);
+        let dry = Device::dry("2 GiB").unwrap_or_else(|error| panic!("{error}"));
+        dry.set_memory_profile(MemoryProfile::Tonnage);
+        cuda.assert_like(&Ran::on(&dry, &program));
+    }
 }
 
 /// Writes programs for GPUs into the folder that `TONNAGE_KERNELS` names, if it does: for a compiler to try them.

@@ -1,33 +1,18 @@
 //! Numbers between tensors and the caller, between devices, and to and from pinned memory.
 
-use std::sync::{Mutex, mpsc};
+use std::sync::Mutex;
 
-use tonnage_memory::{PinnedBlock, StreamId, current_stream};
+use tonnage_memory::{PinnedBlock, StreamId};
 
 use crate::autograd::{Backward, Grads, Needs, record};
 use crate::device::Device;
 use crate::dtype::{DType, Element, Stored};
 use crate::error::{Call, Result};
-use crate::exec::{Args, Kernel, Operand, Operands, Plan, Queue, Used};
+use crate::exec::{Operand, Used};
 use crate::ops::Copy;
 use crate::shape::{Layout, Shape};
 use crate::storage::Uses;
 use crate::tensor::Tensor;
-
-/// Sends all elements to the caller, converted.
-struct Read<T>(mpsc::Sender<Vec<T>>);
-
-impl<T: Stored> Kernel for Read<T> {
-    fn host(&self, args: &mut Args<'_>) -> Result<(), String> {
-        // A caller that no longer waits needs nothing.
-        let _ = self.0.send(args.input(0).to_slice::<T>().into_owned());
-        Ok(())
-    }
-
-    fn cuda(&self, _: Operands<'_>) -> Plan {
-        Plan::Unwritten
-    }
-}
 
 struct ToDeviceBackward(Device);
 
@@ -74,16 +59,10 @@ impl Tensor {
     }
 
     fn read<T: Element>(&self, call: Call) -> Result<Vec<T>> {
-        let Queue::Host(queue) = self.device().queue() else {
-            return Ok(vec![T::load(T::Stored::default()); self.numel()]);
-        };
-        let (sender, numbers) = mpsc::channel();
-        call.launch(Read::<T::Stored>(sender), &[], &[self])?;
-        let numbers = numbers.recv();
-        queue.synchronize_stream(call, current_stream(self.device()))?;
-        // Sent, unless the work failed, which was reported just now.
-        let numbers = numbers.unwrap_or_default();
-        Ok(numbers.into_iter().map(T::load).collect())
+        Ok(match call.download::<T::Stored>(self)? {
+            Some(numbers) => numbers.into_iter().map(T::load).collect(),
+            None => vec![T::load(T::Stored::default()); self.numel()],
+        })
     }
 
     /// The same numbers on another device, in the graph; itself if it lies there already. Queued: the
@@ -302,10 +281,7 @@ impl Pinned {
     }
 
     fn settle(&self, call: Call) -> Result<()> {
-        match self.device.queue() {
-            Queue::Host(queue) => queue.settle(call, &self.uses),
-            Queue::Dry => Ok(()),
-        }
+        self.device.queue().settle(call, &self.uses)
     }
 
     /// What lies in its block.

@@ -1,21 +1,39 @@
-//! What a GPU's matrix library allocates for itself, imitated where figures are to equal PyTorch's.
+//! What matrix libraries need for themselves: whose bytes a device counts.
 //!
-//! PyTorch keeps, for each thread that multiplies, 32 MiB for cuBLAS from its first product on, and
-//! 1 MiB for cuBLASLt from its first product with a bias on. Gradients are computed on a thread of
-//! their own.
+//! In:  products, by thread and stream.
+//! Out: blocks of the engine, kept from the first product on, by the profile in force.
+//!
+//! | profile | what a device keeps |
+//! | --- | --- |
+//! | [`Bare`](MemoryProfile::Bare) | nothing: tensors alone |
+//! | [`Tonnage`](MemoryProfile::Tonnage) | for each stream that multiplies, 32 MiB, which products on a GPU use |
+//! | [`PyTorch`](MemoryProfile::PyTorch) | what PyTorch keeps: for each thread that multiplies 32 MiB for cuBLAS from its first product on, and 1 MiB for cuBLASLt from its first product with a bias on. Gradients are computed on a thread of their own |
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 
+use tonnage_events::Address;
 use tonnage_memory::{Block, StreamId, current_stream};
 
 use crate::autograd::is_backward;
 use crate::device::Device;
 use crate::error::{Call, Result};
 
-/// Bytes of cuBLAS on a Hopper GPU: PyTorch's choice.
+/// Whose scratch memory a device takes beside that of tensors.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MemoryProfile {
+    /// None: tensors alone.
+    #[default]
+    Bare,
+    /// What this runtime takes on a GPU.
+    Tonnage,
+    /// What PyTorch takes on one.
+    PyTorch,
+}
+
+/// Bytes of cuBLAS on a Hopper GPU: PyTorch's choice, and ours for every product.
 const CUBLAS: u64 = 32 << 20;
 
 /// Bytes of cuBLASLt.
@@ -30,12 +48,12 @@ type Thread = usize;
 /// The workspaces of a device.
 #[derive(Default)]
 pub(crate) struct Workspaces {
-    /// None if they are not imitated.
-    held: Mutex<Option<Held>>,
+    held: Mutex<Held>,
 }
 
 #[derive(Default)]
 struct Held {
+    profile: MemoryProfile,
     threads: Vec<ThreadId>,
     blocks: BTreeMap<Key, Block>,
 }
@@ -56,22 +74,37 @@ impl Held {
 }
 
 impl Workspaces {
-    pub(crate) fn imitate(&self) {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default();
+    fn lock(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn set_profile(&self, profile: MemoryProfile) {
+        self.lock().profile = profile;
+    }
+
+    pub(crate) fn profile(&self) -> MemoryProfile {
+        self.lock().profile
     }
 
     /// Allocates what the library needs for its first product on this thread and stream.
     pub(crate) fn for_product(&self, call: Call, device: &Device, has_bias: bool) -> Result<()> {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(held) = held.as_mut() else { return Ok(()) };
+        let mut held = self.lock();
         let stream = current_stream(device);
-        let bytes = if has_bias { CUBLAS_LT } else { CUBLAS };
-        let key = (held.thread(), stream, bytes);
-        if let Entry::Vacant(place) = held.blocks.entry(key) {
+        let (thread, bytes) = match held.profile {
+            MemoryProfile::Bare => return Ok(()),
+            MemoryProfile::Tonnage => (None, CUBLAS),
+            MemoryProfile::PyTorch => (held.thread(), if has_bias { CUBLAS_LT } else { CUBLAS }),
+        };
+        if let Entry::Vacant(place) = held.blocks.entry((thread, stream, bytes)) {
             let block = device.allocate_on(bytes, stream).map_err(|error| call.memory(error))?;
             place.insert(block);
         }
         Ok(())
+    }
+
+    /// The memory that products on a stream of a GPU use.
+    pub(crate) fn held(&self, stream: StreamId) -> Option<Address> {
+        self.lock().blocks.get(&(None, stream, CUBLAS)).map(Block::address)
     }
 }
 
@@ -83,7 +116,7 @@ mod tests {
     #[test]
     fn each_thread_has_its_own_from_its_first_product_on() -> Result<()> {
         let device = Device::dry("8 GiB").unwrap();
-        device.imitate_workspaces();
+        device.set_memory_profile(MemoryProfile::PyTorch);
         let x = Tensor::zeros([2, 2], &device)?.requires_grad_(true)?;
         let bias = Tensor::zeros([2], &device)?;
         let tensors = device.memory().allocated();

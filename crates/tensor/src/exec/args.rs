@@ -215,6 +215,24 @@ fn convert<W: Copy, T>(from: &[W], into: &mut [T], convert: impl Fn(W) -> T) {
     into.iter_mut().zip(from).for_each(|(to, it)| *to = convert(*it));
 }
 
+/// The elements of an operand, in order and converted, from a copy of its memory: what lies from its first to its last.
+///
+/// # Panics
+///
+/// If the copy is of another length: a bug.
+pub(super) fn numbers_in<T: Stored>(copy: &[u8], operand: &Operand) -> Vec<T> {
+    let span = operand.layout.span();
+    assert_eq!(copy.len(), span.len() * operand.dtype.size(), "a copy of the whole span");
+    dispatch!(operand.dtype, S => {
+        let numbers: Vec<S> = copy.chunks_exact(size_of::<S>()).map(S::from_bytes).collect();
+        let address = numbers.as_ptr().expose_provenance() - span.start * size_of::<S>();
+        let here = [Operand { address: address as u64, ..operand.clone() }];
+        // SAFETY: the span is `numbers`, which is aligned, outlives `args` and is not written.
+        let args = unsafe { Args::new(&[], &here) };
+        args.input(0).to_slice::<T>().into_owned()
+    })
+}
+
 /// Elements converted at a time: they stay in the first cache.
 const PIECE: usize = 1024;
 

@@ -53,9 +53,21 @@ impl HostQueue {
         outputs: &[Used<'_>],
         inputs: &[Used<'_>],
     ) -> Result<()> {
+        self.work(call, stream, outputs, inputs, move |args| kernel.host(args))
+    }
+
+    /// Queues work on memory.
+    pub(super) fn work(
+        &self,
+        call: Call,
+        stream: StreamId,
+        outputs: &[Used<'_>],
+        inputs: &[Used<'_>],
+        work: impl FnOnce(&mut Args<'_>) -> Result<(), String> + Send + 'static,
+    ) -> Result<()> {
         let [to, from] = [outputs, inputs].map(operands);
         // SAFETY: queued behind whatever else uses the operands.
-        let work = move || unsafe { run(&*kernel, &to, &from) };
+        let work = move || unsafe { run(work, &to, &from) };
         self.queue(call, stream, outputs, inputs, work)
     }
 
@@ -134,18 +146,22 @@ impl HostQueue {
             let _ = is_ready.recv();
             // SAFETY: queued behind what else uses the output; the other stream has come to its half,
             // which is queued behind what writes the input, and stands there until this is done.
-            unsafe { run(&*kernel, &to, &from) }
+            unsafe { run(|args| kernel.host(args), &to, &from) }
         })
     }
 }
 
-/// Runs a kernel on its memory.
+/// Runs work on its memory.
 ///
 /// # Safety
 ///
 /// It is called from work that is queued, by orders 1 and 2 of *exec*, behind other work that writes
 /// the inputs or uses the outputs, and before any that comes later.
-unsafe fn run(kernel: &dyn Kernel, to: &[Operand], from: &[Operand]) -> Result<(), String> {
+unsafe fn run(
+    work: impl FnOnce(&mut Args<'_>) -> Result<(), String>,
+    to: &[Operand],
+    from: &[Operand],
+) -> Result<(), String> {
     // SAFETY:
     // 1. Blocks, pinned or not, are mapped and aligned to 512 bytes or more, and layouts lie inside
     //    them. Mapped they stay until this work is done: the device drains or synchronises the
@@ -155,7 +171,7 @@ unsafe fn run(kernel: &dyn Kernel, to: &[Operand], from: &[Operand]) -> Result<(
     //    settle before they touch pinned memory.
     // 3. Checked by `Call::launch`: order 4. Pinned memory and blocks never overlap.
     let mut args = unsafe { Args::new(to, from) };
-    kernel.host(&mut args)
+    work(&mut args)
 }
 
 fn text_of(panic: &(dyn std::any::Any + Send)) -> &str {

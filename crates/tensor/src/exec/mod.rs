@@ -4,9 +4,10 @@
 //! Out: on `host`, the kernel queued on the current stream, the caller goes on; on `dry`, nothing.
 //!
 //! An operation never asks on which device it runs: it checks shapes, allocates its outputs and
-//! calls [`Call::launch`]. Another device joins as another kind of [`Queue`], with a table from kernel
-//! types to its own code: a [`Kernel`] is [`Any`], so the table finds `Unary { function: Sin }` by
-//! its type and reads its fields. No operation changes.
+//! calls [`Call::launch`]. A [`Kernel`] says how each kind of device computes it: [`Kernel::host`] does so, on slices;
+//! [`Kernel::cuda`] gives a plan, as data, so that it can be looked at and compiled without a GPU.
+//!
+//! Numbers from and to the caller are no kernels: [`Call::upload`], [`Call::download`].
 //!
 //! # Order, and why nothing here can race
 //!
@@ -33,10 +34,10 @@ mod parallel;
 mod product;
 
 use std::any::Any;
-use std::sync::Mutex;
+use std::sync::{Mutex, mpsc};
 
 pub(crate) use args::{Args, Input, Output};
-pub(crate) use cuda::{Operands, Plan};
+pub(crate) use cuda::{CudaQueue, Operands, Plan};
 pub(crate) use host::HostQueue;
 pub(crate) use parallel::{
     CHUNK, fill_with, for_each_chunk, for_each_piece, map1, map2, map3, rows, slices, update1,
@@ -46,7 +47,7 @@ pub(crate) use product::{Matrix, Product, product};
 use tonnage_device::host::Streams;
 use tonnage_memory::{StreamId, current_stream};
 
-use crate::dtype::DType;
+use crate::dtype::{DType, Stored, dispatch};
 use crate::error::{Call, ErrorKind, Result};
 use crate::shape::Layout;
 use crate::storage::Uses;
@@ -79,6 +80,8 @@ pub(crate) enum Queue {
     Dry,
     /// To threads of this machine.
     Host(HostQueue),
+    /// To the streams of a GPU.
+    Cuda(Box<CudaQueue>),
 }
 
 /// Memory that a kernel uses: the elements of one tensor.
@@ -125,6 +128,16 @@ impl Queue {
         match self {
             Self::Dry => Ok(()),
             Self::Host(queue) => queue.synchronize(call),
+            Self::Cuda(queue) => queue.synchronize(call),
+        }
+    }
+
+    /// Waits until no queued work uses some memory. Failures are left for the next synchronisation.
+    pub(crate) fn settle(&self, call: Call, uses: &Mutex<Uses>) -> Result<()> {
+        match self {
+            Self::Dry => Ok(()),
+            Self::Host(queue) => queue.settle(call, uses),
+            Self::Cuda(queue) => queue.settle(call, uses),
         }
     }
 }
@@ -163,6 +176,57 @@ impl Call {
                 let (outputs, inputs) = (Used::tensors(outputs), Used::tensors(inputs));
                 queue.launch(self, stream, Box::new(kernel), &outputs, &inputs)
             }
+            Queue::Cuda(queue) => {
+                let (outputs, inputs) = (Used::tensors(outputs), Used::tensors(inputs));
+                queue.launch(self, (device, stream), &kernel, &outputs, &inputs)
+            }
+        }
+    }
+
+    /// Queues the writing of given numbers to a new tensor.
+    pub(crate) fn upload<T: Stored>(self, numbers: Vec<T>, to: &Tensor) -> Result<()> {
+        let device = to.device();
+        let stream = current_stream(device);
+        record_streams(stream, &[to]);
+        match device.queue() {
+            Queue::Dry => Ok(()),
+            Queue::Host(queue) => queue.work(self, stream, &[Used::tensor(to)], &[], move |args| {
+                args.take::<T>(0).slice().copy_from_slice(&numbers);
+                Ok(())
+            }),
+            Queue::Cuda(queue) => {
+                let mut bytes = vec![0; size_of::<T>() * numbers.len()];
+                let places = bytes.chunks_exact_mut(size_of::<T>());
+                places.zip(&numbers).for_each(|(place, number)| number.to_bytes(place));
+                queue.upload(self, (device, stream), &bytes, &Used::tensor(to))
+            }
+        }
+    }
+
+    /// The numbers of a tensor, converted, when they are computed. None on `dry`, where there are none.
+    pub(crate) fn download<T: Stored>(self, from: &Tensor) -> Result<Option<Vec<T>>> {
+        let device = from.device();
+        let stream = current_stream(device);
+        record_streams(stream, &[from]);
+        let used = Used::tensor(from);
+        match device.queue() {
+            Queue::Dry => Ok(None),
+            Queue::Host(queue) => {
+                let (sender, numbers) = mpsc::channel();
+                queue.work(self, stream, &[], &[used], move |args| {
+                    // A caller that no longer waits needs nothing.
+                    let _ = sender.send(args.input(0).to_slice::<T>().into_owned());
+                    Ok(())
+                })?;
+                let numbers = numbers.recv();
+                queue.synchronize_stream(self, stream)?;
+                // Sent, unless the work failed, which was reported just now.
+                Ok(Some(numbers.unwrap_or_default()))
+            }
+            Queue::Cuda(queue) => {
+                let bytes = queue.download(self, (device, stream), &used)?;
+                Ok(Some(args::numbers_in(&bytes, &used.operand)))
+            }
         }
     }
 
@@ -184,10 +248,17 @@ impl Call {
                 HostQueue::launch_across(self, Box::new(kernel), to, from)
             }
             (Queue::Dry, _) => Ok(()),
-            (Queue::Host(_), Queue::Dry) => Err(self
+            (Queue::Host(_) | Queue::Cuda(_), Queue::Dry) => Err(self
                 .error(ErrorKind::Device, "a dry device has no numbers to copy")
                 .with_tensor("self", input)
                 .help("make the tensor on the device that computes")),
+            // By way of this machine's memory, and waited for.
+            (Queue::Host(_) | Queue::Cuda(_), Queue::Host(_) | Queue::Cuda(_)) => {
+                dispatch!(output.dtype(), T => match self.download::<T>(input)? {
+                    Some(numbers) => self.upload(numbers, output),
+                    None => Ok(()),
+                })
+            }
         }
     }
 
@@ -210,6 +281,16 @@ impl Call {
                     std::mem::swap(&mut outputs, &mut inputs);
                 }
                 queue.launch(self, stream, Box::new(kernel), &outputs, &inputs)
+            }
+            Queue::Cuda(queue) => {
+                let (tensor_used, pinned_used) = (Used::tensor(tensor), pinned.used());
+                let pair = if to_pinned {
+                    (&pinned_used, &tensor_used)
+                } else {
+                    (&tensor_used, &pinned_used)
+                };
+                let on = (tensor.device(), stream);
+                queue.copy_pinned(self, on, &kernel, pair, to_pinned)
             }
         }
     }

@@ -4,12 +4,16 @@
 //! everything becomes views around `mm` (two matrices) or `bmm` (two batches of them).
 
 use rayon::prelude::*;
+use tonnage_cuda_libs::blas;
+use tonnage_device::cuda::{Arguments, Extent};
+use tonnage_events::Address;
 
 use crate::amp::lower;
 use crate::autograd::{Backward, Grads, Needs, Saved, record};
 use crate::dtype::{DType, Float};
 use crate::error::{Call, Result};
-use crate::exec::{Args, Input, Kernel, Matrix, Operands, Plan, Product, product};
+use crate::exec::cuda::{Launch, LibraryProduct, Program, stored, wide};
+use crate::exec::{Args, Input, Kernel, Matrix, Operand, Operands, Plan, Product, product};
 use crate::number::{Bf16, Complex64, F16};
 use crate::shape::{Shape, broadcast};
 use crate::tensor::Tensor;
@@ -41,8 +45,118 @@ impl Kernel for Gemm {
         outputs.iter().map(|it| 2.0 * numbers(it.shape()) * self.terms as f64).sum()
     }
 
-    fn cuda(&self, _: Operands<'_>) -> Plan {
-        Plan::Unwritten
+    fn cuda(&self, on: Operands<'_>) -> Plan {
+        let rows = on.outputs[0].layout.shape()[on.outputs[0].layout.shape().len() - 2];
+        if on.outputs[0].layout.numel() == 0 {
+            return Plan::nothing();
+        }
+        match self.by_library(on, rows) {
+            Some(product) => Plan::Product(Box::new(product)),
+            None => self.by_tiles(on, rows),
+        }
+    }
+}
+
+/// A product that the library does not have: any strides, conjugates, no terms at all.
+const TILES: &str = include_str!("matmul.cu");
+
+/// Rows and columns that a block of [`TILES`] computes.
+const TILE: usize = 16;
+
+impl Gemm {
+    /// As the library has it, if it does.
+    fn by_library(&self, on: Operands<'_>, m: usize) -> Option<LibraryProduct> {
+        let (d, [a, b, ..]) = (&on.outputs[0], on.inputs) else { return None };
+        let number = match d.dtype {
+            DType::F32 => blas::Number::F32,
+            DType::F64 => blas::Number::F64,
+            DType::Bf16 => blas::Number::Bf16,
+            DType::F16 => blas::Number::F16,
+            _ => return None,
+        };
+        let bias = self.bias.then(|| &on.inputs[2]);
+        let fits = |it: &Operand| it.dtype == d.dtype && it.layout.is_contiguous();
+        if self.terms == 0 || bias.is_some_and(|it| !fits(it)) {
+            return None;
+        }
+        let (n, k) = (b.layout.shape()[2], self.terms);
+        let matrix = |it: &Operand, rows: usize, columns: usize| {
+            let strides = it.layout.strides();
+            let [batch, row, column] = [strides[0], strides[1], strides[2]];
+            let lies = |inner: usize, width: usize, outer: usize| {
+                (inner == 1 || width == 1) && outer >= width.max(1)
+            };
+            let (transposed, leading) = match () {
+                () if lies(column, columns, row) => (false, row),
+                () if lies(row, rows, column) => (true, column),
+                () => return None,
+            };
+            Some(blas::Matrix { transposed, leading: leading as u64, stride: batch as u64 })
+        };
+        let product = blas::Product {
+            m: m as u64,
+            n: n as u64,
+            k: k as u64,
+            batch: a.layout.shape()[0] as u64,
+            a: matrix(a, m, k)?,
+            b: matrix(b, k, n)?,
+            d: blas::Matrix { transposed: false, leading: n as u64, stride: (m * n) as u64 },
+            input: number,
+            output: number,
+            math: blas::Math::Full,
+            epilogue: if bias.is_some() { blas::Epilogue::Bias } else { blas::Epilogue::None },
+        };
+        let at = |it: &Operand| Address(it.first());
+        let operands = blas::Operands {
+            a: at(a),
+            b: at(b),
+            c: at(d),
+            d: at(d),
+            vector: bias.map(at),
+            aside: None,
+            alpha: 1.0,
+            beta: 0.0,
+            workspace: Address(0),
+        };
+        Some(LibraryProduct { product, operands })
+    }
+
+    /// By a program of our own.
+    fn by_tiles(&self, on: Operands<'_>, m: usize) -> Plan {
+        let (d, a, b) = (&on.outputs[0], &on.inputs[0], &on.inputs[1]);
+        let (batch, n) = (a.layout.shape()[0], b.layout.shape()[2]);
+        let bias = self.bias.then(|| &on.inputs[2]);
+        let program = Program::new(
+            "product",
+            TILES,
+            &[
+                ("T", &stored(d.dtype)),
+                ("C", &wide(d.dtype)),
+                ("BIAS", &bias.map_or(stored(d.dtype), |it| stored(it.dtype))),
+                ("A_OF(it)", &if self.conj[0] ^ a.conj { "conj(it)" } else { "(it)" }),
+                ("B_OF(it)", &if self.conj[1] ^ b.conj { "conj(it)" } else { "(it)" }),
+                ("TILE", &TILE),
+            ],
+        );
+        let mut arguments = Arguments::new();
+        for it in [d.first(), a.first(), b.first(), bias.map_or(0, Operand::first)] {
+            arguments.push(it);
+        }
+        let stride = bias.and_then(|it| it.layout.strides().last()).copied().unwrap_or(0);
+        for it in [m, n, self.terms, stride] {
+            arguments.push(it as u64);
+        }
+        for it in a.layout.strides().iter().chain(b.layout.strides()) {
+            arguments.push(*it as u64);
+        }
+        let blocks = |size: usize| size.div_ceil(TILE) as u32;
+        let extent = Extent {
+            grid: [blocks(n), blocks(m), batch.min(65_535) as u32],
+            block: [TILE as u32, TILE as u32, 1],
+            shared: 0,
+        };
+        arguments.push(batch as u64);
+        Launch::new(program, extent, arguments).into()
     }
 }
 

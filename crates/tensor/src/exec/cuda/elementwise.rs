@@ -351,7 +351,3 @@ impl Places {
     }
 }
 
-/// The type in which a kernel computes that makes elements of this type.
-pub(crate) fn computes_in(operand: &Operand) -> &'static str {
-    wide(operand.dtype)
-}

@@ -4,15 +4,22 @@
 //! | --- | --- |
 //! | `plan.rs` | how a GPU computes a kernel, as data |
 //! | `elementwise.rs` | the program of all kernels that compute each element by itself |
+//! | `queue.rs` | plans onto streams, transfers |
+//! | `failures.rs` | what goes wrong inside kernels |
 //! | `recorded.rs` | the programs that a GPU would run, written down |
 //! | `prelude.cu` | what every program begins with |
 
 mod elementwise;
 
+mod failures;
+
 mod plan;
+
+mod queue;
 
 mod recorded;
 
-pub(crate) use elementwise::{Elementwise, computes_in};
-pub(crate) use plan::{Launch, Operands, Plan, Program, stored, wide};
+pub(crate) use elementwise::Elementwise;
+pub(crate) use plan::{Launch, LibraryProduct, Operands, Plan, Program, stored, wide};
+pub(crate) use queue::CudaQueue;
 pub(crate) use recorded::RecordedPrograms;

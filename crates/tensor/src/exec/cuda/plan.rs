@@ -6,7 +6,7 @@
 
 use std::borrow::Cow;
 
-use tonnage_cuda_libs::KernelSource;
+use tonnage_cuda_libs::{KernelSource, blas};
 use tonnage_device::cuda::{Arguments, Extent};
 
 use super::super::Operand;
@@ -23,6 +23,8 @@ pub(crate) struct Operands<'a> {
 pub(crate) enum Plan {
     /// By programs of our own, one after the other.
     Launches(Vec<Launch>),
+    /// By the matrix library.
+    Product(Box<LibraryProduct>),
     /// Not yet.
     Unwritten,
 }
@@ -35,6 +37,12 @@ pub(crate) struct Launch {
     /// For a program that can find wrong values: the sentence about one. It is given two more arguments, by which it
     /// says so: see `fail` in the prelude.
     pub(crate) complaint: Option<Complaint>,
+}
+
+/// A product for the matrix library, and where its matrices lie; the workspace is the queue's to fill in.
+pub(crate) struct LibraryProduct {
+    pub(crate) product: blas::Product,
+    pub(crate) operands: blas::Operands,
 }
 
 /// The sentence about a wrong value that a program met.

@@ -100,11 +100,12 @@ template <> struct Wide<complex> {
 template <> struct Wide<bool> { template <typename W> DEVICE static bool of(W it) { return !is_zero(it); } };
 
 // Where queued work says that it failed: the first to do so wins, until the host has read it.
-struct Failure { u32 ticket; u32 pad; i64 value; };
+struct Failure { u32 taken; u32 ready; i64 value; };
 DEVICE void fail(Failure *failure, u32 ticket, i64 value) {
-  if (atomicCAS_system(&failure->ticket, 0u, ticket) == 0u) {
-    failure->value = value;
+  if (atomicCAS_system(&failure->taken, 0u, ticket) == 0u) {
+    *(volatile i64 *)&failure->value = value;
     __threadfence_system();
+    *(volatile u32 *)&failure->ready = ticket;
   }
 }
 

@@ -1,0 +1,261 @@
+//! Plans onto CUDA streams.
+//!
+//! In:  kernels with their tensors, transfers, from any thread.
+//! Out: launches and copies on the current stream, in the order of *exec*; the caller goes on. Nothing here takes the
+//!      allocator's lock.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, OnceLock, PoisonError, RwLock};
+
+use tonnage_cuda_libs::blas::Blas;
+use tonnage_cuda_libs::cache::Cache;
+use tonnage_cuda_libs::find::Search;
+use tonnage_cuda_libs::{Error as LibraryError, Kernels};
+use tonnage_device::DeviceError;
+use tonnage_device::cuda::{Function, Launcher};
+use tonnage_events::Address;
+use tonnage_memory::StreamId;
+
+use super::failures::Failures;
+use super::plan::{Launch, LibraryProduct, Operands, Plan, Program};
+use crate::device::Device;
+use crate::error::{Call, Error, ErrorKind, Result};
+use crate::exec::order::Order;
+use crate::exec::{Kernel, Operand, Used, operands};
+use crate::storage::Uses;
+
+/// Dynamic shared memory that a kernel gets unasked.
+const SHARED: u32 = 48 << 10;
+
+/// The queue of one GPU.
+pub(crate) struct CudaQueue {
+    order: Order<Launcher>,
+    kernels: Kernels,
+    /// Functions by what they were compiled from, which is looked up at every launch.
+    functions: RwLock<HashMap<Program, Function>>,
+    /// Loaded with the first product.
+    blas: OnceLock<Result<Blas, LibraryError>>,
+    failures: Failures,
+}
+
+/// A launch, ready to be queued.
+struct Ready {
+    function: Function,
+    launch: Launch,
+}
+
+impl CudaQueue {
+    pub(crate) fn new(launcher: Launcher) -> Result<Self, DeviceError> {
+        let search = Search::here().for_driver(launcher.driver().version()?);
+        Ok(Self {
+            kernels: Kernels::with(launcher.clone(), search, Cache::of_user()),
+            order: Order::new(launcher),
+            functions: RwLock::default(),
+            blas: OnceLock::new(),
+            failures: Failures::default(),
+        })
+    }
+
+    pub(crate) fn launcher(&self) -> &Launcher {
+        &self.order.streams
+    }
+
+    /// Queues a kernel.
+    pub(crate) fn launch(
+        &self,
+        call: Call,
+        (device, stream): (&Device, StreamId),
+        kernel: &dyn Kernel,
+        outputs: &[Used<'_>],
+        inputs: &[Used<'_>],
+    ) -> Result<()> {
+        let [to, from] = [outputs, inputs].map(operands);
+        match kernel.cuda(Operands { outputs: &to, inputs: &from }) {
+            Plan::Launches(launches) => {
+                let ready = launches
+                    .into_iter()
+                    .map(|launch| self.prepare(call, device, launch))
+                    .collect::<Result<Vec<_>>>()?;
+                let queued = self.order.queue(stream, outputs, inputs, |launcher| {
+                    ready.iter().try_for_each(|Ready { function, launch }| {
+                        // SAFETY: the function is of this device; its arguments are what the plan gives a program that it
+                        // wrote itself. They are addresses of blocks and pinned memory, which stay until this work is
+                        // done (see `exec::host::run`), and others use them in the order of *exec*. The table of
+                        // functions keeps the module.
+                        unsafe {
+                            launcher.launch(function, launch.extent, stream, &launch.arguments)
+                        }
+                    })
+                });
+                queued.map_err(|error: DeviceError| call.driver(error))
+            }
+            Plan::Product(product) => {
+                let LibraryProduct { product, mut operands } = *product;
+                let blas = self.blas(call)?;
+                let Some(workspace) = device.workspaces().held(stream) else {
+                    let what = "a product was queued without its workspace";
+                    return Err(call.error(ErrorKind::NoKernel, what));
+                };
+                operands.workspace = workspace;
+                let queued = self.order.queue(stream, outputs, inputs, |_| {
+                    // SAFETY: the layouts of the operands lie inside their blocks, which stay until this work is done, and
+                    // the plan took sizes and strides from them. The workspace is this stream's, in whose order products
+                    // use it.
+                    unsafe { blas.multiply(&product, &operands, stream) }
+                });
+                queued.map_err(|error| library(call, error))
+            }
+            Plan::Unwritten => Err(call
+                .error(ErrorKind::NoKernel, "this operation has no kernel for GPUs yet")
+                .help("compute it on host")),
+        }
+    }
+
+    fn prepare(&self, call: Call, device: &Device, mut launch: Launch) -> Result<Ready> {
+        let function = self.function(call, &launch)?;
+        if let Some(complaint) = launch.complaint.take() {
+            self.failures.attach(call, device, complaint, &mut launch.arguments)?;
+        }
+        Ok(Ready { function, launch })
+    }
+
+    fn function(&self, call: Call, launch: &Launch) -> Result<Function> {
+        let program = &launch.program;
+        let functions = self.functions.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(function) = functions.get(program) {
+            return Ok(function.clone());
+        }
+        drop(functions);
+        let function = self
+            .kernels
+            .function(&program.source(), &program.function())
+            .map_err(|error| library(call, error))?;
+        if launch.extent.shared > SHARED {
+            function.allow_shared(launch.extent.shared).map_err(|error| call.driver(error))?;
+        }
+        let mut functions = self.functions.write().unwrap_or_else(PoisonError::into_inner);
+        Ok(functions.entry(program.clone()).or_insert(function).clone())
+    }
+
+    fn blas(&self, call: Call) -> Result<&Blas> {
+        let loaded = self.blas.get_or_init(|| {
+            let launcher = self.launcher().clone();
+            let search = Search::here().for_driver(launcher.driver().version()?);
+            Blas::load(launcher, &search)
+        });
+        loaded.as_ref().map_err(|error| library(call, error.clone()))
+    }
+
+    /// Queues a copy of numbers to a tensor whose elements lie one after the other.
+    pub(crate) fn upload(
+        &self,
+        call: Call,
+        (device, stream): (&Device, StreamId),
+        bytes: &[u8],
+        to: &Used<'_>,
+    ) -> Result<()> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let mut staged =
+            device.pinned().allocate(bytes.len() as u64).map_err(|error| call.pinned(error))?;
+        staged.try_as_mut_slice().map_err(|error| call.pinned(error))?.copy_from_slice(bytes);
+        staged.record_stream(stream);
+        let from = staged.pointer().cast::<u8>();
+        let first = Address(to.operand.first());
+        let queued = self.order.queue(stream, std::slice::from_ref(to), &[], |launcher| {
+            // SAFETY: pinned memory that was written before and waits for the recorded stream; the tensor's elements
+            // are as many bytes, and others use them in the order of *exec*.
+            unsafe { launcher.copy_to_device(first, from, bytes.len(), stream) }
+        });
+        queued.map_err(|error: DeviceError| call.driver(error))
+    }
+
+    /// The memory from a tensor's first element to its last, when it is computed: bytes, in pinned memory.
+    pub(crate) fn download(
+        &self,
+        call: Call,
+        (device, stream): (&Device, StreamId),
+        from: &Used<'_>,
+    ) -> Result<Vec<u8>> {
+        let (span, size) = (from.operand.layout.span(), from.operand.dtype.size());
+        let bytes = span.len() * size;
+        if bytes == 0 {
+            return Ok(Vec::new());
+        }
+        let staged = device.pinned().allocate(bytes as u64).map_err(|error| call.pinned(error))?;
+        staged.record_stream(stream);
+        let to = staged.pointer().cast::<u8>();
+        let first = from.operand.address + (span.start * size) as u64;
+        let queued = self.order.queue(stream, &[], std::slice::from_ref(from), |launcher| {
+            // SAFETY: pinned memory of so many bytes that nobody uses and that waits for the recorded stream; the span
+            // lies in the tensor's block, and others use it in the order of *exec*.
+            unsafe { launcher.copy_to_host(to, Address(first), bytes, stream) }
+        });
+        queued.map_err(|error: DeviceError| call.driver(error))?;
+        self.synchronize_stream(call, stream)?;
+        Ok(staged.try_as_slice().map_err(|error| call.pinned(error))?.to_vec())
+    }
+
+    /// Queues a copy between a tensor and pinned memory, if both lie alike; otherwise a kernel does it.
+    pub(crate) fn copy_pinned(
+        &self,
+        call: Call,
+        (device, stream): (&Device, StreamId),
+        kernel: &dyn Kernel,
+        (to, from): (&Used<'_>, &Used<'_>),
+        to_pinned: bool,
+    ) -> Result<()> {
+        let lies_alike = |it: &Operand| it.layout.is_contiguous() && !it.conj;
+        let plain = to.operand.dtype == from.operand.dtype
+            && lies_alike(&to.operand)
+            && lies_alike(&from.operand);
+        let (one, other) = (std::slice::from_ref(to), std::slice::from_ref(from));
+        if !plain {
+            return self.launch(call, (device, stream), kernel, one, other);
+        }
+        let bytes = to.operand.layout.numel() * to.operand.dtype.size();
+        let (to, from) = (to.operand.first(), from.operand.first());
+        let queued = self.order.queue(stream, one, other, |launcher| {
+            // SAFETY: both are memory of so many bytes, one pinned, which waits for the recorded stream, and one a block;
+            // others use them in the order of *exec*.
+            unsafe {
+                if to_pinned {
+                    let to = std::ptr::with_exposed_provenance_mut(to as usize);
+                    launcher.copy_to_host(to, Address(from), bytes, stream)
+                } else {
+                    let from = std::ptr::with_exposed_provenance(from as usize);
+                    launcher.copy_to_device(Address(to), from, bytes, stream)
+                }
+            }
+        });
+        queued.map_err(|error: DeviceError| call.driver(error))
+    }
+
+    /// Waits until no queued work uses some memory. Failures are left for the next synchronisation.
+    pub(crate) fn settle(&self, call: Call, uses: &Mutex<Uses>) -> Result<()> {
+        self.order.settle(uses).map_err(|error| call.driver(error))
+    }
+
+    /// Waits for all work, and reports what failed.
+    pub(crate) fn synchronize(&self, call: Call) -> Result<()> {
+        let reached = self.launcher().synchronize_all().map_err(|error| call.driver(error));
+        self.failures.report()?;
+        reached
+    }
+
+    /// Waits for one stream, and reports what failed.
+    pub(crate) fn synchronize_stream(&self, call: Call, stream: StreamId) -> Result<()> {
+        let reached = self.launcher().synchronize(stream).map_err(|error| call.driver(error));
+        self.failures.report()?;
+        reached
+    }
+}
+
+/// What a library said, to the caller of an operation.
+fn library(call: Call, error: LibraryError) -> Error {
+    match error {
+        LibraryError::Device(error) => call.driver(error),
+        other => call.error(ErrorKind::NoKernel, other.to_string()),
+    }
+}
