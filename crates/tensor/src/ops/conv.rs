@@ -6,11 +6,18 @@
 use std::ops::Range;
 
 use super::window::{Pair, Window, images, window_options, windows};
+use tonnage_cuda_libs::blas::{Math, Number};
+use tonnage_cuda_libs::dnn::{self, Convolution, Layout4, Pass};
+use tonnage_device::cuda::{Arguments, Extent};
+use tonnage_events::Address;
+use tonnage_memory::Block;
+
 use crate::amp::lower;
 use crate::autograd::{Backward, Grads, Needs, Saved, record};
-use crate::dtype::{Float, Real, dispatch_float};
+use crate::dtype::{DType, Float, Real, dispatch_float};
 use crate::error::{Call, ErrorKind, Result};
-use crate::exec::{Args, Input, Kernel, Matrix, Operands, Plan, Product, product, slices};
+use crate::exec::cuda::{Elementwise, Launch, LibraryConvolution, Program, stored, wide};
+use crate::exec::{Args, Input, Kernel, Matrix, Operand, Operands, Plan, Product, product, slices};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 use crate::work::product_operations;
@@ -239,10 +246,126 @@ impl Geometry {
     }
 }
 
+/// Convolutions that the library does not have: of `f64`.
+const BY_DEFINITION: &str = include_str!("conv.cu");
+
+/// Threads of a block of [`BY_DEFINITION`].
+const THREADS: u32 = 256;
+
+impl Geometry {
+    /// How a GPU computes one of the three from the others: input, filter, output.
+    fn cuda(
+        &self,
+        pass: Pass,
+        [x, weight, y]: [&Operand; 3],
+        bias: Option<&Operand>,
+        workspace: Option<Address>,
+    ) -> Plan {
+        let made = match pass {
+            Pass::Forward => y,
+            Pass::InputGradient => x,
+            Pass::FilterGradient => weight,
+        };
+        if made.layout.numel() == 0 {
+            return Plan::nothing();
+        }
+        let then = bias.map_or_else(Vec::new, |bias| add_bias(y, bias));
+        let number = match made.dtype {
+            DType::F32 => Some(Number::F32),
+            DType::Bf16 => Some(Number::Bf16),
+            DType::F16 => Some(Number::F16),
+            _ => None,
+        };
+        let has_numbers = [x, weight, y].iter().all(|it| it.layout.numel() > 0);
+        let (Some(number), Some(workspace), true) = (number, workspace, has_numbers) else {
+            let mut launches = vec![self.by_definition(pass, [x, weight, y], made)];
+            launches.extend(then);
+            return Plan::Launches(launches);
+        };
+        let four = |sizes: [usize; 4]| Layout4::channels_first(sizes.map(|it| it as u64));
+        let two = |of: fn(&Window) -> usize| [of(&self.rows) as u64, of(&self.columns) as u64];
+        let convolution = Convolution {
+            pass,
+            input: four([
+                self.images,
+                self.groups * self.channels,
+                self.rows.size,
+                self.columns.size,
+            ]),
+            filter: four([
+                self.groups * self.outputs,
+                self.channels,
+                self.rows.kernel,
+                self.columns.kernel,
+            ]),
+            output: four([
+                self.images,
+                self.groups * self.outputs,
+                self.rows.places,
+                self.columns.places,
+            ]),
+            padding: two(|it| it.padding),
+            stride: two(|it| it.stride),
+            dilation: two(|it| it.dilation),
+            number,
+            math: Math::Full,
+            deterministic: true,
+            workspace: dnn::WORKSPACE,
+        };
+        let at = |it: &Operand| Address(it.first());
+        let operands = dnn::Operands { input: at(x), filter: at(weight), output: at(y), workspace };
+        Plan::Convolution(Box::new(LibraryConvolution { convolution, operands, then }))
+    }
+
+    /// One number for each thread.
+    fn by_definition(&self, pass: Pass, [x, weight, y]: [&Operand; 3], made: &Operand) -> Launch {
+        let name = match pass {
+            Pass::Forward => "convolution",
+            Pass::InputGradient => "convolution_input_gradient",
+            Pass::FilterGradient => "convolution_filter_gradient",
+        };
+        let program = Program::new(
+            name,
+            BY_DEFINITION,
+            &[("T", &stored(made.dtype)), ("C", &wide(made.dtype))],
+        );
+        let mut arguments = Arguments::new();
+        [x, weight, y].iter().for_each(|it| arguments.push(it.first()));
+        let mut sizes = Vec::new();
+        let windows = [self.rows, self.columns]
+            .map(|it| [it.size, it.kernel, it.stride, it.padding, it.dilation, it.places]);
+        let all = [self.images, self.groups, self.channels, self.outputs];
+        for size in all.iter().chain(windows.as_flattened()) {
+            sizes.extend((*size as i64).to_ne_bytes());
+        }
+        arguments.push_bytes(&sizes);
+        let blocks = (made.layout.numel() as u64).div_ceil(u64::from(THREADS));
+        let blocks = blocks.min(i32::MAX as u64) as u32;
+        Launch::new(program, Extent::line(blocks, THREADS), arguments)
+    }
+}
+
+/// Adds a number to each channel.
+fn add_bias(y: &Operand, bias: &Operand) -> Vec<Launch> {
+    let stride = bias.layout.strides()[0];
+    let layout = bias
+        .layout
+        .unsqueeze(0)
+        .and_then(|it| it.unsqueeze(2))
+        .and_then(|it| it.unsqueeze(3))
+        .and_then(|it| it.expand(y.layout.shape()));
+    let Some(layout) = layout else { return Vec::new() };
+    debug_assert_eq!(layout.strides()[1], stride, "a number for each channel");
+    let bias = [Operand { layout, ..bias.clone() }];
+    let on = Operands { outputs: std::slice::from_ref(y), inputs: &bias };
+    Elementwise::new("add_bias", wide(y.dtype), "y0 = y0 + x0;").updates().plan(on).into_launches()
+}
+
 /// `output = x ∗ weight`, plus a bias for each channel if there is a third input.
 pub(crate) struct Conv2d {
     geometry: Geometry,
     bias: bool,
+    workspace: Option<Address>,
 }
 
 impl Kernel for Conv2d {
@@ -255,8 +378,10 @@ impl Kernel for Conv2d {
         self.geometry.operations()
     }
 
-    fn cuda(&self, _: Operands<'_>) -> Plan {
-        Plan::Unwritten
+    fn cuda(&self, on: Operands<'_>) -> Plan {
+        let (y, x, weight) = (&on.outputs[0], &on.inputs[0], &on.inputs[1]);
+        let bias = self.bias.then(|| &on.inputs[2]);
+        self.geometry.cuda(Pass::Forward, [x, weight, y], bias, self.workspace)
     }
 }
 
@@ -287,7 +412,10 @@ impl Conv2d {
 }
 
 /// `output` = the gradient of `x`, from that of the result and the weight.
-pub(crate) struct Conv2dInputGrad(Geometry);
+pub(crate) struct Conv2dInputGrad {
+    geometry: Geometry,
+    workspace: Option<Address>,
+}
 
 impl Kernel for Conv2dInputGrad {
     fn host(&self, args: &mut Args<'_>) -> Result<(), String> {
@@ -296,17 +424,18 @@ impl Kernel for Conv2dInputGrad {
     }
 
     fn operations(&self, _: &[&Tensor]) -> f64 {
-        self.0.operations()
+        self.geometry.operations()
     }
 
-    fn cuda(&self, _: Operands<'_>) -> Plan {
-        Plan::Unwritten
+    fn cuda(&self, on: Operands<'_>) -> Plan {
+        let (x, grad, weight) = (&on.outputs[0], &on.inputs[0], &on.inputs[1]);
+        self.geometry.cuda(Pass::InputGradient, [x, weight, grad], None, self.workspace)
     }
 }
 
 impl Conv2dInputGrad {
     fn run<T: Float<Wide: Product>>(&self, args: &mut Args<'_>) {
-        let g = self.0;
+        let g = self.geometry;
         let (grad, weight) = (args.input(0), args.input(1).to_slice::<T::Wide>());
         each_image(g, args.take::<T>(0).slice(), g.image(), &|image, to, alone| {
             let (mut for_grad, mut columns) = (Vec::new(), Vec::new());
@@ -329,7 +458,10 @@ impl Conv2dInputGrad {
 }
 
 /// `output` = the gradient of the weight, from that of the result and `x`.
-pub(crate) struct Conv2dWeightGrad(Geometry);
+pub(crate) struct Conv2dWeightGrad {
+    geometry: Geometry,
+    workspace: Option<Address>,
+}
 
 impl Kernel for Conv2dWeightGrad {
     fn host(&self, args: &mut Args<'_>) -> Result<(), String> {
@@ -338,18 +470,19 @@ impl Kernel for Conv2dWeightGrad {
     }
 
     fn operations(&self, _: &[&Tensor]) -> f64 {
-        self.0.operations()
+        self.geometry.operations()
     }
 
-    fn cuda(&self, _: Operands<'_>) -> Plan {
-        Plan::Unwritten
+    fn cuda(&self, on: Operands<'_>) -> Plan {
+        let (weight, grad, x) = (&on.outputs[0], &on.inputs[0], &on.inputs[1]);
+        self.geometry.cuda(Pass::FilterGradient, [x, weight, grad], None, self.workspace)
     }
 }
 
 impl Conv2dWeightGrad {
     /// One image after the other, each on all cores, so that there is one sum and no copies of it.
     fn run<T: Float<Wide: Product>>(&self, args: &mut Args<'_>) {
-        let g = self.0;
+        let g = self.geometry;
         let (grad, x) = (args.input(0), args.input(1));
         let mut sums = vec![T::Wide::default(); g.weight()];
         let (mut for_grad, mut for_x, mut columns) = (Vec::new(), Vec::new(), Vec::new());
@@ -419,13 +552,17 @@ impl Backward for ConvBackward {
         if needs.input(0) {
             let to = like(&x)?;
             let weight = weight.in_order(call)?;
-            call.launch(Conv2dInputGrad(geometry), &[&to], &[&grad, &weight])?;
+            let scratch = to.device().workspaces().for_convolution(call, to.device())?;
+            let workspace = scratch.as_ref().map(Block::address);
+            call.launch(Conv2dInputGrad { geometry, workspace }, &[&to], &[&grad, &weight])?;
             results[0] = Some(to);
         }
         if needs.input(1) {
             let to = like(&weight)?;
             let x = x.in_order(call)?;
-            call.launch(Conv2dWeightGrad(geometry), &[&to], &[&grad, &x])?;
+            let scratch = to.device().workspaces().for_convolution(call, to.device())?;
+            let workspace = scratch.as_ref().map(Block::address);
+            call.launch(Conv2dWeightGrad { geometry, workspace }, &[&to], &[&grad, &x])?;
             results[1] = Some(to);
         }
         if self.has_bias && needs.input(2) {
@@ -478,7 +615,9 @@ impl Tensor {
             geometry.columns.places,
         ]);
         let output = Tensor::uninit(call, shape, self.dtype(), self.device())?;
-        let kernel = Conv2d { geometry, bias: bias.is_some() };
+        let scratch = self.device().workspaces().for_convolution(call, self.device())?;
+        let workspace = scratch.as_ref().map(Block::address);
+        let kernel = Conv2d { geometry, bias: bias.is_some(), workspace };
         let inputs = |x, weight| -> Vec<&Tensor> { [x, weight].into_iter().chain(bias).collect() };
         call.launch(kernel, &[&output], &inputs(&x, &filters))?;
         record(call, "ConvolutionBackward", &[&output], &inputs(self, weight), || {

@@ -350,4 +350,3 @@ impl Places {
         words.flat_map(|&it| (it as u64).to_ne_bytes()).collect()
     }
 }
-

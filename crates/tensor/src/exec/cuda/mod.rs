@@ -20,6 +20,8 @@ mod queue;
 mod recorded;
 
 pub(crate) use elementwise::Elementwise;
-pub(crate) use plan::{Launch, LibraryProduct, Operands, Plan, Program, stored, wide};
+pub(crate) use plan::{
+    Launch, LibraryConvolution, LibraryProduct, Operands, Plan, Program, stored, wide,
+};
 pub(crate) use queue::CudaQueue;
 pub(crate) use recorded::RecordedPrograms;

@@ -6,7 +6,7 @@
 
 use std::borrow::Cow;
 
-use tonnage_cuda_libs::{KernelSource, blas};
+use tonnage_cuda_libs::{KernelSource, blas, dnn};
 use tonnage_device::cuda::{Arguments, Extent};
 
 use super::super::Operand;
@@ -25,6 +25,8 @@ pub(crate) enum Plan {
     Launches(Vec<Launch>),
     /// By the matrix library.
     Product(Box<LibraryProduct>),
+    /// By the library of convolutions, and programs of our own after it.
+    Convolution(Box<LibraryConvolution>),
     /// Not yet.
     Unwritten,
 }
@@ -43,6 +45,13 @@ pub(crate) struct Launch {
 pub(crate) struct LibraryProduct {
     pub(crate) product: blas::Product,
     pub(crate) operands: blas::Operands,
+}
+
+/// A convolution for the library, where its tensors lie, and what comes after.
+pub(crate) struct LibraryConvolution {
+    pub(crate) convolution: dnn::Convolution,
+    pub(crate) operands: dnn::Operands,
+    pub(crate) then: Vec<Launch>,
 }
 
 /// The sentence about a wrong value that a program met.
@@ -118,6 +127,15 @@ impl Plan {
     /// Nothing to do: there are no elements.
     pub(crate) const fn nothing() -> Self {
         Self::Launches(Vec::new())
+    }
+
+    /// The programs of our own in it.
+    pub(crate) fn into_launches(self) -> Vec<Launch> {
+        match self {
+            Self::Launches(launches) => launches,
+            Self::Convolution(convolution) => convolution.then,
+            Self::Product(_) | Self::Unwritten => Vec::new(),
+        }
     }
 }
 

@@ -21,7 +21,7 @@ DEVICE i64 widen(truth it) { return it.byte; }
 // Two floats.
 struct complex {
   float re, im;
-  DEVICE complex() : re(0), im(0) {}
+  complex() = default;
   DEVICE complex(float re, float im = 0) : re(re), im(im) {}
 };
 DEVICE complex widen(complex it) { return it; }

@@ -9,6 +9,7 @@ use std::sync::{Mutex, OnceLock, PoisonError, RwLock};
 
 use tonnage_cuda_libs::blas::Blas;
 use tonnage_cuda_libs::cache::Cache;
+use tonnage_cuda_libs::dnn::Dnn;
 use tonnage_cuda_libs::find::Search;
 use tonnage_cuda_libs::{Error as LibraryError, Kernels};
 use tonnage_device::DeviceError;
@@ -17,7 +18,7 @@ use tonnage_events::Address;
 use tonnage_memory::StreamId;
 
 use super::failures::Failures;
-use super::plan::{Launch, LibraryProduct, Operands, Plan, Program};
+use super::plan::{Launch, LibraryConvolution, LibraryProduct, Operands, Plan, Program};
 use crate::device::Device;
 use crate::error::{Call, Error, ErrorKind, Result};
 use crate::exec::order::Order;
@@ -35,6 +36,8 @@ pub(crate) struct CudaQueue {
     functions: RwLock<HashMap<Program, Function>>,
     /// Loaded with the first product.
     blas: OnceLock<Result<Blas, LibraryError>>,
+    /// Loaded with the first convolution.
+    dnn: OnceLock<Result<Dnn, LibraryError>>,
     failures: Failures,
 }
 
@@ -52,6 +55,7 @@ impl CudaQueue {
             order: Order::new(launcher),
             functions: RwLock::default(),
             blas: OnceLock::new(),
+            dnn: OnceLock::new(),
             failures: Failures::default(),
         })
     }
@@ -72,22 +76,24 @@ impl CudaQueue {
         let [to, from] = [outputs, inputs].map(operands);
         match kernel.cuda(Operands { outputs: &to, inputs: &from }) {
             Plan::Launches(launches) => {
-                let ready = launches
-                    .into_iter()
-                    .map(|launch| self.prepare(call, device, launch))
-                    .collect::<Result<Vec<_>>>()?;
-                let queued = self.order.queue(stream, outputs, inputs, |launcher| {
-                    ready.iter().try_for_each(|Ready { function, launch }| {
-                        // SAFETY: the function is of this device; its arguments are what the plan gives a program that it
-                        // wrote itself. They are addresses of blocks and pinned memory, which stay until this work is
-                        // done (see `exec::host::run`), and others use them in the order of *exec*. The table of
-                        // functions keeps the module.
-                        unsafe {
-                            launcher.launch(function, launch.extent, stream, &launch.arguments)
-                        }
-                    })
-                });
+                let ready = self.prepare_all(call, device, launches)?;
+                let queued = self
+                    .order
+                    .queue(stream, outputs, inputs, |launcher| queue_all(launcher, stream, &ready));
                 queued.map_err(|error: DeviceError| call.driver(error))
+            }
+            Plan::Convolution(convolution) => {
+                let LibraryConvolution { convolution, operands, then } = *convolution;
+                let ready = self.prepare_all(call, device, then)?;
+                let dnn = self.dnn(call)?;
+                let queued = self.order.queue(stream, outputs, inputs, |launcher| {
+                    // SAFETY: the operands are whole tensors of the sizes that the plan took from them, and a workspace of
+                    // the bytes that it names, all blocks of this stream or recorded for it; others use them in the order
+                    // of *exec*.
+                    unsafe { dnn.convolve(&convolution, &operands, stream) }?;
+                    queue_all(launcher, stream, &ready).map_err(LibraryError::from)
+                });
+                queued.map_err(|error| library(call, error))
             }
             Plan::Product(product) => {
                 let LibraryProduct { product, mut operands } = *product;
@@ -109,6 +115,15 @@ impl CudaQueue {
                 .error(ErrorKind::NoKernel, "this operation has no kernel for GPUs yet")
                 .help("compute it on host")),
         }
+    }
+
+    fn prepare_all(
+        &self,
+        call: Call,
+        device: &Device,
+        launches: Vec<Launch>,
+    ) -> Result<Vec<Ready>> {
+        launches.into_iter().map(|launch| self.prepare(call, device, launch)).collect()
     }
 
     fn prepare(&self, call: Call, device: &Device, mut launch: Launch) -> Result<Ready> {
@@ -142,6 +157,15 @@ impl CudaQueue {
             let launcher = self.launcher().clone();
             let search = Search::here().for_driver(launcher.driver().version()?);
             Blas::load(launcher, &search)
+        });
+        loaded.as_ref().map_err(|error| library(call, error.clone()))
+    }
+
+    fn dnn(&self, call: Call) -> Result<&Dnn> {
+        let loaded = self.dnn.get_or_init(|| {
+            let launcher = self.launcher().clone();
+            let search = Search::here().for_driver(launcher.driver().version()?);
+            Dnn::load(launcher, &search)
         });
         loaded.as_ref().map_err(|error| library(call, error.clone()))
     }
@@ -250,6 +274,16 @@ impl CudaQueue {
         self.failures.report()?;
         reached
     }
+}
+
+/// Queues launches one after the other.
+fn queue_all(launcher: &Launcher, stream: StreamId, ready: &[Ready]) -> Result<(), DeviceError> {
+    ready.iter().try_for_each(|Ready { function, launch }| {
+        // SAFETY: the function is of this device; its arguments are what the plan gives a program that it wrote itself. They
+        // are addresses of blocks and pinned memory, which stay until this work is done (see `exec::host::run`), and others
+        // use them in the order of *exec*. The table of functions keeps the module.
+        unsafe { launcher.launch(function, launch.extent, stream, &launch.arguments) }
+    })
 }
 
 /// What a library said, to the caller of an operation.

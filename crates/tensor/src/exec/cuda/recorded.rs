@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 
 use tonnage_cuda_libs::KernelSource;
 
-use super::plan::{Operands, Plan, Program};
+use super::plan::{Operands, Program};
 use crate::exec::{Kernel, Operand};
 
 /// Those of one device.
@@ -38,7 +38,7 @@ impl RecordedPrograms {
 
     /// Writes down what a GPU would run of this kernel.
     pub(crate) fn see(&self, kernel: &dyn Kernel, outputs: &[Operand], inputs: &[Operand]) {
-        let Plan::Launches(launches) = kernel.cuda(Operands { outputs, inputs }) else { return };
+        let launches = kernel.cuda(Operands { outputs, inputs }).into_launches();
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         for launch in launches {
             let program = launch.program;
