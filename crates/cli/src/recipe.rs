@@ -12,6 +12,7 @@ use tonnage::plan::{
     Amp, Checkpoint, DeviceKind, Error, OptimizerKind, Options, Outcome, Recipe, Size, suggest,
 };
 use tonnage::snapshot::check_save;
+use tonnage::tensor::MemoryProfile;
 
 use crate::Answer;
 use crate::output::{grouped, print, print_json};
@@ -96,6 +97,11 @@ pub(crate) struct Flags {
     #[arg(long, value_name = "SETTINGS", default_value = "", hide_default_value = true)]
     conf: String,
 
+    /// Whose scratch memory is counted beside that of tensors: `bare` has none, `tonnage` is this runtime on a GPU,
+    /// `pytorch` what PyTorch takes there
+    #[arg(long, value_name = "WHOSE", value_parser = memory_profile, default_value_t = MemoryProfile::Bare)]
+    memory_profile: MemoryProfile,
+
     /// Where random numbers begin
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
@@ -108,6 +114,11 @@ pub(crate) struct Flags {
     /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+fn memory_profile(text: &str) -> Result<MemoryProfile, String> {
+    let found = MemoryProfile::ALL.into_iter().find(|it| it.name() == text);
+    found.ok_or_else(|| "profiles are `bare`, `tonnage` and `pytorch`".to_owned())
 }
 
 impl Flags {
@@ -145,6 +156,7 @@ impl Flags {
         options.offload = self.offload;
         options.limit = self.limit.map(|limit| limit.0);
         options.conf = self.conf.clone();
+        options.memory_profile = self.memory_profile;
         options.seed = self.seed;
         options.save = self.save.clone();
         options.check()?;

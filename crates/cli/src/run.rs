@@ -35,7 +35,7 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     flags: Flags,
 
-    /// `host`, this machine's memory, or `dry`: nothing is computed, the bytes are the same
+    /// `host`, this machine's memory; `cuda:0`, a GPU; or `dry`: nothing is computed, the bytes are the same
     #[arg(long, value_name = "DEVICE", default_value = "host")]
     device: DeviceKind,
 
@@ -44,8 +44,8 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
-    let options = arguments.flags.options()?;
     let kind = arguments.device;
+    let options = kind.adapt(arguments.flags.options()?);
     // With a page, that is told of Ctrl-C.
     if options.save.is_some() && !arguments.live.has_page() {
         remove_unfinished_when_stopped();
@@ -183,7 +183,7 @@ fn describe_losses(text: &mut String, outcome: &Outcome) {
 fn what_next(text: &mut String, options: &Options, kind: DeviceKind) {
     let mut lines = Vec::new();
     // What was not computed may be too large for this machine.
-    let device = if kind == DeviceKind::Dry { " --device dry" } else { "" };
+    let device = if kind == DeviceKind::Host { String::new() } else { format!(" --device {kind}") };
     let with = |flags: &str| format!("{} {flags}{device}", command("run", options));
     lines.push((command("predict", options), "the same bytes, without running"));
     if options.recipe().trains() && options.checkpoint == Checkpoint::None {

@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use tonnage_engine::{Config, Release};
-use tonnage_tensor::DType;
 use tonnage_tensor::checkpoint::Placement;
+use tonnage_tensor::{DType, MemoryProfile};
 
 use crate::error::{Error, Result};
 use crate::mimo::MimoOptions;
@@ -48,6 +48,8 @@ pub struct Options {
     pub limit: Option<u64>,
     /// The allocator's settings, as in `PYTORCH_CUDA_ALLOC_CONF`.
     pub conf: String,
+    /// Whose scratch memory is counted beside that of tensors.
+    pub memory_profile: MemoryProfile,
     /// Where random numbers begin.
     pub seed: u64,
     /// Of `mimo`: power of one user at one antenna over that of the noise, in decibels.
@@ -114,6 +116,7 @@ impl Options {
             offload: false,
             limit: None,
             conf: String::new(),
+            memory_profile: MemoryProfile::Bare,
             seed: 0,
             snr_db: MimoOptions::default().snr_db,
             save: None,
@@ -254,6 +257,9 @@ impl Options {
         }
         if !self.conf.is_empty() {
             flags.push(format!("--conf {}", quoted(&self.conf)));
+        }
+        if self.memory_profile != default.memory_profile {
+            flags.push(format!("--memory-profile {}", self.memory_profile));
         }
         if self.snr_db != default.snr_db {
             flags.push(format!("--snr {}", self.snr_db));

@@ -173,6 +173,7 @@ impl Outcome {
             ("offload", json!(options.offload)),
             ("limit", json!(options.limit)),
             ("conf", json!(options.conf)),
+            ("memory_profile", json!(options.memory_profile.name())),
             ("seed", json!(options.seed)),
             ("snr_db", json!((!recipe.trains()).then_some(options.snr_db))),
             ("parameters", json!(self.parameters)),

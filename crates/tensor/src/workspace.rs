@@ -11,6 +11,7 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 
@@ -32,6 +33,27 @@ pub enum MemoryProfile {
     Tonnage,
     /// What PyTorch takes on one.
     PyTorch,
+}
+
+impl MemoryProfile {
+    /// Every profile.
+    pub const ALL: [Self; 3] = [Self::Bare, Self::Tonnage, Self::PyTorch];
+
+    /// Its name, as it is typed.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Bare => "bare",
+            Self::Tonnage => "tonnage",
+            Self::PyTorch => "pytorch",
+        }
+    }
+}
+
+impl fmt::Display for MemoryProfile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
 }
 
 /// Bytes of cuBLAS on a Hopper GPU: PyTorch's choice, and ours for every product.
