@@ -1,8 +1,9 @@
 //! New tensors: filled, counted, random, from numbers.
 
 use crate::device::Device;
-use crate::dtype::{DType, Element, Stored, dispatch};
+use crate::dtype::{Category, DType, Element, Stored, dispatch};
 use crate::error::{Call, ErrorKind, Result};
+use crate::exec::cuda::{Elementwise, wide};
 use crate::exec::{Args, Kernel, Operands, Plan, fill_with};
 use crate::number::Complex64;
 use crate::random::{Distribution, Random};
@@ -76,6 +77,18 @@ impl Scalar {
             Self::Complex(value) => T::from_complex(value),
         }
     }
+
+    /// The number that an element of this type would hold.
+    pub(crate) fn rounded(self, dtype: DType) -> Self {
+        dispatch!(dtype, T => {
+            let stored: T = self.stored();
+            match dtype.category() {
+                Category::Bool | Category::Integer => Self::Integer(stored.to_i64()),
+                Category::Float => Self::Float(stored.to_f64()),
+                Category::Complex => Self::Complex(stored.to_complex()),
+            }
+        })
+    }
 }
 
 macro_rules! scalar_from {
@@ -102,8 +115,10 @@ impl Kernel for Fill {
         Ok(())
     }
 
-    fn cuda(&self, _: Operands<'_>) -> Plan {
-        Plan::Unwritten
+    fn cuda(&self, on: Operands<'_>) -> Plan {
+        let dtype = on.outputs[0].dtype;
+        let kernel = Elementwise::new("fill", wide(dtype), "y0 = n0;");
+        kernel.scalar(0, self.0.rounded(dtype)).plan(on)
     }
 }
 
@@ -130,8 +145,17 @@ impl Kernel for Arange {
         Ok(())
     }
 
-    fn cuda(&self, _: Operands<'_>) -> Plan {
-        Plan::Unwritten
+    fn cuda(&self, on: Operands<'_>) -> Plan {
+        match (self.start, self.step) {
+            (Scalar::Integer(start), Scalar::Integer(step)) => {
+                let kernel = Elementwise::new("count", "i64", "y0 = k0 + k1 * (i64)i;");
+                kernel.integers(&[start, step]).plan(on)
+            }
+            (start, step) => {
+                let kernel = Elementwise::new("count", "double", "y0 = s0 + s1 * (double)i;");
+                kernel.numbers(&[start.to_f64(), step.to_f64()]).exact().plan(on)
+            }
+        }
     }
 }
 
@@ -374,4 +398,25 @@ impl Call {
         let what = format!("{count} numbers do not fill the shape");
         Err(self.shape_error(what).with("shape", shape))
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::conformance;
+
+    conformance!(filled_and_counted_of_every_type, |device| {
+        let mut results = Vec::new();
+        for dtype in DType::ALL {
+            results.push(Tensor::full([33, 5], 3, (device, dtype))?);
+            results.push(Tensor::full([7], 2.75, (device, dtype))?);
+            results.push(Tensor::full([7], Complex64::new(1.5, -2.0), (device, dtype))?);
+            results.push(Tensor::arange(-3, 40, 2, (device, dtype))?);
+            results.push(Tensor::arange(0.5, 3.0, 0.1, (device, dtype))?);
+            let view = Tensor::zeros([9, 16], (device, dtype))?;
+            view.t()?.narrow(0, 1, 5)?.fill_(1)?;
+            results.push(view);
+        }
+        Ok(results)
+    });
 }

@@ -4,6 +4,7 @@ use crate::autograd::{Backward, Grads, Needs, Saved, record, record_in_place, re
 use crate::create::Scalar;
 use crate::dtype::{DType, Number, dispatch};
 use crate::error::{Call, Result};
+use crate::exec::cuda::{Elementwise, wide};
 use crate::exec::{Args, Kernel, Operands, Plan, map1, map2, update1, update2};
 use crate::number::Complex64;
 use crate::shape::{Shape, broadcast};
@@ -68,6 +69,16 @@ impl Function {
         }
     }
 
+    /// The name of its program.
+    fn called(self) -> &'static str {
+        match self {
+            Self::Add => "add",
+            Self::Sub => "sub",
+            Self::Mul => "mul",
+            Self::Div => "div",
+        }
+    }
+
     /// What two types become: quotients are never integers.
     fn dtype(self, dtype: DType) -> DType {
         if self == Self::Div { dtype.with_float() } else { dtype }
@@ -96,6 +107,24 @@ macro_rules! each_function {
             }
         }
     };
+}
+
+/// The line of a program: `y0` becomes a function of two sides.
+macro_rules! line {
+    ($function:expr, $a:literal, $b:literal) => {
+        match $function {
+            Function::Add => concat!("y0 = ", $a, " + ", $b, ";"),
+            Function::Sub => concat!("y0 = ", $a, " - ", $b, ";"),
+            Function::Mul => concat!("y0 = ", $a, " * ", $b, ";"),
+            Function::Div => concat!("y0 = ", $a, " / ", $b, ";"),
+        }
+    };
+}
+
+/// A number as [`Number::math`] has it.
+fn in_math(scalar: Scalar, dtype: DType) -> Scalar {
+    let is_half = matches!(dtype, DType::Bf16 | DType::F16);
+    scalar.rounded(if is_half { DType::F32 } else { dtype })
 }
 
 /// `output = a ∘ b`, or `a ∘ scalar` without a second input. Inputs are converted to the output's type.
@@ -133,8 +162,25 @@ impl Kernel for Binary {
         Ok(())
     }
 
-    fn cuda(&self, _: Operands<'_>) -> Plan {
-        Plan::Unwritten
+    fn cuda(&self, on: Operands<'_>) -> Plan {
+        let dtype = on.outputs[0].dtype;
+        let (function, compute) = (self.function, wide(dtype));
+        let conj = self.conj && dtype == DType::Complex64;
+        if dtype == DType::Bool {
+            let both = function == Function::Mul;
+            let line = if both { "y0 = x0 && x1;" } else { "y0 = x0 || x1;" };
+            return Elementwise::new(function.called(), "bool", line).plan(on);
+        }
+        let kernel = |line| Elementwise::new(function.called(), compute, line).rounds();
+        match self.scalar {
+            Some(scalar) if conj => {
+                kernel(line!(function, "x0", "conj(n0)")).scalar(0, in_math(scalar, dtype))
+            }
+            Some(scalar) => kernel(line!(function, "x0", "n0")).scalar(0, in_math(scalar, dtype)),
+            None if conj => kernel(line!(function, "x0", "conj(x1)")),
+            None => kernel(line!(function, "x0", "x1")),
+        }
+        .plan(on)
     }
 }
 
@@ -159,8 +205,15 @@ impl Kernel for BinaryInPlace {
         Ok(())
     }
 
-    fn cuda(&self, _: Operands<'_>) -> Plan {
-        Plan::Unwritten
+    fn cuda(&self, on: Operands<'_>) -> Plan {
+        let (dtype, function) = (on.outputs[0].dtype, self.function);
+        let line = match self.alone {
+            true => line!(function, "y0", "n0"),
+            false if self.alpha == ONE => line!(function, "y0", "x0"),
+            false => line!(function, "y0", "(n0 * x0)"),
+        };
+        let kernel = Elementwise::new(function.called(), wide(dtype), line);
+        kernel.scalar(0, in_math(self.alpha, dtype)).rounds().updates().plan(on)
     }
 }
 
@@ -541,5 +594,50 @@ mod tests {
         let c = a.mul(&b)?.add(&a)?.div(&b)?.sub(1.0)?;
         c.sum()?.backward()?;
         Ok(vec![c, a.grad().unwrap(), b.grad().unwrap()])
+    });
+
+    conformance!(arithmetic_of_every_type_and_layout, |device| {
+        use crate::dtype::DType::{Bf16, Bool, Complex64, F16, F32, F64, I32, I64, U8};
+        let mut results = Vec::new();
+        let base = Tensor::randint(1, 9, [6, 50, 32], device)?;
+        let other = Tensor::randint(1, 9, [6, 50, 32], device)?;
+        for (one, two) in [
+            (F32, F32),
+            (F64, F32),
+            (Bf16, Bf16),
+            (F16, I64),
+            (Bf16, F16),
+            (I64, I32),
+            (I32, U8),
+            (U8, Bool),
+            (Bool, Bool),
+            (Complex64, F32),
+            (Complex64, Complex64),
+        ] {
+            let (a, b) = (base.to(one)?, other.to(two)?);
+            let row = b.narrow(0, 0, 1)?.narrow(1, 3, 1)?;
+            let column = b.narrow(2, 5, 1)?;
+            let odd = (a.narrow(2, 1, 31)?, b.narrow(2, 0, 31)?);
+            results.extend([a.add(&b)?, a.mul(&row)?, a.add(&column)?, odd.0.mul(&odd.1)?]);
+            results.push(a.transpose(0, 2)?.add(&b.transpose(0, 2)?)?);
+            if one == Bool {
+                continue;
+            }
+            results.extend([a.sub(&b)?, a.div(&b)?, a.add(3)?, a.mul(0.3)?, a.div(7.0)?]);
+            let changed = a.copy()?;
+            if two.category() <= one.category() {
+                changed.add_(&b)?;
+                changed.narrow(1, 1, 20)?.mul_(&row)?;
+            }
+            changed.sub_(2)?;
+            changed
+                .add_scaled_(&a, if one.is_float() { 0.7.into() } else { Scalar::Integer(3) })?;
+            results.push(changed);
+        }
+        let z = base.to(Complex64)?.mul(crate::Complex64::new(0.5, 2.0))?;
+        results.push(z.conj()?.mul(&z)?);
+        results.push(z.by_conj(Function::Mul, &z.add(1)?)?);
+        results.push(z.by_conj(Function::Div, crate::Complex64::new(0.5, 2.0))?);
+        Ok(results)
     });
 }

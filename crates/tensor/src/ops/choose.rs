@@ -5,6 +5,7 @@ use crate::autograd::{Backward, Grads, Needs, Saved, record, record_in_place};
 use crate::create::Scalar;
 use crate::dtype::{DType, dispatch};
 use crate::error::{Call, Result};
+use crate::exec::cuda::{Elementwise, wide};
 use crate::exec::{Args, Kernel, Operands, Plan, map1, map2, map3, update2};
 use crate::shape::broadcast;
 use crate::tensor::Tensor;
@@ -40,8 +41,17 @@ impl Kernel for Choose {
         Ok(())
     }
 
-    fn cuda(&self, _: Operands<'_>) -> Plan {
-        Plan::Unwritten
+    fn cuda(&self, on: Operands<'_>) -> Plan {
+        let dtype = on.outputs[0].dtype;
+        let line = match (self.a, self.b) {
+            (None, None) => "y0 = x0 ? x1 : x2;",
+            (None, Some(_)) => "y0 = x0 ? x1 : n1;",
+            (Some(_), None) => "y0 = x0 ? n0 : x1;",
+            (Some(_), Some(_)) => "y0 = x0 ? n0 : n1;",
+        };
+        let kernel = Elementwise::new("choose", wide(dtype), line).inputs(&["bool"]);
+        let sides = [self.a, self.b].map(|side| side.unwrap_or(Scalar::Integer(0)).rounded(dtype));
+        kernel.scalar(0, sides[0]).scalar(1, sides[1]).plan(on)
     }
 }
 
@@ -58,8 +68,10 @@ impl Kernel for FillMasked {
         Ok(())
     }
 
-    fn cuda(&self, _: Operands<'_>) -> Plan {
-        Plan::Unwritten
+    fn cuda(&self, on: Operands<'_>) -> Plan {
+        let dtype = on.outputs[0].dtype;
+        let kernel = Elementwise::new("fill_masked", wide(dtype), "y0 = x0 ? n0 : y0;");
+        kernel.inputs(&["bool"]).scalar(0, self.0.rounded(dtype)).updates().plan(on)
     }
 }
 
@@ -93,8 +105,18 @@ impl Kernel for Clamp {
         Ok(())
     }
 
-    fn cuda(&self, _: Operands<'_>) -> Plan {
-        Plan::Unwritten
+    fn cuda(&self, on: Operands<'_>) -> Plan {
+        let dtype = on.outputs[0].dtype;
+        let line = match (self.low, self.high) {
+            (None, None) => "y0 = x0;",
+            (Some(_), None) => "y0 = x0 < n0 ? n0 : x0;",
+            (None, Some(_)) => "y0 = x0 > n1 ? n1 : x0;",
+            (Some(_), Some(_)) => "C it = x0 < n0 ? n0 : x0; y0 = it > n1 ? n1 : it;",
+        };
+        let bounds =
+            [self.low, self.high].map(|it| it.unwrap_or(Scalar::Integer(0)).rounded(dtype));
+        let kernel = Elementwise::new("clamp", wide(dtype), line).rounds();
+        kernel.scalar(0, bounds[0]).scalar(1, bounds[1]).plan(on)
     }
 }
 
@@ -414,5 +436,24 @@ mod tests {
         let z = y.masked_fill(&y.detach().lt(0.0)?, 1.0)?;
         z.sum()?.backward()?;
         Ok(vec![z, x.grad().unwrap()])
+    });
+
+    conformance!(choices_of_every_type, |device| {
+        let mut results = Vec::new();
+        let base = Tensor::randint(0, 9, [40, 31], device)?;
+        let mask = base.gt(4)?;
+        for dtype in DType::ALL {
+            let x = base.to(dtype)?;
+            results.extend([mask.where_cond(&x, &x.narrow(0, 0, 1)?)?, mask.where_cond(1, &x)?]);
+            results.extend([mask.where_cond(&x, 2)?, mask.t()?.where_cond(1, 0)?]);
+            results.push(x.masked_fill(&mask.narrow(0, 0, 1)?, 1)?);
+            let changed = x.copy()?;
+            changed.t()?.masked_fill_(&mask.t()?, 1)?;
+            results.push(changed);
+            if dtype != DType::Complex64 {
+                results.extend([x.clamp(2, 5)?, x.clamp_min(3)?, x.t()?.clamp_max(4.5)?]);
+            }
+        }
+        Ok(results)
     });
 }

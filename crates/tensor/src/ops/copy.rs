@@ -1,10 +1,14 @@
 //! The same numbers elsewhere: copies, conversions, copies in place.
 
+use tonnage_device::cuda::{Arguments, Extent};
+
 use crate::autograd::{Backward, Grads, Needs, record, record_in_place, records};
 use crate::create::{Fill, Scalar};
 use crate::dtype::{DType, dispatch};
 use crate::error::{Call, Result};
-use crate::exec::{Args, Kernel, Operands, Plan, map1};
+use crate::exec::cuda::{Elementwise, Launch, Program, stored, wide};
+use crate::exec::{Args, Kernel, Operand, Operands, Plan, map1};
+use crate::shape::{Layout, Shape};
 use crate::tensor::Tensor;
 
 /// Copies elements, converted to the output's type; truths are "not zero".
@@ -23,9 +27,102 @@ impl Kernel for Copy {
         Ok(())
     }
 
-    fn cuda(&self, _: Operands<'_>) -> Plan {
-        Plan::Unwritten
+    fn cuda(&self, on: Operands<'_>) -> Plan {
+        let (to, from) = (&on.outputs[0], &on.inputs[0]);
+        let as_it_is = to.dtype == from.dtype && !from.conj;
+        if as_it_is && to.layout.is_contiguous() && from.layout.is_contiguous() {
+            return bytes(to, from);
+        }
+        if let Some(launch) = transposed(to, from, as_it_is) {
+            return launch.into();
+        }
+        Elementwise::new("copy", wide(from.dtype), "y0 = x0;").plan(on)
     }
+}
+
+/// A copy of memory as it lies: of whatever type, in words as large as possible.
+fn bytes(to: &Operand, from: &Operand) -> Plan {
+    let bytes = to.layout.numel() * to.dtype.size();
+    let is_whole = |size: usize| {
+        [bytes as u64, to.first(), from.first()].iter().all(|it| it.is_multiple_of(size as u64))
+    };
+    let word = [DType::I64, DType::I32].into_iter().find(|it| is_whole(it.size()));
+    let dtype = word.unwrap_or(DType::U8);
+    let as_words = |operand: &Operand| {
+        let layout = Layout::contiguous(Shape::from(bytes / dtype.size()))?;
+        Some(Operand { dtype, layout, conj: false, address: operand.first() })
+    };
+    let (Some(to), Some(from)) = (as_words(to), as_words(from)) else { return Plan::nothing() };
+    let kernel = Elementwise::new("copy", wide(dtype), "y0 = x0;");
+    kernel.plan(Operands { outputs: &[to], inputs: &[from] })
+}
+
+/// Rows and columns of a tile: see `copy.cu`.
+const TILE: usize = 32;
+
+/// The threads of a tile.
+const TILE_THREADS: u32 = 256;
+
+/// A copy by tiles, if the source lies side by side along another axis than the target, and both axes are long.
+fn transposed(to: &Operand, from: &Operand, as_it_is: bool) -> Option<Launch> {
+    let shape = to.layout.shape();
+    let (to_strides, from_strides) = (to.layout.strides(), from.layout.strides());
+    let along = |strides: &[usize]| (0..shape.len()).find(|it| shape[*it] > 1 && strides[*it] == 1);
+    let (column_axis, row_axis) = (along(to_strides)?, along(from_strides)?);
+    let [columns, rows] = [shape[column_axis], shape[row_axis]];
+    let others: Vec<usize> = (0..shape.len())
+        .filter(|it| *it != column_axis && *it != row_axis && shape[*it] > 1)
+        .collect();
+    let batches: usize = others.iter().map(|it| shape[*it]).product();
+    let tiles = columns.div_ceil(TILE).checked_mul(rows.div_ceil(TILE))?;
+    let fits = columns.min(rows) >= TILE / 2
+        && tiles <= i32::MAX as usize
+        && columns.max(rows) <= i32::MAX as usize
+        && batches <= usize::from(u16::MAX);
+    if column_axis == row_axis || from.conj || !fits || to.layout.numel() == 0 {
+        return None;
+    }
+    let (target, source, convert) = match as_it_is {
+        true => {
+            let word = match to.dtype.size() {
+                1 => "u8",
+                2 => "u16",
+                4 => "u32",
+                _ => "u64",
+            };
+            (word, word, "(x)".to_owned())
+        }
+        false => {
+            let target = stored(to.dtype);
+            (target, stored(from.dtype), format!("Narrow<{target}>::of(widen(x))"))
+        }
+    };
+    // At least one, of one.
+    let axes = others.len().max(1);
+    let program = Program::new(
+        "transpose",
+        include_str!("copy.cu"),
+        &[("T", &target), ("S", &source), ("CONVERT(x)", &convert), ("AXES", &axes)],
+    );
+    let column = |values: &dyn Fn(usize) -> usize, none: u64| {
+        let words = others.iter().map(|it| values(*it) as u64);
+        words.chain(others.is_empty().then_some(none)).collect::<Vec<u64>>()
+    };
+    let words = [
+        column(&|it| shape[it], 1),
+        column(&|it| from_strides[it], 0),
+        column(&|it| to_strides[it], 0),
+    ];
+    let bytes: Vec<u8> = words.iter().flatten().flat_map(|it| it.to_ne_bytes()).collect();
+    let mut arguments = Arguments::new().with(to.first()).with(from.first());
+    arguments.push(columns as u32);
+    arguments.push(rows as u32);
+    arguments.push(to_strides[row_axis] as u64);
+    arguments.push(from_strides[column_axis] as u64);
+    arguments.push_bytes(&bytes);
+    let grid = [tiles as u32, batches as u32, 1];
+    let extent = Extent { grid, block: [TILE_THREADS, 1, 1], shared: 0 };
+    Some(Launch::new(program, extent, arguments))
 }
 
 /// The gradient goes through; the engine converts it back.
@@ -220,5 +317,28 @@ mod tests {
         let y = x.t()?.contiguous()?.to(DType::F64)?;
         y.sum()?.backward()?;
         Ok(vec![y, x.grad().unwrap()])
+    });
+
+    conformance!(copies_of_every_type_and_layout, |device| {
+        let mut results = Vec::new();
+        let base = Tensor::randint(0, 200, [3, 70, 50], device)?;
+        let signed = base.sub(100)?.div(3.0)?;
+        for from in DType::ALL {
+            let x = if from.is_float() { signed.to(from)? } else { base.to(from)? };
+            results.extend([x.copy()?, x.narrow(1, 1, 7)?.copy()?, x.transpose(1, 2)?.copy()?]);
+            results.push(x.permute(&[2, 0, 1])?.copy()?);
+            results.push(x.view([3, 7, 10, 50])?.transpose(1, 2)?.copy()?);
+            for to in DType::ALL {
+                results.extend([x.to(to)?, x.transpose(0, 2)?.to(to)?]);
+                let target = Tensor::zeros([3, 70, 50], (device, to))?;
+                target.narrow(2, 0, 40)?.copy_(&x.narrow(2, 10, 40)?)?;
+                target.narrow(2, 1, 3)?.copy_(&x.narrow(1, 0, 1)?.narrow(2, 0, 1)?)?;
+                results.push(target);
+            }
+        }
+        let z = signed.to(DType::Complex64)?.mul(Complex64::new(0.5, 2.0))?;
+        results.extend([z.conj()?.copy()?, z.conj()?.transpose(1, 2)?.copy()?]);
+        results.extend([z.copy()?.to(DType::Bool)?, z.view([10500])?.narrow(0, 3, 9)?.copy()?]);
+        Ok(results)
     });
 }

@@ -7,6 +7,7 @@
 use crate::autograd::{Backward, Grads, Needs, Saved, record};
 use crate::dtype::{DType, Float, Stored, dispatch_float};
 use crate::error::{Call, ErrorKind, Result};
+use crate::exec::cuda::{Elementwise, wide};
 use crate::exec::{Args, Kernel, Operands, Plan, for_each_chunk, map2};
 use crate::random::{GeneratorState, unit_f32};
 use crate::tensor::Tensor;
@@ -30,8 +31,10 @@ impl Kernel for Keep {
         Ok(())
     }
 
-    fn cuda(&self, _: Operands<'_>) -> Plan {
-        Plan::Unwritten
+    fn cuda(&self, on: Operands<'_>) -> Plan {
+        // Of the 24 bits of a number, those below this are below the share; the product is exact.
+        let below = (self.share * f64::from(1u32 << 24)).ceil() as i64;
+        crate::random::keep(self.draw, below, on)
     }
 }
 
@@ -52,8 +55,10 @@ impl Kernel for Masked {
         Ok(())
     }
 
-    fn cuda(&self, _: Operands<'_>) -> Plan {
-        Plan::Unwritten
+    fn cuda(&self, on: Operands<'_>) -> Plan {
+        let compute = wide(on.outputs[0].dtype);
+        let kernel = Elementwise::new("masked", compute, "y0 = x1 ? x0 * (C)s0 : C(0);");
+        kernel.inputs(&[compute, "bool"]).numbers(&[self.scale]).plan(on)
     }
 }
 
@@ -181,5 +186,14 @@ mod tests {
         let y = x.dropout(0.1, true)?;
         y.sum()?.backward()?;
         Ok(vec![y, x.grad().unwrap()])
+    });
+
+    conformance!(dropped_of_every_type, |device| {
+        let mut results = Vec::new();
+        for dtype in [DType::F32, DType::F64, DType::Bf16, DType::F16] {
+            let x = Tensor::randn([33, 67], (device, dtype))?;
+            results.extend([x.dropout(0.3, true)?, x.t()?.dropout(0.9, true)?]);
+        }
+        Ok(results)
     });
 }

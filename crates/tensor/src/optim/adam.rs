@@ -4,6 +4,7 @@ use super::Optimizer;
 use super::groups::{Groups, Update, no_float, zeros};
 use crate::dtype::{Float, Real, dispatch_float};
 use crate::error::{Call, Result};
+use crate::exec::cuda::{MultiTensor, wide};
 use crate::exec::{Args, Kernel, Operands, Plan, for_each_piece};
 use crate::tensor::Tensor;
 
@@ -52,7 +53,7 @@ impl AdamOptions {
 }
 
 /// The numbers of one parameter's step.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 struct Numbers {
     betas: (f64, f64),
     eps: f64,
@@ -77,6 +78,14 @@ impl Numbers {
     }
 }
 
+/// A step of one number: `y0` is the parameter, `y1` the mean, `y2` the mean of squares, `x0` the gradient.
+const LINE: &str = "
+C p = y0 * (C)s0, g = x0 + (C)s1 * p;
+y1 = y1 + (C)s2 * (g - y1);
+y2 = (C)s3 * y2 + (C)s4 * g * g;
+y0 = p - (C)s6 * y1 / (sqrt(y2) / (C)s7 + (C)s5);
+";
+
 /// For each parameter: outputs parameter, mean, mean of squares; input gradient.
 struct AdamStep(Vec<Numbers>);
 
@@ -87,8 +96,31 @@ impl Kernel for AdamStep {
         Ok(())
     }
 
-    fn cuda(&self, _: Operands<'_>) -> Plan {
-        Plan::Unwritten
+    fn cuda(&self, on: Operands<'_>) -> Plan {
+        let list = |run: &[usize]| {
+            let Numbers { betas, eps, step_size, correction, decay, shrink } = self.0[run[0]];
+            let kernel = MultiTensor::new("adam", wide(on.outputs[0].dtype), LINE).numbers(&[
+                shrink,
+                decay,
+                1.0 - betas.0,
+                betas.1,
+                1.0 - betas.1,
+                eps,
+                step_size,
+                correction,
+            ]);
+            let tensors: Vec<_> = run
+                .iter()
+                .map(|&it| {
+                    let [parameter, mean, square] = [0, 1, 2].map(|k| &on.outputs[3 * it + k]);
+                    [parameter, mean, square, &on.inputs[it]]
+                })
+                .collect();
+            kernel.launches(&tensors, 3, &[])
+        };
+        let places: Vec<usize> = (0..self.0.len()).collect();
+        let runs = places.chunk_by(|&a, &b| self.0[a] == self.0[b]);
+        Plan::Launches(runs.flat_map(list).collect())
     }
 }
 

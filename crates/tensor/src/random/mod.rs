@@ -14,8 +14,10 @@ use std::sync::{Mutex, PoisonError};
 
 pub(crate) use philox::philox;
 pub(crate) use tape::Tape;
+use tonnage_device::cuda::{Arguments, Extent};
 
 use crate::dtype::{DType, Stored, dispatch};
+use crate::exec::cuda::{Launch, Program, stored};
 use crate::exec::{Args, Kernel, Operands, Output, Plan, for_each_chunk, vectorised};
 use crate::math;
 
@@ -182,9 +184,73 @@ impl Kernel for Random {
         Ok(())
     }
 
-    fn cuda(&self, _: Operands<'_>) -> Plan {
-        Plan::Unwritten
+    fn cuda(&self, on: Operands<'_>) -> Plan {
+        let dtype = on.outputs[0].dtype;
+        let (kind, compute, range) = match (self.distribution, dtype) {
+            (Distribution::Uniform, DType::F64) => ("uniform", "double", (0, 0)),
+            (Distribution::Uniform, _) => ("uniform", "float", (0, 0)),
+            (Distribution::Normal, DType::F64) => ("normal", "double", (0, 0)),
+            (Distribution::Normal, DType::Complex64) => ("normal", "complex", (0, 0)),
+            (Distribution::Normal, _) => ("normal", "float", (0, 0)),
+            (Distribution::Integers { low, high }, _) => {
+                ("integers", "i64", (low, high.wrapping_sub(low)))
+            }
+        };
+        drawn(self.draw, (kind, compute), range, on)
     }
+}
+
+/// Truths: whether the 24 bits of an element's number are below a bound.
+pub(crate) fn keep(draw: GeneratorState, below: i64, on: Operands<'_>) -> Plan {
+    drawn(draw, ("keep", "i64"), (0, below), on)
+}
+
+/// Threads of a block.
+const THREADS: u32 = 256;
+
+/// The function of `random.cu` of this name fills the output, computing in this type; `range` is where integers begin,
+/// and how many there are.
+fn drawn(
+    draw: GeneratorState,
+    (kind, compute): (&'static str, &'static str),
+    range: (i64, i64),
+    on: Operands<'_>,
+) -> Plan {
+    let output = &on.outputs[0];
+    let (layout, numel) = (&output.layout, output.layout.numel());
+    if numel == 0 {
+        return Plan::nothing();
+    }
+    // As the host groups them.
+    let group = if kind == "keep" || compute == "float" { 4 } else { 2 };
+    let in_order = layout.is_contiguous();
+    let axes = if in_order { 0 } else { layout.shape().len() };
+    let aligned = output.first().is_multiple_of((group * output.dtype.size()) as u64);
+    let program = Program::new(
+        "random",
+        include_str!("random.cu"),
+        &[
+            ("T", &stored(output.dtype)),
+            ("C", &compute),
+            ("N", &group),
+            ("KIND", &kind),
+            ("AXES", &axes),
+            ("ALIGNED", &u8::from(aligned)),
+        ],
+    );
+    let mut places = Vec::with_capacity(16 * (axes + 1));
+    for words in [&layout.shape()[..axes], &layout.strides()[..axes]] {
+        words.iter().for_each(|it| places.extend((*it as u64).to_ne_bytes()));
+        places.extend([0; 8]);
+    }
+    let shape = [draw.seed, draw.offset, range.0 as u64, range.1 as u64];
+    let shape: Vec<u8> = shape.iter().flat_map(|it| it.to_ne_bytes()).collect();
+    let mut arguments = Arguments::new().with(output.first()).with(numel as u64);
+    arguments.push_bytes(&shape);
+    arguments.push_bytes(&places);
+    let threads = numel.div_ceil(group) as u64;
+    let blocks = threads.div_ceil(u64::from(THREADS)).min(i32::MAX as u64) as u32;
+    Launch::new(program.exact(), Extent::line(blocks, THREADS), arguments).into()
 }
 
 /// Groups of four that are computed side by side, one step after the other, in vectors.
@@ -225,5 +291,29 @@ fn fill<T: Stored, const N: usize>(
             let from = numbers(draw.four(indices.start / N + group));
             places.copy_from_slice(&from[..places.len()]);
         }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::conformance;
+    use crate::{DType, Tensor, nn};
+
+    conformance!(random_numbers_of_every_type, |device| {
+        let mut results = Vec::new();
+        for dtype in [DType::F32, DType::F64, DType::Bf16, DType::F16] {
+            results.push(Tensor::rand([101, 31], (device, dtype))?);
+            results.push(Tensor::randn([101, 33], (device, dtype))?);
+            let view = Tensor::zeros([20, 30, 7], (device, dtype))?;
+            nn::init::normal_(&view.transpose(0, 2)?.narrow(1, 1, 28)?, 0.0, 1.0)?;
+            nn::init::uniform_(&view.view([4200])?.narrow(0, 1, 9)?, -1.0, 1.0)?;
+            results.push(view);
+        }
+        results.push(Tensor::randn([77], (device, DType::Complex64))?);
+        for dtype in DType::ALL {
+            results.push(Tensor::randint(-3, 120, [51, 3], (device, dtype))?);
+        }
+        results.push(Tensor::randint(i64::MIN, i64::MAX, [51], device)?);
+        Ok(results)
     });
 }

@@ -6,12 +6,21 @@
 //! | `elementwise.rs` | the program of all kernels that compute each element by itself |
 //! | `queue.rs` | plans onto streams, transfers |
 //! | `failures.rs` | what goes wrong inside kernels |
+//! | `instance.rs` | its text, written once |
+//! | `places.rs` | how operands of one shape lie |
+//! | `multi.rs` | kernels over lists of tensors, as one launch |
 //! | `recorded.rs` | the programs that a GPU would run, written down |
 //! | `prelude.cu` | what every program begins with |
 
 mod elementwise;
 
 mod failures;
+
+mod instance;
+
+mod places;
+
+mod multi;
 
 mod plan;
 
@@ -20,6 +29,7 @@ mod queue;
 mod recorded;
 
 pub(crate) use elementwise::Elementwise;
+pub(crate) use multi::MultiTensor;
 pub(crate) use plan::{
     Launch, LibraryConvolution, LibraryProduct, Operands, Plan, Program, stored, wide,
 };

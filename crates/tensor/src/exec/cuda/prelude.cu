@@ -29,9 +29,14 @@ DEVICE complex operator+(complex a, complex b) { return complex(a.re + b.re, a.i
 DEVICE complex operator-(complex a, complex b) { return complex(a.re - b.re, a.im - b.im); }
 DEVICE complex operator-(complex a) { return complex(-a.re, -a.im); }
 DEVICE complex operator*(complex a, complex b) { return complex(a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re); }
+// By the larger part of the divisor, so that squares do not overflow.
 DEVICE complex operator/(complex a, complex b) {
-  float square = b.re * b.re + b.im * b.im;
-  return complex((a.re * b.re + a.im * b.im) / square, (a.im * b.re - a.re * b.im) / square);
+  if (fabsf(b.re) >= fabsf(b.im)) {
+    float ratio = b.im / b.re, scale = b.re + b.im * ratio;
+    return complex((a.re + a.im * ratio) / scale, (a.im - a.re * ratio) / scale);
+  }
+  float ratio = b.re / b.im, scale = b.re * ratio + b.im;
+  return complex((a.re * ratio + a.im) / scale, (a.im * ratio - a.re) / scale);
 }
 DEVICE bool operator==(complex a, complex b) { return a.re == b.re && a.im == b.im; }
 DEVICE bool operator!=(complex a, complex b) { return !(a == b); }
@@ -42,16 +47,19 @@ DEVICE i64 whole(float it) { return isnan(it) ? 0 : __float2ll_rz(it); }
 DEVICE i64 whole(double it) { return isnan(it) ? 0 : __double2ll_rz(it); }
 DEVICE i64 whole(i64 it) { return it; }
 DEVICE i64 whole(complex it) { return whole(it.re); }
+DEVICE i64 whole(bool it) { return it; }
 
 DEVICE float real32(float it) { return it; }
 DEVICE float real32(double it) { return (float)it; }
-DEVICE float real32(i64 it) { return (float)it; }
+DEVICE float real32(i64 it) { return (float)(double)it; }
 DEVICE float real32(complex it) { return it.re; }
+DEVICE float real32(bool it) { return it; }
 
 DEVICE double real64(float it) { return it; }
 DEVICE double real64(double it) { return it; }
 DEVICE double real64(i64 it) { return (double)it; }
 DEVICE double real64(complex it) { return it.re; }
+DEVICE double real64(bool it) { return it; }
 
 DEVICE float imaginary(complex it) { return it.im; }
 template <typename W> DEVICE float imaginary(W) { return 0; }
@@ -60,6 +68,7 @@ DEVICE bool is_zero(float it) { return it == 0; }
 DEVICE bool is_zero(double it) { return it == 0; }
 DEVICE bool is_zero(i64 it) { return it == 0; }
 DEVICE bool is_zero(complex it) { return it.re == 0 && it.im == 0; }
+DEVICE bool is_zero(bool it) { return !it; }
 
 // An element of memory from a wide number.
 template <typename T> struct Narrow;
@@ -68,20 +77,9 @@ template <> struct Narrow<double> { template <typename W> DEVICE static double o
 template <> struct Narrow<bf16> { template <typename W> DEVICE static bf16 of(W it) { return to_bf16(real32(it)); } };
 template <> struct Narrow<f16> { template <typename W> DEVICE static f16 of(W it) { return to_f16(real32(it)); } };
 template <> struct Narrow<i64> { template <typename W> DEVICE static i64 of(W it) { return whole(it); } };
-template <> struct Narrow<int> {
-  DEVICE static int of(i64 it) { return (int)it; }
-  template <typename W> DEVICE static int of(W it) {
-    i64 wide = whole(it);
-    return (int)(wide > 2147483647LL ? 2147483647LL : wide < -2147483648LL ? -2147483648LL : wide);
-  }
-};
-template <> struct Narrow<u8> {
-  DEVICE static u8 of(i64 it) { return (u8)it; }
-  template <typename W> DEVICE static u8 of(W it) {
-    i64 wide = whole(it);
-    return (u8)(wide > 255 ? 255 : wide < 0 ? 0 : wide);
-  }
-};
+// What does not fit into 64 bits is the nearest that does; of that, the lowest bits.
+template <> struct Narrow<int> { template <typename W> DEVICE static int of(W it) { return (int)whole(it); } };
+template <> struct Narrow<u8> { template <typename W> DEVICE static u8 of(W it) { return (u8)whole(it); } };
 template <> struct Narrow<truth> {
   template <typename W> DEVICE static truth of(W it) { truth narrow; narrow.byte = !is_zero(it); return narrow; }
 };

@@ -1,0 +1,205 @@
+//! Kernels over lists of tensors that compute each element by itself, as one launch: optimizers, clipping.
+//!
+//! In:  a line as for [`Elementwise`], and for each tensor of the list what is written and what is read.
+//! Out: one launch for all tensors of one kind that lie in order; others, such as a transposed gradient, have one each.
+//!
+//! Besides `y0`, …, `x0`, … and `s0`, … the line has what [`MultiTensor::setup`] makes of `h0`, …: where the tensors lie that
+//! all share.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+use tonnage_device::cuda::{Arguments, Extent};
+
+use super::elementwise::{Elementwise, Scalars};
+use super::instance::{THREADS, scalars_text};
+use super::plan::{Launch, Operands, Plan, Program, stored};
+use crate::exec::Operand;
+
+/// Tensors that one launch takes: what fits into the 4 KiB that the parameters of a kernel have.
+const MOST: usize = 64;
+
+/// Elements of a block: enough that finding its tensor costs nothing.
+const ELEMENTS: usize = 8192;
+
+/// Bytes that a thread moves at once.
+const PACK: usize = 16;
+
+/// A kernel over lists of tensors.
+#[derive(Clone, Copy)]
+pub(crate) struct MultiTensor {
+    name: &'static str,
+    compute: &'static str,
+    line: &'static str,
+    setup: &'static str,
+    finish: &'static str,
+    scalars: Scalars,
+}
+
+impl MultiTensor {
+    /// A kernel of this name, which computes in `compute`.
+    pub(crate) fn new(name: &'static str, compute: &'static str, line: &'static str) -> Self {
+        Self { name, compute, line, setup: "", finish: "", scalars: Scalars::default() }
+    }
+
+    /// `s0`, `s1`, …
+    pub(crate) fn numbers(mut self, numbers: &[f64]) -> Self {
+        self.scalars.numbers[..numbers.len()].copy_from_slice(numbers);
+        self
+    }
+
+    /// What a thread does before its elements, and after them.
+    pub(crate) fn around(mut self, setup: &'static str, finish: &'static str) -> Self {
+        (self.setup, self.finish) = (setup, finish);
+        self
+    }
+
+    /// The launches for lists of tensors: of each, `outputs` operands that are changed, then those that are read.
+    /// A kernel with a setup has tensors of one type that lie in order.
+    pub(crate) fn launches<const N: usize>(
+        self,
+        tensors: &[[&Operand; N]],
+        outputs: usize,
+        shared: &[&Operand],
+    ) -> Vec<Launch> {
+        let Some(first) = tensors.first() else { return Vec::new() };
+        let is_like_first = |these: &[&Operand; N]| {
+            these
+                .iter()
+                .zip(first)
+                .all(|(it, first)| it.dtype == first.dtype && !it.conj && it.layout.is_contiguous())
+        };
+        let (listed, alone): (Vec<_>, Vec<_>) =
+            tensors.iter().copied().partition(|it| is_like_first(it));
+        let lists = listed.chunks(MOST).filter_map(|list| self.list(list, outputs, shared));
+        let alone = alone.iter().filter_map(|these| self.alone(these, outputs));
+        lists.chain(alone).collect()
+    }
+
+    /// One launch over a list; none if there are no elements.
+    fn list<const N: usize>(
+        &self,
+        list: &[[&Operand; N]],
+        outputs: usize,
+        shared: &[&Operand],
+    ) -> Option<Launch> {
+        let largest = list[0].iter().map(|it| it.dtype.size()).max().unwrap_or(PACK);
+        let widest = PACK / largest;
+        let is_aligned =
+            |it: &&Operand| it.first().is_multiple_of((widest * it.dtype.size()) as u64);
+        let pack = if list.iter().flatten().all(is_aligned) { widest } else { 1 };
+        let mut bytes = Vec::with_capacity(MOST * (8 * (N + 1) + 4));
+        list.iter().flatten().for_each(|it| bytes.extend(it.first().to_ne_bytes()));
+        bytes.resize(MOST * 8 * N, 0);
+        let numels = list.iter().map(|these| these[0].layout.numel());
+        numels.clone().for_each(|it| bytes.extend((it as u64).to_ne_bytes()));
+        bytes.resize(MOST * 8 * (N + 1), 0);
+        let mut blocks = 0u32;
+        for numel in numels {
+            bytes.extend(blocks.to_ne_bytes());
+            blocks = blocks.saturating_add(u32::try_from(numel.div_ceil(ELEMENTS)).ok()?);
+        }
+        bytes.resize(MOST * (8 * (N + 1) + 4), 0);
+        if blocks == 0 {
+            return None;
+        }
+        let mut arguments = Arguments::new();
+        arguments.push_bytes(&self.scalars.bytes());
+        arguments.push_bytes(&bytes);
+        arguments.push(list.len() as u32);
+        shared.iter().for_each(|it| arguments.push(it.first()));
+        let program = Program {
+            name: Cow::Borrowed(self.name),
+            head: String::new(),
+            text: Cow::Owned(self.text(&list[0], outputs, shared, pack)),
+            is_exact: false,
+        };
+        Some(Launch::new(program, Extent::line(blocks, THREADS), arguments))
+    }
+
+    fn alone(&self, these: &[&Operand], outputs: usize) -> Option<Launch> {
+        let these: Vec<Operand> = these.iter().map(|it| (*it).clone()).collect();
+        let (outputs, inputs) = these.split_at(outputs);
+        let kernel = Elementwise::new(self.name, self.compute, self.line);
+        kernel.numbers(&self.scalars.numbers).updates().launch(Operands { outputs, inputs })
+    }
+
+    fn text(&self, these: &[&Operand], outputs: usize, shared: &[&Operand], pack: usize) -> String {
+        let count = these.len();
+        let inputs = count - outputs;
+        let kinds: Vec<&str> = these.iter().map(|it| stored(it.dtype)).collect();
+        let mut text = scalars_text(self.compute);
+        let mut add = |line: std::fmt::Arguments<'_>| {
+            text.write_fmt(line).expect("a string takes every line");
+            text.push('\n');
+        };
+        add(format_args!(
+            "struct List {{ u64 at[{MOST}][{count}]; u64 sizes[{MOST}]; u32 blocks[{MOST}]; }};"
+        ));
+        let heads: String =
+            (0..shared.len()).map(|it| format!(", {} *h{it}", stored(shared[it].dtype))).collect();
+        add(format_args!(
+            "extern \"C\" __global__ void __launch_bounds__({THREADS}) tonnage_{}(const __grid_constant__ Scalars scalars, const __grid_constant__ List list, u32 count{heads}) {{",
+            self.name
+        ));
+        // The last tensor that begins at this block or before.
+        add(format_args!("u32 which = 0, behind = count;"));
+        add(format_args!(
+            "while (behind - which > 1) {{ u32 middle = (which + behind) / 2; if (list.blocks[middle] <= blockIdx.x) which = middle; else behind = middle; }}"
+        ));
+        add(format_args!(
+            "u64 n = list.sizes[which], start = (u64)(blockIdx.x - list.blocks[which]) * {ELEMENTS};"
+        ));
+        add(format_args!("u64 end = start + {ELEMENTS} < n ? start + {ELEMENTS} : n;"));
+        for (it, kind) in kinds.iter().enumerate() {
+            add(format_args!("{kind} *at{it} = ({kind} *)list.at[which][{it}];"));
+        }
+        add(format_args!("{}", self.setup));
+        let one = |at: &dyn Fn(usize) -> String| {
+            let mut line = String::new();
+            for it in 0..outputs {
+                line += &format!("C y{it} = Wide<C>::of(widen({})); ", at(it));
+            }
+            for it in 0..inputs {
+                line += &format!("const C x{it} = Wide<C>::of(widen({})); ", at(outputs + it));
+            }
+            line += self.line;
+            for (it, kind) in kinds[..outputs].iter().enumerate() {
+                line += &format!(" {} = Narrow<{kind}>::of(y{it});", at(it));
+            }
+            line
+        };
+        let each = one(&|it| format!("at{it}[i]"));
+        if pack == 1 {
+            add(format_args!(
+                "for (u64 i = start + threadIdx.x; i < end; i += {THREADS}) {{ {each} }}"
+            ));
+        } else {
+            add(format_args!(
+                "for (u64 first = start + threadIdx.x * {pack}; first < end; first += {THREADS} * {pack}) {{"
+            ));
+            add(format_args!("if (first + {pack} <= end) {{"));
+            for (it, kind) in kinds.iter().enumerate() {
+                add(format_args!(
+                    "pack<{kind}, {pack}> p{it} = load_pack<{pack}>((const {kind} *)at{it} + first);"
+                ));
+            }
+            let packed = one(&|it| format!("p{it}.at[j]"));
+            add(format_args!("#pragma unroll\nfor (int j = 0; j < {pack}; ++j) {{ {packed} }}"));
+            for it in 0..outputs {
+                add(format_args!("store_pack<{pack}>(at{it} + first, p{it});"));
+            }
+            add(format_args!("}} else for (u64 i = first; i < end; ++i) {{ {each} }}"));
+            add(format_args!("}}"));
+        }
+        add(format_args!("{}", self.finish));
+        add(format_args!("}}"));
+        text
+    }
+}
+
+impl From<Vec<Launch>> for Plan {
+    fn from(launches: Vec<Launch>) -> Self {
+        Self::Launches(launches)
+    }
+}
