@@ -9,6 +9,8 @@
 //! 32-bit floats ("memory-efficient") and one for 16-bit floats (cuDNN's). There, 64-bit floats go without a
 //! kernel of their own and store all scores; here they are served as 32-bit ones are.
 
+mod plans;
+
 use rayon::prelude::*;
 
 use crate::amp::lower;
@@ -170,8 +172,8 @@ impl Kernel for Attend {
         self.0.operations(1, 1)
     }
 
-    fn cuda(&self, _: Operands<'_>) -> Plan {
-        Plan::Unwritten
+    fn cuda(&self, on: Operands<'_>) -> Plan {
+        plans::forward(&self.0, on)
     }
 }
 
@@ -318,7 +320,8 @@ fn dots<R: Wide>(sizes: &Sizes, read: &mut Read<'_, R>, head: usize, rows: Span)
     output.chunks(depth).zip(grad.chunks(depth)).map(dot).collect()
 }
 
-/// Gradients of queries, keys and values. Inputs: queries, keys, values, output, gradient, logsumexp.
+/// Gradients of queries, keys and values. Inputs: queries, keys, values, output, gradient, logsumexp. The last output is
+/// room for a number for each row, which a GPU needs.
 struct AttendGrad(Sizes);
 
 impl Kernel for AttendGrad {
@@ -339,8 +342,8 @@ impl Kernel for AttendGrad {
         self.0.operations(3, 2)
     }
 
-    fn cuda(&self, _: Operands<'_>) -> Plan {
-        Plan::Unwritten
+    fn cuda(&self, on: Operands<'_>) -> Plan {
+        plans::backward(&self.0, on)
     }
 }
 
@@ -424,7 +427,7 @@ impl Backward for AttentionBackward {
         let scratch = Scratch::new(call, &sizes, queries, narrow)?;
         call.launch(
             AttendGrad(sizes),
-            &[&outputs[0], &outputs[1], &outputs[2]],
+            &[&outputs[0], &outputs[1], &outputs[2], &scratch.dots],
             &[queries, keys, values, &output, grad, &log_sums],
         )?;
         drop(scratch);
@@ -438,7 +441,9 @@ impl Backward for AttentionBackward {
 
 /// What PyTorch's kernels allocate for the backward beside its results.
 struct Scratch {
-    _held: Vec<Tensor>,
+    /// Room for the product of output and gradient of each row, in what rows are computed in.
+    dots: Tensor,
+    _workspace: Option<Tensor>,
 }
 
 impl Scratch {
@@ -447,8 +452,8 @@ impl Scratch {
         let bytes = |count: usize| Tensor::uninit(call, count.into(), DType::U8, like.device());
         if narrow {
             // The queries' gradient and a sum for each row in 32 bits.
-            let held = vec![bytes(rows * (4 * sizes.width + 4) + 256)?];
-            return Ok(Self { _held: held });
+            let dots = bytes(rows * (4 * sizes.width + 4) + 256)?;
+            return Ok(Self { dots, _workspace: None });
         }
         let size = like.dtype().size();
         // Output times gradient, summed over each row, put in order.
@@ -460,7 +465,7 @@ impl Scratch {
         let columns = if sizes.width <= 64 { 64 } else { 128 };
         let tiles = sizes.rows.div_ceil(64) * sizes.width.div_ceil(columns);
         let workspace = bytes(sizes.batch * sizes.heads * tiles * (64 * columns * 4 + 16))?;
-        Ok(Self { _held: vec![ordered, workspace] })
+        Ok(Self { dots: ordered, _workspace: Some(workspace) })
     }
 }
 
@@ -786,4 +791,79 @@ mod tests {
         }
         Ok(results)
     });
+
+    /// Output and gradients for heads of these sizes: `[batch, heads, rows, keys, width, depth]`.
+    fn attended(
+        device: &Device,
+        dtype: DType,
+        [batch, heads, rows, keys, width, depth]: [usize; 6],
+        options: AttentionOptions,
+    ) -> Result<Vec<Tensor>> {
+        let new = |rows, width| Tensor::randn([batch, heads, rows, width], (device, dtype));
+        let (q, k, v) = (new(rows, width)?, new(keys, width)?, new(keys, depth)?);
+        let all = [q, k, v].map(|it| it.requires_grad_(true));
+        let [q, k, v] = all;
+        let (q, k, v) = (q?, k?, v?);
+        let y = q.scaled_dot_product_attention(&k, &v, options)?;
+        let weights = new(rows, depth)?;
+        y.backward_with(Some(&weights), crate::autograd::BackwardOptions::default())?;
+        let grads = [q, k, v].into_iter().filter_map(|it| it.grad());
+        Ok(std::iter::once(y.detach()).chain(grads).collect())
+    }
+
+    conformance!(attention_of_every_type_and_size, |device| {
+        let mut results = Vec::new();
+        for dtype in [DType::F32, DType::F64, DType::Bf16, DType::F16] {
+            for sizes in [
+                [1, 2, 1, 1, 64, 64],
+                [2, 2, 200, 200, 64, 64],
+                [1, 2, 130, 70, 128, 128],
+                [1, 1, 70, 150, 40, 64],
+                [1, 2, 65, 33, 24, 100],
+                [1, 1, 100, 100, 7, 5],
+                [1, 1, 80, 90, 160, 144],
+            ] {
+                for causal in [false, true] {
+                    let options = AttentionOptions::default().causal(causal);
+                    results.extend(attended(device, dtype, sizes, options)?);
+                }
+            }
+            let options = AttentionOptions::default().scale(-0.3);
+            results.extend(attended(device, dtype, [1, 1, 20, 30, 16, 16], options)?);
+            let options = AttentionOptions::default();
+            results.extend(attended(device, dtype, [1, 1, 20, 0, 16, 16], options)?);
+        }
+        Ok(results)
+    });
+
+    conformance!(attention_of_heads_as_they_lie, |device| {
+        let mut results = Vec::new();
+        for dtype in [DType::F32, DType::Bf16, DType::F16] {
+            let x = Tensor::randn([2, 150, 3 * 2 * 64], (device, dtype))?.requires_grad_(true)?;
+            let heads = x.split(2 * 64, 2)?;
+            let cut = |it: &Tensor| it.reshape([2, 150, 2, 64])?.transpose(1, 2);
+            let (q, k, v) = (cut(&heads[0])?, cut(&heads[1])?, cut(&heads[2])?);
+            let options = AttentionOptions::default().causal(true);
+            let y = q.scaled_dot_product_attention(&k, &v, options)?;
+            let y = y.transpose(1, 2)?.reshape([2, 150, 2 * 64])?;
+            y.mul(&Tensor::randn([2, 150, 2 * 64], (device, dtype))?)?.sum()?.backward()?;
+            results.extend([y.detach(), x.grad().unwrap()]);
+        }
+        Ok(results)
+    });
+
+    /// A GPU adds up in 32 bits, in a room that PyTorch's kernels would ask for as well.
+    #[test]
+    fn there_is_room_for_a_number_for_each_row() -> Result<()> {
+        let device = Device::dry("1 GiB").unwrap();
+        for (dtype, width) in [(DType::F32, 1), (DType::F64, 64), (DType::Bf16, 1), (DType::F16, 3)]
+        {
+            let q = Tensor::zeros([2, 3, 70, width], (&device, dtype))?;
+            let call = Call::here("attention");
+            let sizes = Sizes::new(call, [&q, &q, &q], AttentionOptions::default())?;
+            let scratch = Scratch::new(call, &sizes, &q, dtype.size() == 2)?;
+            assert!(scratch.dots.numel() >= 2 * 3 * 70 * dtype.size().max(4), "{dtype}");
+        }
+        Ok(())
+    }
 }
