@@ -1,10 +1,13 @@
 //! Batch norm: each channel to mean 0 and variance 1 over all images, with a memory of what they were.
 
+use tonnage_device::cuda::{Arguments, Extent};
+
 use super::layer_norm::{check_affine, of_figures, total, write_floats};
 use crate::autograd::{Backward, Grads, Needs, Saved, record};
 use crate::dtype::{Float, Real, Stored, dispatch_float};
 use crate::error::{Call, ErrorKind, Result};
-use crate::exec::{Args, Input, Kernel, Operands, Plan, slices};
+use crate::exec::cuda::{self, Launch, Program, stored, wide};
+use crate::exec::{Args, Input, Kernel, Operand, Operands, Plan, slices};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 
@@ -77,6 +80,89 @@ impl Channels {
     }
 }
 
+const TEXT: &str = concat!(include_str!("../exec/cuda/rows.cuh"), include_str!("batch_norm.cu"));
+
+/// How far apart the numbers of channels lie.
+fn step(operand: &Operand) -> u64 {
+    operand.layout.strides().first().map_or(0, |it| *it as u64)
+}
+
+fn truth(it: bool) -> &'static str {
+    if it { "1" } else { "0" }
+}
+
+impl Channels {
+    /// Whether a block had better read a channel twice than leave it to another launch: what it read is still near.
+    fn is_small(&self, x: &Operand) -> bool {
+        self.count() * x.dtype.size() <= 128 << 10
+    }
+
+    /// As `Channels` of the programs.
+    fn push(&self, arguments: &mut Arguments) {
+        let words = [self.images, self.channels, self.area];
+        let bytes: Vec<u8> = words.iter().flat_map(|&it| (it as u64).to_ne_bytes()).collect();
+        arguments.push_bytes(&bytes);
+    }
+
+    fn program(
+        &self,
+        name: &'static str,
+        (pack, threads): (usize, u32),
+        x: &Operand,
+        weight: Option<&Operand>,
+        constants: &[(&str, &str)],
+    ) -> Program {
+        let of_weight = stored(weight.map_or(x.dtype, |it| it.dtype));
+        let index = cuda::index_type(x.layout.numel());
+        let (stored, wide) = (stored(x.dtype), wide(x.dtype));
+        let has_weight = truth(weight.is_some());
+        let mut all: Vec<(&str, &dyn std::fmt::Display)> = vec![
+            ("IN", &stored),
+            ("C", &wide),
+            ("WEIGHT", &of_weight),
+            ("HAS_WEIGHT", &has_weight),
+            ("INDEX", &index),
+            ("PACK", &pack),
+            ("THREADS", &threads),
+            ("GROUP", &threads),
+        ];
+        all.extend(constants.iter().map(|(name, it)| (*name, it as &dyn std::fmt::Display)));
+        Program::new(name, TEXT, &all)
+    }
+
+    /// A launch with a block for each channel.
+    fn by_channel(
+        &self,
+        name: &'static str,
+        pack: usize,
+        x: &Operand,
+        weight: Option<&Operand>,
+        constants: &[(&str, &str)],
+        arguments: Arguments,
+    ) -> Launch {
+        let threads = (self.count() / pack / 4).next_power_of_two().clamp(128, 1024) as u32;
+        let program = self.program(name, (pack, threads), x, weight, constants);
+        let blocks = cuda::blocks(self.channels as u64, 1);
+        Launch::new(program, Extent::line(blocks, threads), arguments)
+    }
+
+    /// A launch with a thread for each pack.
+    fn by_pack(
+        &self,
+        name: &'static str,
+        pack: usize,
+        x: &Operand,
+        weight: Option<&Operand>,
+        constants: &[(&str, &str)],
+        arguments: Arguments,
+    ) -> Launch {
+        const THREADS: u32 = 256;
+        let program = self.program(name, (pack, THREADS), x, weight, constants);
+        let blocks = cuda::blocks((x.layout.numel() / pack) as u64, u64::from(THREADS));
+        Launch::new(program, Extent::line(blocks, THREADS), arguments)
+    }
+}
+
 /// Outputs: the normalised channels; when training, their means and one over their deviations, and the
 /// running statistics if there are any. Inputs: `x`; otherwise the running statistics; weight and
 /// bias if there are any.
@@ -94,8 +180,64 @@ impl Kernel for BatchNorm {
         Ok(())
     }
 
-    fn cuda(&self, _: Operands<'_>) -> Plan {
-        Plan::Unwritten
+    fn cuda(&self, on: Operands<'_>) -> Plan {
+        let (g, training) = (self.channels, self.options.training);
+        let (output, x) = (&on.outputs[0], &on.inputs[0]);
+        if output.layout.numel() == 0 {
+            return Plan::nothing();
+        }
+        let affine = &on.inputs[if training { 1 } else { 3 }..];
+        let weight = self.weight.then(|| &affine[0]);
+        let bias = self.bias.then(|| &affine[usize::from(self.weight)]);
+        let pack = cuda::pack_of(&[g.area], &[output, x]);
+        let constants = |is_fused: bool, has_figures: bool| {
+            vec![
+                ("FORWARD", "1"),
+                ("BIAS", stored(bias.map_or(x.dtype, |it| it.dtype))),
+                ("HAS_BIAS", truth(bias.is_some())),
+                ("RUNNING", truth(self.running)),
+                ("EVALUATES", truth(!training)),
+                ("FUSED", truth(is_fused)),
+                ("FIGURES", truth(has_figures)),
+            ]
+        };
+        let affine = |arguments: &mut Arguments| {
+            arguments.push(x.first());
+            arguments.push(weight.map_or(0, Operand::first));
+            arguments.push(bias.map_or(0, Operand::first));
+            arguments.push(weight.map_or(0, step));
+            arguments.push(bias.map_or(0, step));
+            g.push(arguments);
+        };
+        let is_fused = training && g.is_small(x);
+        let mut launches = Vec::new();
+        if training {
+            let running = on.outputs.get(3).zip(on.outputs.get(4)).filter(|_| self.running);
+            let mut arguments = Arguments::new();
+            on.outputs[..3].iter().for_each(|it| arguments.push(it.first()));
+            arguments.push(running.map_or(0, |it| it.0.first()));
+            arguments.push(running.map_or(0, |it| it.1.first()));
+            arguments.push(running.map_or(0, |it| step(it.0)));
+            arguments.push(running.map_or(0, |it| step(it.1)));
+            affine(&mut arguments);
+            arguments.push(self.options.momentum);
+            arguments.push(self.options.eps);
+            let name = "batch_norm_figures";
+            let constants = constants(is_fused, true);
+            launches.push(g.by_channel(name, pack, x, weight, &constants, arguments));
+        }
+        if !is_fused {
+            let figures = if training { &on.outputs[1..3] } else { &on.inputs[1..3] };
+            let mut arguments = Arguments::new();
+            arguments.push(output.first());
+            figures.iter().for_each(|it| arguments.push(it.first()));
+            figures.iter().for_each(|it| arguments.push(step(it)));
+            affine(&mut arguments);
+            arguments.push(self.options.eps);
+            let constants = constants(false, false);
+            launches.push(g.by_pack("batch_norm", pack, x, weight, &constants, arguments));
+        }
+        Plan::Launches(launches)
     }
 }
 
@@ -190,8 +332,44 @@ impl Kernel for BatchNormGrad {
         Ok(())
     }
 
-    fn cuda(&self, _: Operands<'_>) -> Plan {
-        Plan::Unwritten
+    fn cuda(&self, on: Operands<'_>) -> Plan {
+        let g = self.channels;
+        let (grad, x, weight) = (&on.inputs[0], &on.inputs[1], on.inputs.get(4));
+        if g.channels == 0 {
+            return Plan::nothing();
+        }
+        let pack = cuda::pack_of(&[g.area], &[&on.outputs[0], grad, x]);
+        // Between two launches, sums are kept in the gradients of weight and bias, if those have all digits.
+        let keeps = weight.is_some_and(|it| stored(it.dtype) == wide(x.dtype));
+        let is_fused = g.is_small(x) || !keeps;
+        let constants = |has_figures: bool| {
+            vec![
+                ("GRAD", stored(grad.dtype)),
+                ("EVALUATES", truth(self.eps.is_some())),
+                ("FUSED", truth(is_fused)),
+                ("FIGURES", truth(has_figures)),
+            ]
+        };
+        let arguments = || {
+            let mut arguments = Arguments::new();
+            arguments.push(on.outputs[0].first());
+            arguments.push(on.outputs.get(1).map_or(0, Operand::first));
+            arguments.push(on.outputs.get(2).map_or(0, Operand::first));
+            on.inputs[..4].iter().for_each(|it| arguments.push(it.first()));
+            on.inputs[2..4].iter().for_each(|it| arguments.push(step(it)));
+            arguments.push(weight.map_or(0, Operand::first));
+            arguments.push(weight.map_or(0, step));
+            g.push(&mut arguments);
+            arguments.push(self.eps.unwrap_or(0.0));
+            arguments
+        };
+        let name = "batch_norm_grad_figures";
+        let mut launches = vec![g.by_channel(name, pack, x, weight, &constants(true), arguments())];
+        if !is_fused {
+            let name = "batch_norm_grad";
+            launches.push(g.by_pack(name, pack, x, weight, &constants(false), arguments()));
+        }
+        Plan::Launches(launches)
     }
 }
 
@@ -512,6 +690,39 @@ mod tests {
         );
         device.synchronize()
     }
+
+    conformance!(batch_norms_of_every_type_and_size, |device| {
+        let mut results = Vec::new();
+        for (dtype, of_weights) in [
+            (DType::F32, DType::F32),
+            (DType::F64, DType::F64),
+            (DType::Bf16, DType::F32),
+            (DType::Bf16, DType::Bf16),
+            (DType::F16, DType::F32),
+        ] {
+            let random = |shape: &[usize], dtype| Tensor::randn(shape, device)?.to(dtype);
+            let figures = of_figures(dtype);
+            for shape in [&[6, 5, 7, 7][..], &[4, 3, 8, 8], &[9, 4], &[3, 2, 200, 160]] {
+                for (training, has_weight) in
+                    [(true, true), (true, false), (false, true), (false, false)]
+                {
+                    let x = random(shape, dtype)?.add(3.0)?.requires_grad_(true)?;
+                    let of = |dtype| random(&[shape[1]], dtype)?.requires_grad_(true);
+                    let (weight, bias) = (of(of_weights)?, of(of_weights)?);
+                    let mean = Tensor::rand([shape[1]], (device, figures))?;
+                    let variance = Tensor::ones([shape[1]], (device, figures))?;
+                    let options = BatchNormOptions::default().training(training);
+                    let weights = has_weight.then_some((&weight, &bias)).unzip();
+                    let y =
+                        x.batch_norm(weights.0, weights.1, Some([&mean, &variance]), options)?;
+                    y.square()?.mul(&y)?.sum()?.backward()?;
+                    results.extend([y, mean, variance]);
+                    results.extend([&x, &weight, &bias].into_iter().filter_map(Tensor::grad));
+                }
+            }
+        }
+        Ok(results)
+    });
 
     conformance!(batch_norms, |device| {
         let x = Tensor::ones([4, 6, 5, 5], device)?.requires_grad_(true)?;

@@ -5,11 +5,15 @@
 
 use std::borrow::Cow;
 
+use tonnage_device::cuda::{Arguments, Extent};
+
+use super::reduce::lanes;
 use crate::amp::raise;
 use crate::autograd::{Backward, Grads, Needs, Saved, record};
 use crate::dtype::{DType, Float, Real, Stored, dispatch_float};
 use crate::error::{Call, ErrorKind, Result};
-use crate::exec::{Args, Input, Kernel, Operands, Plan, slices};
+use crate::exec::cuda::{self, Launch, Program};
+use crate::exec::{Args, Input, Kernel, Operand, Operands, Plan, slices};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 
@@ -48,6 +52,77 @@ impl Rows {
     }
 }
 
+const TEXT: &str = concat!(include_str!("../exec/cuda/rows.cuh"), include_str!("layer_norm.cu"));
+
+/// A constant of a program.
+type Constant<'a> = (&'a str, &'a dyn std::fmt::Display);
+
+fn constants<'a>(
+    types: &'a [(&'static str, &'static str)],
+    others: &[Constant<'a>],
+) -> Vec<Constant<'a>> {
+    let types = types.iter().map(|(name, value)| (*name, value as &dyn std::fmt::Display));
+    types.chain(others.iter().copied()).collect()
+}
+
+/// Where an operand lies; 0 if there is none.
+fn address(operand: Option<&Operand>) -> u64 {
+    operand.map_or(0, Operand::first)
+}
+
+impl Rows {
+    /// Whether all rows have the same weights, one for each column.
+    fn is_plain(&self) -> bool {
+        self.area == 1 && self.period == 1
+    }
+
+    /// Who takes a row on a GPU, and how many rows there are; none if there is nothing.
+    fn groups(&self, operands: &[&Operand], weights: &[Operand]) -> Option<(cuda::Group, usize)> {
+        let numel = operands[0].layout.numel();
+        let rows = numel.checked_div(self.width).filter(|rows| *rows > 0)?;
+        let runs = if self.is_plain() { [self.width; 2] } else { [self.width, self.area] };
+        let mut pack = cuda::pack_of(&runs, operands);
+        let is_aligned = |pack: usize| {
+            weights
+                .iter()
+                .all(|it| it.first().is_multiple_of((pack * it.dtype.size()).min(16) as u64))
+        };
+        while self.is_plain() && pack > 1 && !is_aligned(pack) {
+            pack /= 2;
+        }
+        Some((cuda::Group::with_pack(self.width, pack), rows))
+    }
+
+    /// As `Weights` of the programs.
+    fn push(&self, arguments: &mut Arguments) {
+        let words = [self.width, self.period, self.area];
+        let bytes: Vec<u8> = words.iter().flat_map(|&it| (it as u64).to_ne_bytes()).collect();
+        arguments.push_bytes(&bytes);
+    }
+
+    /// What the programs ask of types and weights.
+    fn types(
+        &self,
+        x: &Operand,
+        [weight, bias]: [Option<&Operand>; 2],
+        kind: &'static str,
+    ) -> Vec<(&'static str, &'static str)> {
+        let truth = |it: bool| if it { "1" } else { "0" };
+        let of = |it: Option<&Operand>| cuda::stored(it.map_or(x.dtype, |it| it.dtype));
+        vec![
+            (kind, "1"),
+            ("IN", cuda::stored(x.dtype)),
+            ("C", cuda::wide(x.dtype)),
+            ("WEIGHT", of(weight)),
+            ("BIAS", of(bias)),
+            ("HAS_WEIGHT", truth(weight.is_some())),
+            ("HAS_BIAS", truth(bias.is_some())),
+            ("CENTERED", truth(self.centered)),
+            ("PLAIN", truth(self.is_plain())),
+        ]
+    }
+}
+
 /// Σ f(x), four sums side by side, in 64 bits.
 pub(super) fn total<R: Real>(numbers: &[R], f: impl Fn(usize, f64) -> f64) -> f64 {
     let mut sums = [0.0; 4];
@@ -77,8 +152,27 @@ impl Kernel for NormRows {
         Ok(())
     }
 
-    fn cuda(&self, _: Operands<'_>) -> Plan {
-        Plan::Unwritten
+    fn cuda(&self, on: Operands<'_>) -> Plan {
+        let (x, weights) = (&on.inputs[0], &on.inputs[1..]);
+        let Some((group, rows)) = self.rows.groups(&[&on.outputs[0], x], weights) else {
+            return Plan::nothing();
+        };
+        let weight = self.weight.then(|| &weights[0]);
+        let bias = self.bias.then(|| &weights[usize::from(self.weight)]);
+        let means = self.rows.centered.then(|| &on.outputs[1]);
+        let mut arguments = Arguments::new();
+        arguments.push(on.outputs[0].first());
+        arguments.push(address(means));
+        arguments.push(on.outputs[1 + usize::from(self.rows.centered)].first());
+        arguments.push(x.first());
+        arguments.push(address(weight));
+        arguments.push(address(bias));
+        arguments.push(rows as u64);
+        self.rows.push(&mut arguments);
+        arguments.push(self.eps);
+        let types = self.rows.types(x, [weight, bias], "FORWARD");
+        let program = Program::new("norm_rows", TEXT, &constants(&types, &group.constants()));
+        Launch::new(program, group.extent(rows), arguments).into()
     }
 }
 
@@ -130,8 +224,28 @@ impl Kernel for NormRowsInputGrad {
         Ok(())
     }
 
-    fn cuda(&self, _: Operands<'_>) -> Plan {
-        Plan::Unwritten
+    fn cuda(&self, on: Operands<'_>) -> Plan {
+        let (grad, x, rstd) = (&on.inputs[0], &on.inputs[1], &on.inputs[2]);
+        let means = self.rows.centered.then(|| &on.inputs[3]);
+        let weights = &on.inputs[3 + usize::from(self.rows.centered)..];
+        let Some((group, rows)) = self.rows.groups(&[&on.outputs[0], grad, x], weights) else {
+            return Plan::nothing();
+        };
+        let weight = self.weight.then(|| &weights[0]);
+        let mut arguments = Arguments::new();
+        [&on.outputs[0], grad, x, rstd].iter().for_each(|it| arguments.push(it.first()));
+        arguments.push(address(means));
+        arguments.push(address(weight));
+        arguments.push(rows as u64);
+        self.rows.push(&mut arguments);
+        let types = self.rows.types(x, [weight, None], "BACKWARD");
+        let grad = cuda::stored(grad.dtype);
+        let types = constants(
+            &types,
+            &[&[("GRAD", &grad as &dyn std::fmt::Display)], &group.constants()[..]].concat(),
+        );
+        Launch::new(Program::new("norm_rows_grad", TEXT, &types), group.extent(rows), arguments)
+            .into()
     }
 }
 
@@ -184,8 +298,53 @@ impl Kernel for NormRowsWeightGrad {
         Ok(())
     }
 
-    fn cuda(&self, _: Operands<'_>) -> Plan {
-        Plan::Unwritten
+    fn cuda(&self, on: Operands<'_>) -> Plan {
+        /// Threads of a block.
+        const THREADS: usize = 512;
+        /// Rows that a thread reads before it adds them.
+        const AT_ONCE: usize = 4;
+        let rows = self.rows;
+        let (grad, x, rstd) = (&on.inputs[0], &on.inputs[1], &on.inputs[2]);
+        let means = rows.centered.then(|| &on.inputs[3]);
+        let weight = self.weight.then(|| &on.outputs[0]);
+        let bias = self.bias.then(|| &on.outputs[usize::from(self.weight)]);
+        let channels = on.outputs[0].layout.numel();
+        if channels == 0 {
+            return Plan::nothing();
+        }
+        let lines = x.layout.numel() / (channels * rows.area);
+        let mut arguments = Arguments::new();
+        arguments.push(address(weight));
+        arguments.push(address(bias));
+        [grad, x, rstd].iter().for_each(|it| arguments.push(it.first()));
+        arguments.push(address(means));
+        arguments.push(lines as u64);
+        arguments.push(channels as u64);
+        let of_grad = cuda::stored(grad.dtype);
+        let plain = rows.is_plain();
+        let (name, kind) = match plain {
+            true => ("norm_columns_grad", "COLUMNS"),
+            false => ("norm_channels_grad", "CHANNELS"),
+        };
+        let types = rows.types(x, [weight, bias], kind);
+        let types = constants(&types, &[("GRAD", &of_grad), ("REDUCES", &1)]);
+        let run = if plain { channels } else { rows.area };
+        let pack = cuda::pack_of(&[run], &[grad, x]);
+        let launch = |threads: usize, blocks: u32, more: &[Constant<'_>], arguments| {
+            let own: [Constant<'_>; 3] =
+                [("PACK", &pack), ("THREADS", &threads), ("GROUP", &threads)];
+            let program = Program::new(name, TEXT, &[&types[..], &own, more].concat());
+            Launch::new(program, Extent::line(blocks, threads as u32), arguments).into()
+        };
+        if plain {
+            let lanes = lanes(channels, pack, x.dtype.size());
+            let blocks = cuda::blocks(channels as u64, (lanes * pack) as u64);
+            let more: [Constant<'_>; 2] = [("LANES", &lanes), ("ROWS_AT_ONCE", &AT_ONCE)];
+            return launch(THREADS, blocks, &more, arguments);
+        }
+        arguments.push(rows.period as u64);
+        arguments.push(rows.area as u64);
+        launch(256, cuda::blocks(channels as u64, 1), &[], arguments)
     }
 }
 
@@ -260,7 +419,8 @@ impl Backward for NormRowsBackward {
         let grad = grad.in_order(call)?;
         let x = self.x.unpack()?.in_order(call)?;
         let (rstd, weight) = (self.rstd.unpack()?, self.weight.as_ref().map(Saved::unpack));
-        let (weight, means) = (weight.transpose()?, self.means.as_ref().map(Saved::unpack));
+        let weight = weight.transpose()?.map(|it| it.in_order(call)).transpose()?;
+        let means = self.means.as_ref().map(Saved::unpack);
         let means = means.transpose()?;
         let inputs = [&grad, &x, &rstd].into_iter().chain(&means);
         let new =
@@ -306,15 +466,20 @@ fn norm_rows(
     eps: f64,
 ) -> Result<Tensor> {
     let from = x.in_order(call)?;
+    let [ordered_weight, ordered_bias] =
+        [weight, bias].map(|it| it.map(|it| it.in_order(call)).transpose());
+    let (ordered_weight, ordered_bias) = (ordered_weight?, ordered_bias?);
     let output = Tensor::uninit(call, x.shape().clone(), x.dtype(), x.device())?;
     let figure = || Tensor::uninit(call, figures.clone(), of_figures(x.dtype()), x.device());
     let means = if rows.centered { Some(figure()?) } else { None };
     let rstd = figure()?;
     let kernel = NormRows { rows, eps, weight: weight.is_some(), bias: bias.is_some() };
     let outputs: Vec<&Tensor> = [&output].into_iter().chain(&means).chain([&rstd]).collect();
-    let inputs = |x| -> Vec<&Tensor> { [x].into_iter().chain(weight).chain(bias).collect() };
-    call.launch(kernel, &outputs, &inputs(&from))?;
-    record(call, node, &[&output], &inputs(x), || {
+    let ordered: Vec<&Tensor> =
+        [&from].into_iter().chain(&ordered_weight).chain(&ordered_bias).collect();
+    call.launch(kernel, &outputs, &ordered)?;
+    let inputs: Vec<&Tensor> = [x].into_iter().chain(weight).chain(bias).collect();
+    record(call, node, &[&output], &inputs, || {
         Ok(Box::new(NormRowsBackward {
             call,
             rows,
@@ -544,6 +709,53 @@ mod tests {
         assert_eq!(device.memory().allocated() - before, (8 << 20) + 2 * (1 << 20));
         Ok(())
     }
+
+    conformance!(norms_of_every_type_and_width, |device| {
+        let mut results = Vec::new();
+        let mut check =
+            |x: Tensor,
+             weights: [Tensor; 2],
+             norm: &dyn Fn(&Tensor, [&Tensor; 2]) -> Result<Tensor>| {
+                let x = x.requires_grad_(true)?;
+                let [weight, bias] = weights;
+                let (weight, bias) = (weight.requires_grad_(true)?, bias.requires_grad_(true)?);
+                let y = norm(&x, [&weight, &bias])?;
+                y.square()?.mul(&y)?.sum()?.backward()?;
+                results.push(y);
+                results.extend([&x, &weight, &bias].into_iter().filter_map(Tensor::grad));
+                Ok::<_, crate::Error>(())
+            };
+        for (dtype, of_weights) in [
+            (DType::F32, DType::F32),
+            (DType::F64, DType::F64),
+            (DType::Bf16, DType::Bf16),
+            (DType::Bf16, DType::F32),
+            (DType::F16, DType::F32),
+        ] {
+            let random = |shape: &[usize], dtype| Tensor::randn(shape, device)?.to(dtype);
+            for width in [5, 48, 768, 2000, 5000, 20_000] {
+                let weights = [random(&[width], of_weights)?, random(&[width], of_weights)?];
+                check(random(&[7, width], dtype)?, weights, &|x, [weight, bias]| {
+                    x.layer_norm([width], Some(weight), Some(bias), 1e-5)
+                })?;
+                let weights = [random(&[width], of_weights)?, random(&[width], of_weights)?];
+                check(random(&[7, width], dtype)?, weights, &|x, [weight, _]| {
+                    x.rms_norm([width], Some(weight), 1e-5)
+                })?;
+            }
+            let weights = [random(&[96], of_weights)?, random(&[96], of_weights)?];
+            check(random(&[3000, 96], dtype)?, weights, &|x, [weight, bias]| {
+                x.layer_norm([96], Some(weight), Some(bias), 1e-5)
+            })?;
+            for shape in [&[3, 6, 8, 8][..], &[3, 6, 5, 5], &[4, 6], &[2, 6, 60, 64]] {
+                let weights = [random(&[6], of_weights)?, random(&[6], of_weights)?];
+                check(random(shape, dtype)?, weights, &|x, [weight, bias]| {
+                    x.group_norm(3, Some(weight), Some(bias), 1e-5)
+                })?;
+            }
+        }
+        Ok(results)
+    });
 
     conformance!(norms, |device| {
         let x = Tensor::ones([4, 6, 10], device)?.requires_grad_(true)?;

@@ -5,13 +5,16 @@
 //! | [`Tensor::cross_entropy`] | the logarithms of all probabilities | bytes as in PyTorch |
 //! | [`Tensor::cross_entropy_lean`] | one number for each row | large vocabularies |
 
+use tonnage_device::cuda::{Arguments, Extent};
+
 use super::reduce::SumRows;
 use super::softmax::{log_sum, softmax_along};
 use crate::amp::raise;
 use crate::autograd::{Backward, Grads, Needs, Saved, record};
 use crate::dtype::{DType, Float, Real, Stored, dispatch_float};
 use crate::error::{Call, Result};
-use crate::exec::{Args, Input, Kernel, Operands, Plan, for_each_chunk, map2, rows};
+use crate::exec::cuda::{self, Elementwise, Launch, Program, stored, wide};
+use crate::exec::{Args, Input, Kernel, Operand, Operands, Plan, for_each_chunk, map2, rows};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 
@@ -108,6 +111,98 @@ impl Classes {
     }
 }
 
+const TEXT: &str = concat!(
+    include_str!("../exec/cuda/rows.cuh"),
+    include_str!("exponentials.cuh"),
+    include_str!("loss.cu")
+);
+
+/// A constant of a program.
+type Constant<'a> = (&'a str, &'a dyn std::fmt::Display);
+
+/// All threads of a block, which is the only one.
+fn one_block() -> cuda::Group {
+    cuda::Group { pack: 1, group: 1024, threads: 1024, items: 0 }
+}
+
+impl Classes {
+    fn push(&self, arguments: &mut Arguments) {
+        arguments.push(self.classes as u64);
+        arguments.push(self.inner as u64);
+        arguments.push(self.ignore_index);
+    }
+
+    fn push_rows(&self, arguments: &mut Arguments) {
+        arguments.push(self.classes as u64);
+        arguments.push(self.ignore_index);
+    }
+
+    /// Who takes a row of scores on a GPU, whether rows may begin within a pack, and how many elements after the
+    /// beginning of one the first of all lies.
+    fn packs(&self, operands: &[&Operand]) -> (cuda::Group, u8, u64) {
+        let size = operands[0].dtype.size();
+        let pack = 16 / size;
+        let start = |it: &&Operand| it.first() / size as u64 % pack as u64;
+        let first = start(&operands[0]);
+        let begins_alike = operands.iter().all(|it| start(it) == first);
+        let pack = if begins_alike { pack } else { 1 };
+        let has_head = first != 0 || !self.classes.is_multiple_of(pack);
+        let group = cuda::Group::once(self.classes, pack);
+        let group = match group.group {
+            // A row for each thread is for sums of few numbers.
+            1 => cuda::Group { group: 32, ..group },
+            1024 => cuda::Group { group: 512, threads: 512, ..group },
+            _ => group,
+        };
+        (group, u8::from(has_head && pack > 1), if pack > 1 { first } else { 0 })
+    }
+
+    fn launch(
+        &self,
+        name: &'static str,
+        own: &[Constant<'_>],
+        targets: &Operand,
+        group: cuda::Group,
+        rows: usize,
+        arguments: Arguments,
+    ) -> Launch {
+        let reduction = match self.reduction {
+            Reduction::None => 0,
+            Reduction::Mean => 1,
+            Reduction::Sum => 2,
+        };
+        let complains = matches!(name, "nll" | "lean_cross_entropy");
+        let target = stored(targets.dtype);
+        let mut constants: Vec<Constant<'_>> = own.to_vec();
+        constants.push(("TARGET", &target));
+        constants.push(("REDUCTION", &reduction));
+        if complains {
+            constants.push(("COMPLAINS", &1));
+        }
+        if !own.iter().any(|(name, _)| *name == "C") {
+            constants.push(("C", &"double"));
+        }
+        // Rows are not kept in registers.
+        let [pack, of_row, threads, _] = group.constants();
+        constants.extend([pack, of_row, threads]);
+        let launch =
+            Launch::new(Program::new(name, TEXT, &constants), group.extent(rows), arguments);
+        let classes = self.classes;
+        if complains { launch.complains(move |it| no_class(it, classes)) } else { launch }
+    }
+}
+
+/// The sentence about a target that a GPU met: its number and its place, each as far as 32 bits go.
+fn no_class(value: i64, classes: usize) -> String {
+    let (target, place) = ((value >> 32) as i32, value as u32);
+    let beyond = match target {
+        i32::MAX => " or more",
+        i32::MIN => " or less",
+        _ => "",
+    };
+    format!("target {target}{beyond} at element {place} is none of the {classes} classes")
+}
+
 fn weights(args: &Args<'_>, place: Option<usize>) -> impl Fn(usize) -> f64 + use<> {
     let weights = place.map(|place| args.input(place).to_slice::<f64>().into_owned());
     move |class| weights.as_ref().map_or(1.0, |weights| weights[class])
@@ -152,8 +247,24 @@ impl Kernel for Nll {
         Ok(())
     }
 
-    fn cuda(&self, _: Operands<'_>) -> Plan {
-        Plan::Unwritten
+    fn cuda(&self, on: Operands<'_>) -> Plan {
+        let (x, targets, weight) = (&on.inputs[0], &on.inputs[1], on.inputs.get(2));
+        let mut arguments = Arguments::new();
+        [&on.outputs[0], &on.outputs[1], x, targets]
+            .iter()
+            .for_each(|it| arguments.push(it.first()));
+        arguments.push(weight.map_or(0, Operand::first));
+        arguments.push(targets.layout.numel() as u64);
+        self.of.push(&mut arguments);
+        let to = stored(on.outputs[0].dtype);
+        let constants: [Constant<'_>; 5] = [
+            ("NLL", &1),
+            ("IN", &stored(x.dtype)),
+            ("OUT", &to),
+            ("WEIGHT", &stored(weight.map_or(x.dtype, |it| it.dtype))),
+            ("HAS_WEIGHT", &u8::from(self.weighted)),
+        ];
+        self.of.launch("nll", &constants, targets, one_block(), 1, arguments).into()
     }
 }
 
@@ -186,8 +297,34 @@ impl Kernel for NllGrad {
         Ok(())
     }
 
-    fn cuda(&self, _: Operands<'_>) -> Plan {
-        Plan::Unwritten
+    fn cuda(&self, on: Operands<'_>) -> Plan {
+        let (output, weight) = (&on.outputs[0], on.inputs.get(3));
+        let (grad, targets, total) = (&on.inputs[0], &on.inputs[1], &on.inputs[2]);
+        let numel = output.layout.numel();
+        if numel == 0 {
+            return Plan::nothing();
+        }
+        let mut arguments = Arguments::new();
+        [output, grad, targets, total].iter().for_each(|it| arguments.push(it.first()));
+        arguments.push(weight.map_or(0, Operand::first));
+        arguments.push(numel as u64);
+        self.of.push(&mut arguments);
+        let is_inner = self.of.inner > 1;
+        let pack =
+            cuda::pack_of(&[if is_inner { self.of.inner } else { self.of.classes }], &[output]);
+        let constants: [Constant<'_>; 8] = [
+            ("NLL_GRAD", &1),
+            ("OUT", &stored(output.dtype)),
+            ("GRAD", &stored(grad.dtype)),
+            ("TOTAL", &stored(total.dtype)),
+            ("WEIGHT", &stored(weight.map_or(output.dtype, |it| it.dtype))),
+            ("HAS_WEIGHT", &u8::from(self.weighted)),
+            ("INNER", &u8::from(is_inner)),
+            ("INDEX", &cuda::index_type(numel)),
+        ];
+        let group = cuda::Group { pack, group: 1, threads: 256, items: 0 };
+        let rows = numel / pack;
+        self.of.launch("nll_grad", &constants, targets, group, rows, arguments).into()
     }
 }
 
@@ -204,8 +341,10 @@ struct NllBackward {
 impl Backward for NllBackward {
     fn backward(&self, grads: &[Option<Tensor>], _: &Needs<'_>) -> Result<Grads> {
         let Some(grad) = &grads[0] else { return Ok(Grads::from_iter([None])) };
-        let (x, targets, total) = (self.x.unpack()?, self.targets.unpack()?, self.total.unpack()?);
+        let (grad, x) = (&grad.in_order(self.call)?, self.x.unpack()?);
+        let (targets, total) = (self.targets.unpack()?.in_order(self.call)?, self.total.unpack()?);
         let weight = self.weight.as_ref().map(Saved::unpack).transpose()?;
+        let weight = weight.map(|it| it.in_order(self.call)).transpose()?;
         let output = Tensor::uninit(self.call, x.shape().clone(), x.dtype(), x.device())?;
         let kernel = NllGrad { of: self.of, weighted: weight.is_some() };
         let inputs: Vec<&Tensor> = [grad, &targets, &total].into_iter().chain(&weight).collect();
@@ -261,7 +400,10 @@ fn nll(call: Call, x: &Tensor, targets: &Tensor, o: &CrossEntropyOptions) -> Res
     let shape = if of.reduction == Reduction::None { targets.shape().clone() } else { ().into() };
     let output = Tensor::uninit(call, shape, x.dtype(), x.device())?;
     let total = Tensor::uninit(call, Shape::default(), x.dtype(), x.device())?;
-    let inputs: Vec<&Tensor> = [x, targets].into_iter().chain(&o.weight).collect();
+    // Kernels read rows in order.
+    let weight = o.weight.as_ref().map(|it| it.in_order(call)).transpose()?;
+    let ordered = [x.in_order(call)?, targets.in_order(call)?];
+    let inputs: Vec<&Tensor> = ordered.iter().chain(&weight).collect();
     call.launch(Nll { of, weighted: o.weight.is_some() }, &[&output, &total], &inputs)?;
     record(call, "NllLossBackward", &[&output], &[x], || {
         let weight = o.weight.as_ref().map(|it| Saved::input(call, it)).transpose()?;
@@ -312,8 +454,33 @@ impl Kernel for LeanCrossEntropy {
         Ok(())
     }
 
-    fn cuda(&self, _: Operands<'_>) -> Plan {
-        Plan::Unwritten
+    fn cuda(&self, on: Operands<'_>) -> Plan {
+        let ([output, log_sums], [x, targets]) =
+            ([&on.outputs[0], &on.outputs[1]], [&on.inputs[0], &on.inputs[1]]);
+        let rows = targets.layout.numel();
+        let (from, compute) = (stored(x.dtype), wide(x.dtype));
+        let mut launches = Vec::new();
+        if rows > 0 {
+            let (group, head, start) = self.of.packs(&[x]);
+            let mut arguments = Arguments::new();
+            [output, log_sums, x, targets].iter().for_each(|it| arguments.push(it.first()));
+            arguments.push(rows as u64);
+            self.of.push_rows(&mut arguments);
+            let constants: [Constant<'_>; 5] =
+                [("LEAN", &1), ("IN", &from), ("C", &compute), ("HEAD", &head), ("START", &start)];
+            let name = "lean_cross_entropy";
+            launches.push(self.of.launch(name, &constants, targets, group, rows, arguments));
+        }
+        if self.of.reduction != Reduction::None {
+            let mut arguments = Arguments::new();
+            [output, log_sums, x, targets].iter().for_each(|it| arguments.push(it.first()));
+            arguments.push(rows as u64);
+            self.of.push_rows(&mut arguments);
+            let constants: [Constant<'_>; 3] = [("LEAN_SUM", &1), ("IN", &from), ("C", &compute)];
+            let name = "lean_cross_entropy_sum";
+            launches.push(self.of.launch(name, &constants, targets, one_block(), 1, arguments));
+        }
+        Plan::Launches(launches)
     }
 }
 
@@ -358,8 +525,31 @@ impl Kernel for LeanCrossEntropyGrad {
         Ok(())
     }
 
-    fn cuda(&self, _: Operands<'_>) -> Plan {
-        Plan::Unwritten
+    fn cuda(&self, on: Operands<'_>) -> Plan {
+        let (output, targets) = (&on.outputs[0], &on.inputs[2]);
+        let (grad, x, log_sums) = (&on.inputs[0], &on.inputs[1], &on.inputs[3]);
+        let rows = targets.layout.numel();
+        if output.layout.numel() == 0 {
+            return Plan::nothing();
+        }
+        let (group, head, start) = self.of.packs(&[output, x]);
+        let mut arguments = Arguments::new();
+        [output, grad, x, targets, log_sums].iter().for_each(|it| arguments.push(it.first()));
+        arguments.push(rows as u64);
+        self.of.push_rows(&mut arguments);
+        let constants: [Constant<'_>; 6] = [
+            ("LEAN_GRAD", &1),
+            ("IN", &stored(x.dtype)),
+            ("C", &wide(x.dtype)),
+            ("GRAD", &stored(grad.dtype)),
+            ("HEAD", &head),
+            ("START", &start),
+        ];
+        let name = "lean_cross_entropy_grad";
+        let launch = self.of.launch(name, &constants, targets, group, rows, arguments);
+        // Blocks take many rows, since each counts the targets.
+        let blocks = launch.extent.grid[0].min(cuda::FULL);
+        Launch { extent: Extent::line(blocks, group.threads), ..launch }.into()
     }
 }
 
@@ -374,7 +564,10 @@ struct LeanCrossEntropyBackward {
 impl Backward for LeanCrossEntropyBackward {
     fn backward(&self, grads: &[Option<Tensor>], _: &Needs<'_>) -> Result<Grads> {
         let Some(grad) = &grads[0] else { return Ok(Grads::from_iter([None])) };
-        let (x, targets) = (self.x.unpack()?, self.targets.unpack()?);
+        let call = self.call;
+        let grad = &grad.in_order(call)?;
+        let x = self.x.unpack()?.in_order(call)?;
+        let targets = self.targets.unpack()?.in_order(call)?;
         let log_sums = self.log_sums.unpack()?;
         let output = Tensor::uninit(self.call, x.shape().clone(), x.dtype(), x.device())?;
         let inputs = [grad, &x, &targets, &log_sums];
@@ -398,8 +591,9 @@ impl Kernel for SquareError {
         Ok(())
     }
 
-    fn cuda(&self, _: Operands<'_>) -> Plan {
-        Plan::Unwritten
+    fn cuda(&self, on: Operands<'_>) -> Plan {
+        let compute = wide(on.outputs[0].dtype);
+        Elementwise::new("square_error", compute, "C error = x0 - x1; y0 = error * error;").plan(on)
     }
 }
 
@@ -428,8 +622,10 @@ impl Kernel for SquareErrorGrad {
         Ok(())
     }
 
-    fn cuda(&self, _: Operands<'_>) -> Plan {
-        Plan::Unwritten
+    fn cuda(&self, on: Operands<'_>) -> Plan {
+        let compute = wide(on.outputs[0].dtype);
+        let line = "y0 = C(s0) * (x0 - x1) * x2;";
+        Elementwise::new("square_error_grad", compute, line).numbers(&[self.scale]).plan(on)
     }
 }
 
@@ -554,7 +750,9 @@ impl Tensor {
         let shape = if of.reduction == Reduction::None { each.clone() } else { ().into() };
         let output = Tensor::uninit(call, shape, wide, self.device())?;
         let log_sums = Tensor::uninit(call, each, wide, self.device())?;
-        call.launch(LeanCrossEntropy { of }, &[&output, &log_sums], &[self, targets])?;
+        let (x, ordered) = (self.in_order(call)?, targets.in_order(call)?);
+        call.launch(LeanCrossEntropy { of }, &[&output, &log_sums], &[&x, &ordered])?;
+        drop((x, ordered));
         record(call, "CrossEntropyBackward", &[&output], &[self], || {
             let (x, targets) = (Saved::input(call, self)?, Saved::input(call, targets)?);
             let log_sums = Saved::output(call, &log_sums)?;
@@ -732,6 +930,47 @@ mod tests {
         assert!(empty.mse_loss(&empty, Reduction::Mean)?.item::<f32>()?.is_nan());
         assert!(a.mse_loss(&b.view([3, 1])?, Reduction::Mean).is_err());
         Ok(())
+    }
+
+    conformance!(losses_of_every_type_and_reduction, |device| {
+        let mut results = Vec::new();
+        for dtype in [DType::F32, DType::F64, DType::Bf16, DType::F16] {
+            let random = |shape: &[usize]| Tensor::randn(shape, device)?.to(dtype);
+            for reduction in REDUCTIONS {
+                let options = options().reduction(reduction).ignore_index(3);
+                for classes in [5, 64, 1001, 9001, 50_304] {
+                    let x = random(&[9, classes])?.requires_grad_(true)?;
+                    let targets = Tensor::randint(0, 5, [9], device)?;
+                    let lean = x.cross_entropy_lean(&targets, &options)?;
+                    lean.sum()?.backward()?;
+                    let full = x.cross_entropy_with(&targets.to(DType::I32)?, &options)?;
+                    results.extend([lean, x.grad().unwrap()]);
+                    full.sum()?.backward()?;
+                    results.extend([full, x.grad().unwrap()]);
+                }
+                let weight = random(&[4])?.square()?;
+                let options = options.weight(weight);
+                let x = random(&[2, 4, 3, 8])?.requires_grad_(true)?;
+                let targets = Tensor::randint(0, 4, [2, 3, 8], device)?;
+                let full = x.cross_entropy_with(&targets, &options)?;
+                full.sum()?.backward()?;
+                results.extend([full, x.grad().unwrap()]);
+                let [a, b] = [random(&[30, 7])?, random(&[7, 30])?];
+                let a = a.requires_grad_(true)?;
+                let square = a.mse_loss(&b.t()?, reduction)?;
+                square.sum()?.backward()?;
+                results.extend([square, a.grad().unwrap()]);
+            }
+        }
+        Ok(results)
+    });
+
+    #[test]
+    fn a_gpu_names_a_target_and_its_place() {
+        let packed = |target: i64, place: i64| no_class((target << 32) | place, 7);
+        assert_eq!(packed(9, 4), "target 9 at element 4 is none of the 7 classes");
+        assert_eq!(packed(-1, 70_000), "target -1 at element 70000 is none of the 7 classes");
+        assert!(packed(i64::from(i32::MAX), 0).contains("2147483647 or more"));
     }
 
     conformance!(losses, |device| {

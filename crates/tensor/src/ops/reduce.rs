@@ -1,11 +1,13 @@
 //! Sums and means over axes.
 
 use rayon::prelude::*;
+use tonnage_device::cuda::{Arguments, Extent};
 
 use crate::autograd::{Backward, Grads, Needs, record};
 use crate::dtype::{Category, DType, Stored, dispatch_float};
 use crate::error::{Call, Result};
-use crate::exec::{Args, CHUNK, Input, Kernel, Operands, Output, Plan, rows};
+use crate::exec::cuda::{self, Launch, Program};
+use crate::exec::{Args, CHUNK, Input, Kernel, Operand, Operands, Output, Plan, rows};
 use crate::number::Complex64;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
@@ -73,9 +75,107 @@ impl Kernel for SumRows {
         Ok(())
     }
 
-    fn cuda(&self, _: Operands<'_>) -> Plan {
-        Plan::Unwritten
+    fn cuda(&self, on: Operands<'_>) -> Plan {
+        let (output, x) = (&on.outputs[0], &on.inputs[0]);
+        let (kept, width) = (output.layout.numel(), self.width);
+        if kept == 0 {
+            return Plan::nothing();
+        }
+        let rows = cuda::AnyRows::of(x, width);
+        let (sum, part) = match (x.dtype.category(), x.dtype) {
+            (Category::Complex, _) => ("twice", "twice"),
+            (Category::Float, DType::F32 | DType::F64) => ("double", "double"),
+            (Category::Float, _) => ("double", "float"),
+            _ => ("i64", "i64"),
+        };
+        let (from, to) = (cuda::stored(x.dtype), cuda::stored(output.dtype));
+        let conj = u8::from(x.conj);
+        let mut arguments = Arguments::new();
+        arguments.push(output.first());
+        arguments.push(x.first());
+        rows.kept.push(&mut arguments);
+        rows.along.push(&mut arguments);
+        arguments.push(kept as u64);
+        arguments.push(width as u64);
+        arguments.push(self.scale);
+        let types: [(&str, &dyn std::fmt::Display); 8] = [
+            ("IN", &from),
+            ("OUT", &to),
+            ("SUM", &sum),
+            ("PART", &part),
+            ("CONJ", &conj),
+            ("KEPT", &rows.kept.count()),
+            ("ALONG", &rows.along.count()),
+            ("INDEX", &rows.index),
+        ];
+        let (launch, shape) = match Columns::of(x, &rows, kept) {
+            Some(columns) => columns.launch(kept, &types),
+            None => {
+                let constants = [&types[..], &rows.group.constants()].concat();
+                (Program::new("sum_rows", SUM, &constants), rows.group.extent(kept))
+            }
+        };
+        Launch::new(launch, shape, arguments).into()
     }
+}
+
+const SUM: &str = concat!(include_str!("../exec/cuda/rows.cuh"), include_str!("sum.cu"));
+
+/// How a GPU sums columns that lie side by side.
+struct Columns {
+    /// Columns that a thread takes.
+    pack: usize,
+    /// Threads side by side.
+    lanes: usize,
+}
+
+impl Columns {
+    /// Threads of a block.
+    const THREADS: usize = 512;
+
+    /// None if it is better to take the sums one by one.
+    fn of(x: &Operand, rows: &cuda::AnyRows, kept: usize) -> Option<Self> {
+        let (columns, stride) = rows.kept.last();
+        if stride != 1 || columns < 8 || rows.along.last().1 == 1 {
+            return None;
+        }
+        let steps = rows.kept.outer_strides().iter().chain(rows.along.strides());
+        let runs: Vec<usize> = steps.copied().chain([columns]).collect();
+        let pack = cuda::pack_of(&runs, &[x]).min(8);
+        Some(Self { pack, lanes: lanes(kept, pack, x.dtype.size()) })
+    }
+
+    fn launch(
+        &self,
+        columns: usize,
+        types: &[(&str, &dyn std::fmt::Display)],
+    ) -> (Program, Extent) {
+        let (pack, lanes) = (self.pack, self.lanes);
+        let at_once = if pack >= 8 { 4 } else { 8 };
+        let constants: [(&str, &dyn std::fmt::Display); 6] = [
+            ("COLUMNS", &1),
+            ("PACK", &pack),
+            ("LANES", &lanes),
+            ("ROWS_AT_ONCE", &at_once),
+            ("THREADS", &Self::THREADS),
+            ("GROUP", &Self::THREADS),
+        ];
+        let constants = [types, &constants].concat();
+        let blocks = cuda::blocks(columns as u64, (lanes * pack) as u64);
+        (Program::new("sum_columns", SUM, &constants), Extent::line(blocks, Self::THREADS as u32))
+    }
+}
+
+/// How many threads lie side by side, each with a pack of columns: few, so that there are many blocks, but as many as
+/// read 32 bytes, which memory gives at once.
+pub(super) fn lanes(columns: usize, pack: usize, size: usize) -> usize {
+    /// Blocks that are enough.
+    const ENOUGH: usize = 264;
+    let mut lanes = 32;
+    while lanes * pack * size > 32 && columns.div_ceil(lanes * pack) < ENOUGH {
+        lanes /= 2;
+    }
+    lanes
 }
 
 impl SumRows {
@@ -364,6 +464,36 @@ mod tests {
         let y = x.sum_dim(&[0], false)?.mean()?;
         y.backward()?;
         Ok(vec![y, x.grad().unwrap()])
+    });
+
+    conformance!(reductions_of_every_type_and_layout, |device| {
+        let mut results = Vec::new();
+        for dtype in [
+            DType::F32,
+            DType::F64,
+            DType::Bf16,
+            DType::F16,
+            DType::Complex64,
+            DType::I32,
+            DType::U8,
+        ] {
+            let x = Tensor::rand([30, 6, 48], device)?.mul(9.0)?.to(dtype)?;
+            let t = x.transpose(0, 2)?;
+            for axes in [&[][..], &[0], &[1], &[2], &[0, 1], &[0, 2], &[1, 2]] {
+                results.push(x.sum_dim(axes, false)?);
+                results.push(t.sum_dim(axes, true)?);
+            }
+            // Nothing begins at a multiple of 16 bytes.
+            results.push(x.narrow(2, 1, 45)?.sum_dim(&[2], false)?);
+            results.push(x.narrow(2, 1, 45)?.sum_dim(&[0], false)?);
+            results.push(Tensor::zeros([0, 9], (device, dtype))?.sum_dim(&[0], false)?);
+        }
+        for dtype in [DType::F32, DType::Bf16] {
+            let x = Tensor::rand([3000, 768], device)?.to(dtype)?;
+            results.extend([x.sum_dim(&[0], false)?, x.mean_dim(&[1], false)?, x.mean()?]);
+            results.push(x.view([3, 1000 * 768])?.sum_dim(&[1], false)?);
+        }
+        Ok(results)
     });
 
     #[test]

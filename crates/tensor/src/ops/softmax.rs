@@ -2,10 +2,13 @@
 //!
 //! PyTorch keeps the result for the backward, not the input; so does this.
 
+use tonnage_device::cuda::{Arguments, Extent};
+
 use crate::amp::raised;
 use crate::autograd::{Backward, Grads, Needs, Saved, record};
 use crate::dtype::{DType, Float, Real, dispatch_float};
 use crate::error::{Call, Result};
+use crate::exec::cuda::{self, Launch, Program};
 use crate::exec::{Args, Kernel, Operands, Plan, rows};
 use crate::tensor::Tensor;
 
@@ -85,9 +88,54 @@ impl Kernel for Softmax {
         Ok(())
     }
 
-    fn cuda(&self, _: Operands<'_>) -> Plan {
-        Plan::Unwritten
+    fn cuda(&self, on: Operands<'_>) -> Plan {
+        let names = ["softmax", "softmax_columns"];
+        launch(names, self.axis, on, &[("LOG", &u8::from(self.log))])
     }
+}
+
+const TEXT: &str = concat!(
+    include_str!("../exec/cuda/rows.cuh"),
+    include_str!("exponentials.cuh"),
+    include_str!("softmax.cu")
+);
+
+/// The program for vectors that are rows, or the one for vectors that lie side by side.
+fn launch(
+    [rows, columns]: [&'static str; 2],
+    axis: Axis,
+    on: Operands<'_>,
+    of_kernel: &[(&str, &dyn std::fmt::Display)],
+) -> Plan {
+    /// Threads of a block, of which each takes a vector.
+    const THREADS: u32 = 128;
+    let output = &on.outputs[0];
+    let numel = output.layout.numel();
+    if numel == 0 {
+        return Plan::nothing();
+    }
+    let vectors = numel / axis.width;
+    let mut arguments = Arguments::new();
+    on.outputs.iter().chain(on.inputs).for_each(|it| arguments.push(it.first()));
+    arguments.push(vectors as u64);
+    let last = on.inputs.len() - 1;
+    let (from, to) = (cuda::stored(on.inputs[last].dtype), cuda::stored(output.dtype));
+    let compute = cuda::wide(output.dtype);
+    let types: [(&str, &dyn std::fmt::Display); 3] = [("IN", &from), ("OUT", &to), ("C", &compute)];
+    let types = [&types, of_kernel].concat();
+    let Ok(width) = u32::try_from(if axis.inner == 1 { axis.width } else { usize::MAX }) else {
+        arguments.push(axis.width as u64);
+        arguments.push(axis.inner as u64);
+        let constants: [(&str, &dyn std::fmt::Display); 4] =
+            [("COLUMNS", &1), ("THREADS", &THREADS), ("GROUP", &1), ("PACK", &1)];
+        let program = Program::new(columns, TEXT, &[&types[..], &constants].concat());
+        let blocks = cuda::blocks(vectors as u64, u64::from(THREADS));
+        return Launch::new(program, Extent::line(blocks, THREADS), arguments).into();
+    };
+    arguments.push(width);
+    let group = cuda::Group::of(axis.width, &on.all());
+    let program = Program::new(rows, TEXT, &[&types[..], &group.constants()].concat());
+    Launch::new(program, group.extent(vectors), arguments).into()
 }
 
 fn largest_of<R: Real>(x: &[R]) -> R {
@@ -140,8 +188,10 @@ impl Kernel for SoftmaxGrad {
         Ok(())
     }
 
-    fn cuda(&self, _: Operands<'_>) -> Plan {
-        Plan::Unwritten
+    fn cuda(&self, on: Operands<'_>) -> Plan {
+        let names = ["softmax_grad", "softmax_columns_grad"];
+        let grad = cuda::stored(on.inputs[0].dtype);
+        launch(names, self.axis, on, &[("LOG", &u8::from(self.log)), ("GRAD", &grad)])
     }
 }
 
@@ -283,5 +333,23 @@ mod tests {
         let y = x.softmax(0)?.log_softmax(1)?;
         y.sum()?.backward()?;
         Ok(vec![y, x.grad().unwrap()])
+    });
+
+    conformance!(softmaxes_of_every_type_and_width, |device| {
+        let mut results = Vec::new();
+        for dtype in [DType::F32, DType::F64, DType::Bf16, DType::F16] {
+            for width in [1, 7, 100, 768, 3000, 20_000, 33_001] {
+                let x = Tensor::randn([5, width], device)?.to(dtype)?.requires_grad_(true)?;
+                let y = x.softmax(1)?;
+                let z = x.log_softmax(1)?;
+                y.square()?.sum()?.add(&z.square()?.sum()?)?.backward()?;
+                results.extend([y, z, x.grad().unwrap()]);
+            }
+            let x = Tensor::randn([4, 9, 5], device)?.to(dtype)?.requires_grad_(true)?;
+            let (y, z) = (x.softmax(1)?, x.transpose(0, 2)?.log_softmax(0)?);
+            y.square()?.sum()?.add(&z.square()?.sum()?)?.backward()?;
+            results.extend([y, z, x.grad().unwrap()]);
+        }
+        Ok(results)
     });
 }

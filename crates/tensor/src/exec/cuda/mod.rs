@@ -9,6 +9,7 @@
 //! | `instance.rs` | its text, written once |
 //! | `places.rs` | how operands of one shape lie |
 //! | `multi.rs` | kernels over lists of tensors, as one launch |
+//! | `rows.rs`, `rows.cuh` | rows and columns that are reduced |
 //! | `recorded.rs` | the programs that a GPU would run, written down |
 //! | `prelude.cu` | what every program begins with |
 
@@ -28,6 +29,8 @@ mod queue;
 
 mod recorded;
 
+mod rows;
+
 pub(crate) use elementwise::Elementwise;
 pub(crate) use multi::MultiTensor;
 pub(crate) use plan::{
@@ -35,3 +38,4 @@ pub(crate) use plan::{
 };
 pub(crate) use queue::CudaQueue;
 pub(crate) use recorded::RecordedPrograms;
+pub(crate) use rows::{AnyRows, FULL, Group, blocks, index_type, pack_of};

@@ -19,6 +19,13 @@ pub(crate) struct Operands<'a> {
     pub(crate) inputs: &'a [Operand],
 }
 
+impl<'a> Operands<'a> {
+    /// All of it.
+    pub(crate) fn all(&self) -> Vec<&'a Operand> {
+        self.outputs.iter().chain(self.inputs).collect()
+    }
+}
+
 /// How a GPU computes a kernel.
 pub(crate) enum Plan {
     /// By programs of our own, one after the other.
