@@ -59,7 +59,13 @@ impl Search {
         Self::with(|name| std::env::var_os(name), Path::new("/"))
     }
 
-    /// The same by other variables, on a machine whose files are under `root`.
+    /// One folder alone, and where the loader looks.
+    #[must_use]
+    pub fn only(folder: impl Into<PathBuf>) -> Self {
+        Self { folders: vec![folder.into()], newest: None }
+    }
+
+    /// Where people have CUDA by these variables, on a machine whose files are under `root`.
     fn with(variable: impl Fn(&str) -> Option<OsString>, root: &Path) -> Self {
         let list = |name| variable(name).into_iter().flat_map(|it| split(&it)).collect::<Vec<_>>();
         let mut folders = Folders::default();

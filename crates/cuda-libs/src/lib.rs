@@ -11,6 +11,8 @@
 //! | [`kernels`] | | kernels by name on one device: compiled, cached, loaded |
 //! | [`blas`] | `libcublasLt` | matrix products with bias, GELU, ReLU and their gradients |
 //! | [`dnn`] | `libcudnn` | convolutions and their gradients |
+//! | [`nvml`] | `libnvidia-ml` | which processes hold how much |
+//! | [`versions`] | | which libraries are here |
 //! | [`check`] | | every kernel compiled for every architecture, for tests |
 //!
 //! Memory is the caller's: workspaces have a size by rule, and are handed in.
@@ -39,7 +41,13 @@ pub mod kernels;
 #[allow(unsafe_code, reason = "NVRTC is a C library")]
 pub mod nvrtc;
 
+#[allow(unsafe_code, reason = "NVML is a C library")]
+pub mod nvml;
+
 pub mod prelude;
+
+#[allow(unsafe_code, reason = "libraries are asked for their versions")]
+pub mod versions;
 
 pub use error::{Error, Result};
 pub use kernels::{KernelSource, Kernels};

@@ -46,9 +46,12 @@ fn compiler() -> Compiler {
         .unwrap_or_else(|error| panic!("cargo xtask test installs it: {error}"))
 }
 
+/// The kernels of the program that runs where there is a GPU.
+const GPU: KernelSource = KernelSource::new("gpu_test", include_str!("gpu/kernels.cu"));
+
 #[test]
-fn the_prelude_compiles_for_every_architecture() {
-    assert_eq!(check::failures(&compiler(), &[PRELUDE], &Architecture::TESTED), [""; 0]);
+fn every_kernel_of_this_crate_compiles_for_every_architecture() {
+    assert_eq!(check::failures(&compiler(), &[PRELUDE, GPU], &Architecture::TESTED), [""; 0]);
 }
 
 #[test]

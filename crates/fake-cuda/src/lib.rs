@@ -24,6 +24,8 @@
 //! between the default stream and streams that wait for it. Copies, fills and bodies happen when they are
 //! queued; only their completion can be late.
 //!
+//! The same file answers for NVML, and for cuBLASLt, whose products are computed on the host ([`Fake::install`]).
+//!
 //! The rlib holds [`Fake`], which loads a private copy of the library, so that tests that run at
 //! the same time do not see each other.
 
@@ -52,8 +54,10 @@ mod work;
 // Everything together, and the way into every call.
 mod state;
 
-// The exported functions.
+// The exported functions: the driver's and NVML's, and those of a library over the driver.
 mod api;
+
+mod cublaslt;
 
 pub mod control;
 

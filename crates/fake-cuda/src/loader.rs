@@ -137,6 +137,24 @@ impl Fake {
         &self.path
     }
 
+    /// Makes a folder with the driver, NVML and cuBLASLt under their names, for programs that are to find them with
+    /// `LD_LIBRARY_PATH`. Each process has a state of its own.
+    ///
+    /// # Errors
+    ///
+    /// If the library is not there, or if the folder cannot be written.
+    pub fn install(folder: &Path) -> Result<(), String> {
+        let library = library()?;
+        let driver = folder.join("libcuda.so.1");
+        std::fs::copy(&library, &driver).map_err(|error| error.to_string())?;
+        // One file under several names is one library, with one state.
+        for name in ["libnvidia-ml.so.1", "libcublasLt.so.13"] {
+            std::os::unix::fs::symlink(&driver, folder.join(name))
+                .map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    }
+
     /// An operation of [`control`](mod@control).
     pub fn control(&self, operation: u32, a: u64, b: u64) -> u64 {
         (self.entries.control)(operation, a, b)

@@ -270,8 +270,10 @@ pub(crate) fn run(gpu: &Gpu, cases: &mut Cases) {
         }
     }
     epilogues(gpu, cases, &blas);
-    large(gpu, cases, &blas);
-    refusals(gpu, cases, &blas);
+    if gpu.is_real {
+        large(gpu, cases, &blas);
+        refusals(gpu, cases, &blas);
+    }
 }
 
 fn epilogues(gpu: &Gpu, cases: &mut Cases, blas: &Blas) {

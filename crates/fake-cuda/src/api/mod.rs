@@ -12,6 +12,9 @@ mod kernel;
 // Segments and copies.
 mod memory;
 
+// Which processes there are.
+mod nvml;
+
 // Virtual memory.
 mod pages;
 
