@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use crate::shell::root;
 
 /// The crates, lowest first. A crate may use those before it, never those after.
-const LAYERS: [&str; 19] = [
+const LAYERS: [&str; 21] = [
+    "cuda-codes",
     "fake-cuda",
     "events",
     "snapshot",
@@ -22,6 +23,7 @@ const LAYERS: [&str; 19] = [
     "html",
     "export",
     "plan",
+    "scripts",
     "view",
     "tonnage",
     "cli",

@@ -17,6 +17,8 @@ mod layers;
 
 mod oracle;
 
+mod scripts;
+
 mod shell;
 
 mod web;
@@ -37,6 +39,8 @@ cargo xtask COMMAND
   kernels        every kernel compiled for sm_80, sm_90, sm_100 and sm_120, with the compiler from PyPI
   web [--check]  the page of `tonnage view`, from web/; with --check whether the built one matches its sources
   oracle …       PyTorch's own allocator beside the engine, on random streams; --help lists the options
+  scripts …      scripts on the fake CUDA libraries against what a GPU did; --light for those that need PyTorch alone
+  driver-names   the names that the fake driver exports, from the header beside PyTorch
   busy [ROUNDS] [PART]  every test that waits for something, or those with PART in their name, so often (default 50)
                  beside 8 busy processes; keep the result under benches/results/
   gpu-bundle     what benches/gpu.sh needs on a machine with a GPU, in one folder
@@ -59,6 +63,8 @@ fn main() -> ExitCode {
         "kernels" => checks::kernels(),
         "web" => web::web(number.as_deref()),
         "oracle" => oracle::oracle(std::env::args().skip(2)),
+        "scripts" => scripts::scripts(std::env::args().skip(2)),
+        "driver-names" => scripts::driver_names(),
         "gpu-bundle" => gpu::bundle(),
         _ => {
             print!("{HELP}");

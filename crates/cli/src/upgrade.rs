@@ -35,10 +35,10 @@ pub(crate) fn run(
     };
     let config = Config::parse(conf.unwrap_or(&recorded.conf), release).with_context(refuses)?;
     let like = WhatIf {
-        config,
         policy: arguments.policy.unwrap_or_default(),
         limit,
         total: arguments.source.total.map(|total| total.0),
+        ..WhatIf::new(config)
     };
     let mut upgrade = Upgrade::new(&recorded, &job, release, conf, &like)?;
     upgrade.inferred.extend(other.note());

@@ -31,7 +31,8 @@ pub(crate) fn run(
     let conf = arguments.conf.as_deref().unwrap_or(&recorded.conf);
     let config = Config::parse(conf, recorded.release)?;
     let total = arguments.source.total.map(|total| total.0);
-    let what_if = WhatIf { config, policy: arguments.policy.unwrap_or_default(), limit, total };
+    let policy = arguments.policy.unwrap_or_default();
+    let what_if = WhatIf { policy, limit, total, ..WhatIf::new(config) };
     if let Some(reason) = what_if.refusal() {
         anyhow::bail!(reason);
     }

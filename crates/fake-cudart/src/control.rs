@@ -30,7 +30,7 @@ fn control(state: &mut State, operation: u32, a: u64, b: u64) -> u64 {
         EVENTS if a == 0 => state.device.hold_events(),
         EVENTS => state.device.complete_events(),
         EVENTS_OF => state.device.complete_events_of(StreamId(a)),
-        CAPTURING => state.capturing = a != 0,
+        CAPTURING => state.captures.everything = a != 0,
         _ => return REFUSED,
     }
     0

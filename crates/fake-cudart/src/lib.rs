@@ -9,22 +9,46 @@
 //!
 //! | what | where |
 //! | --- | --- |
-//! | the state of the device, behind one lock | `state` |
+//! | the state of the device, behind one lock, and the way into every call | `state`, `entry` |
+//! | its parts: events, captures, virtual memory, known bytes, what the host reads | `events`, `captures`, `pages`, `shadow`, `reads` |
+//! | the device that is imitated | [`profile`] |
 //! | `cudaMalloc`, `cudaEventRecord` …: the runtime | `runtime/`, a file for each part of it |
-//! | `cuMemCreate`, `cuMemMap` …: what the runtime hands out by name | `driver` |
-//! | `nvmlInit` …: what is asked when memory runs out | `nvml` |
-//! | names without behaviour, which say so when called | `absent` |
+//! | `cuMemCreate`, `cuModuleLoad` …: the driver | `driver/` |
+//! | `cublasCreate`, `cufftCreate` …: libraries that compute | `math/` |
+//! | `ncclAllGather` …: other ranks | `nccl` |
+//! | `cudnnBackendFinalize` …: forwarded to the cuDNN that is installed | `cudnn/` |
+//! | `nvmlInit` …: management | `nvml` |
+//! | names without behaviour | `unknown` |
+//! | what whoever started the process is told | [`notes`] |
 //! | what a test says to the fake | [`control`] |
-//! | the libraries that the archive is linked to, and their symbol versions | [`libraries`] |
+//! | the libraries that the archive is linked to for the oracle, and their symbol versions | [`libraries`] |
 //!
-//! Whole scripts need more libraries (cuBLAS, cuDNN, NCCL …) and more behaviour: each gets its module
-//! here and its row in [`libraries::LIBRARIES`].
+//! As a shared library it holds every function that has behaviour, of all libraries, under plain names. `tonnage-scripts`
+//! writes a small library for each one that a program asks for, with its name, its symbol versions and all other names
+//! it exports; those call `tonnage_fake_unknown`.
 
-// Result codes, and their words.
-mod codes;
+// The device that is imitated.
+pub mod profile;
 
-// The device.
+mod devices;
+
+mod addresses;
+
+// Its state, and the parts of that.
 mod state;
+
+mod events;
+
+mod captures;
+
+mod pages;
+
+mod shadow;
+
+pub mod reads;
+
+// How functions are written.
+mod entry;
 
 // The runtime's functions.
 mod runtime;
@@ -32,9 +56,19 @@ mod runtime;
 // The driver's functions.
 mod driver;
 
+// cuBLAS and others.
+mod math;
+
+mod nccl;
+
+mod cudnn;
+
 mod nvml;
 
-mod absent;
+// Everything else.
+mod unknown;
+
+pub mod notes;
 
 pub mod control;
 

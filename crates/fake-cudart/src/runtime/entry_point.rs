@@ -3,9 +3,9 @@
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
 use super::entry;
-use crate::codes::Code;
 use crate::driver::function;
 use crate::state::put;
+use tonnage_cuda_codes::Code;
 
 /// The name was found.
 const FOUND: c_int = 0;
@@ -45,9 +45,7 @@ entry! {
         // SAFETY: the caller's promise.
         unsafe { look_up(name, place, found) }
     }
-}
 
-entry! {
     /// A function of the driver.
     fn cudaGetDriverEntryPoint(
         name: *const c_char,

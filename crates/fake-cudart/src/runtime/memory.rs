@@ -1,43 +1,89 @@
-//! Segments.
+//! Segments, and the driver's own pools, which hold nothing back.
 
-use std::ffi::c_void;
+use std::ffi::{c_int, c_uint, c_void};
 
+use tonnage_cuda_codes::Code;
 use tonnage_device::Device;
 use tonnage_events::Address;
 
 use super::entry;
-use crate::codes::Code;
-use crate::state::put;
+use crate::state::{State, code_of, put};
+
+/// The handle of the device's one pool.
+const POOL: u64 = 0x5000;
+
+/// Obtains a segment.
+///
+/// # Safety
+///
+/// `address` is null, which is refused, or can be written.
+unsafe fn acquire(state: &mut State, address: *mut *mut c_void, size: usize) -> Result<(), Code> {
+    if address.is_null() {
+        return Err(Code::INVALID_VALUE);
+    }
+    let segment = state.device.acquire(size as u64).map_err(code_of)?;
+    // SAFETY: the caller's promise. Nothing lies there: nobody follows the pointer.
+    unsafe { put(address, std::ptr::without_provenance_mut(segment.0 as usize)) }
+}
+
+fn release(state: &mut State, address: *mut c_void) -> Result<(), Code> {
+    if address.is_null() {
+        return Ok(());
+    }
+    state.device.release(Address(address.addr() as u64)).map_err(code_of)
+}
 
 entry! {
     /// Obtains a segment.
     fn cudaMalloc(address: *mut *mut c_void, size: usize) |state| {
-        if address.is_null() {
-            return Err(Code::INVALID_VALUE);
-        }
-        let segment = state.device.acquire(size as u64)?;
-        // SAFETY: the caller's promise. Nothing lies there: nobody follows the pointer.
-        unsafe { put(address, std::ptr::without_provenance_mut(segment.0 as usize)) }
+        // SAFETY: the caller's promise.
+        unsafe { acquire(state, address, size) }
     }
-}
 
-entry! {
+    /// The same: everything is done at once.
+    fn cudaMallocAsync(address: *mut *mut c_void, size: usize, _stream: u64) |state| {
+        // SAFETY: the caller's promise.
+        unsafe { acquire(state, address, size) }
+    }
+
     /// Takes a segment back; null is nothing.
-    fn cudaFree(address: *mut c_void) |state| {
-        if address.is_null() {
-            return Ok(());
-        }
-        Ok(state.device.release(Address(address.addr() as u64))?)
-    }
-}
+    fn cudaFree(address: *mut c_void) |state| { release(state, address) }
 
-entry! {
+    /// The same: everything is done at once.
+    fn cudaFreeAsync(address: *mut c_void, _stream: u64) |state| { release(state, address) }
+
     /// Free and total bytes.
     fn cudaMemGetInfo(free: *mut usize, total: *mut usize) |state| {
-        let info = state.device.memory_info()?;
+        let info = state.device.memory_info().map_err(code_of)?;
         // SAFETY: the caller's promise.
         unsafe { put(free, info.free as usize) }?;
         // SAFETY: the caller's promise.
         unsafe { put(total, info.total as usize) }
+    }
+
+    /// The device's one pool.
+    fn cudaDeviceGetDefaultMemPool(pool: *mut u64, _device: c_int) |_| {
+        // SAFETY: the caller's promise.
+        unsafe { put(pool, POOL) }
+    }
+
+    /// The pool holds nothing back.
+    fn cudaMemPoolGetAttribute(_pool: u64, _attribute: c_int, value: *mut u64) |_| {
+        // SAFETY: the caller's promise; the attributes that are asked for have 64 bits.
+        unsafe { put(value, 0) }
+    }
+
+    /// Nobody else looks at the memory.
+    fn cudaMemPoolSetAccess(_pool: u64, _access: *const c_void, _count: usize) |_| { Ok(()) }
+
+    /// The pool holds nothing back, whatever it is told.
+    fn cudaMemPoolSetAttribute(_pool: u64, _attribute: c_int, _value: *mut c_void) |_| { Ok(()) }
+
+    /// The pool holds nothing back.
+    fn cudaMemPoolTrimTo(_pool: u64, _keep: usize) |_| { Ok(()) }
+
+    /// Memory of both host and device is refused: kernels that write it do nothing here.
+    fn cudaMallocManaged(_address: *mut *mut c_void, _size: usize, _flags: c_uint) |_| {
+        Err(Code::NOT_SUPPORTED)
     }
 }

@@ -5,13 +5,27 @@
 // Devices and their properties.
 mod device;
 
-// Segments.
+// What `cudaDeviceProp` looks like.
+mod properties;
+
+// Segments, and pools of the driver's.
 mod memory;
+
+// Bytes that move, or would.
+pub(crate) mod copies;
+
+// Page-locked memory of the host, and whose a pointer is.
+mod pinned;
 
 // Streams, and whether they are being captured.
 mod stream;
 
 mod event;
+
+mod graph;
+
+// Kernels, which do nothing.
+pub(crate) mod kernel;
 
 // Functions of the driver, by name.
 mod entry_point;
@@ -19,24 +33,4 @@ mod entry_point;
 // Names and words of codes.
 mod text;
 
-/// Writes an exported function whose body sees the state as `$state`.
-macro_rules! entry {
-    (
-        $(#[$doc:meta])*
-        fn $name:ident($($arg:ident: $kind:ty),* $(,)?) |$state:pat_param| $body:block
-    ) => {
-        $(#[$doc])*
-        ///
-        /// # Safety
-        ///
-        /// As for the runtime's function of this name: a pointer is null, which is refused, or good
-        /// for what the function reads or writes there.
-        #[unsafe(no_mangle)]
-        #[allow(non_snake_case, reason = "the runtime's name")]
-        unsafe extern "C" fn $name($($arg: $kind),*) -> std::ffi::c_int {
-            crate::state::runtime_call(|$state| $body)
-        }
-    };
-}
-
-use entry;
+use crate::entry::runtime_entry as entry;

@@ -2,7 +2,8 @@
 
 use std::ffi::{c_char, c_int};
 
-use crate::codes::text;
+use tonnage_cuda_codes::runtime_text as text;
+
 use crate::state::last;
 
 /// The last failure of this thread, which is forgotten by that.

@@ -341,6 +341,6 @@ impl Conditions {
     }
 
     fn what_if(&self, config: Config, policy: Policy) -> WhatIf {
-        WhatIf { config, policy, limit: self.limit, total: self.total }
+        WhatIf { policy, limit: self.limit, total: self.total, ..WhatIf::new(config) }
     }
 }

@@ -72,13 +72,16 @@ pub struct WhatIf {
     pub limit: Option<u64>,
     /// Bytes of the device, if known. A limit is then taken as PyTorch sets it, as a fraction of these.
     pub total: Option<u64>,
+    /// The rule for addresses, which decide among equal free blocks.
+    pub placement: Placement,
 }
 
 impl WhatIf {
     /// PyTorch's rules under these settings, without a limit.
     #[must_use]
     pub fn new(config: Config) -> Self {
-        Self { config, policy: Policy::default(), limit: None, total: None }
+        let placement = Placement::Arenas(Arenas::default());
+        Self { config, policy: Policy::default(), limit: None, total: None, placement }
     }
 
     /// The same under a limit.
@@ -161,7 +164,7 @@ impl WhatIf {
         let total = self.total.unwrap_or(ASSUMED_TOTAL);
         let dry = Dry::new(total)
             .with_capacity(total.min(MOST_BYTES))
-            .with_placement(Placement::Arenas(Arenas::default()));
+            .with_placement(self.placement.clone());
         let mut engine = Engine::with_policy(Clock::new(dry), self.config.clone(), self.policy);
         engine.explain_failures(false);
         let limit = self.limit.map(|limit| match self.total {

@@ -100,7 +100,7 @@ impl Asked {
                 "nothing fits into no memory: raise the limit".to_owned(),
             ));
         }
-        let what_if = WhatIf { config, policy, limit, total };
+        let what_if = WhatIf { policy, limit, total, ..WhatIf::new(config) };
         what_if.refusal().map_or(Ok(what_if), |reason| Err(ApiError::Refused(reason)))
     }
 

@@ -1,0 +1,157 @@
+//! The graph interface: descriptors are the installed library's; wherever one would take a handle it is given the
+//! device of the profile instead.
+
+use std::collections::BTreeMap;
+use std::ffi::{c_int, c_void};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use super::forward;
+use crate::notes;
+use crate::state::with_state;
+
+/// Kinds of descriptors, in the library's numbers.
+const ENGINE: c_int = 2;
+const HEURISTIC: c_int = 4;
+const PLAN: c_int = 5;
+const DEVICE: c_int = 38;
+
+/// Where these are told the device.
+const HEURISTIC_DEVICE: c_int = 204;
+const PLAN_DEVICE: c_int = 407;
+const ENGINE_DEVICE: c_int = 1307;
+
+/// Where a device is described in JSON.
+const DEVICE_JSON: c_int = 2702;
+
+/// Types of attributes.
+const TYPE_HANDLE: c_int = 0;
+const TYPE_DESCRIPTOR: c_int = 15;
+const TYPE_CHAR: c_int = 24;
+
+forward! {
+    fn create / c"cudnnBackendCreateDescriptor"(kind: c_int, place: *mut usize);
+    fn destroy / c"cudnnBackendDestroyDescriptor"(descriptor: usize);
+    fn set / c"cudnnBackendSetAttribute"(
+        descriptor: usize, name: c_int, kind: c_int, count: i64, values: *const c_void,
+    );
+    fn finalize / c"cudnnBackendFinalize"(descriptor: usize);
+}
+
+/// Kinds of descriptors that are told the device.
+static KINDS: Mutex<BTreeMap<usize, c_int>> = Mutex::new(BTreeMap::new());
+
+fn kinds<T>(body: impl FnOnce(&mut BTreeMap<usize, c_int>) -> T) -> T {
+    body(&mut KINDS.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// The descriptor of the device; nothing if the profile does not say what it is, or the library does not take it.
+fn device() -> Option<usize> {
+    static DESCRIPTOR: OnceLock<Option<usize>> = OnceLock::new();
+    *DESCRIPTOR.get_or_init(|| {
+        let json = with_state(|state| state.profile.cudnn.clone())?;
+        if json.is_empty() {
+            notes::note(notes::GUESSES_FILE, "this GPU's data do not describe it to cuDNN");
+            return None;
+        }
+        let mut descriptor = 0;
+        // SAFETY: the place can be written.
+        let created = unsafe { create(DEVICE, &raw mut descriptor) };
+        let (length, text) = (json.len() as i64, json.as_ptr().cast());
+        // SAFETY: the descriptor was made above, and the text has that length.
+        let told =
+            created == 0 && unsafe { set(descriptor, DEVICE_JSON, TYPE_CHAR, length, text) } == 0;
+        // SAFETY: the descriptor was made above.
+        let done = told && unsafe { finalize(descriptor) } == 0;
+        if !done {
+            notes::note(
+                notes::GUESSES_FILE,
+                "cuDNN does not work without a device: it is older than 9.8",
+            );
+        }
+        done.then_some(descriptor)
+    })
+}
+
+/// A descriptor.
+///
+/// # Safety
+///
+/// As for the library's function of this name.
+#[unsafe(no_mangle)]
+#[allow(non_snake_case, reason = "the library's name")]
+unsafe extern "C" fn cudnnBackendCreateDescriptor(kind: c_int, place: *mut usize) -> c_int {
+    // SAFETY: the caller's promise.
+    let code = unsafe { create(kind, place) };
+    if code == 0 && matches!(kind, ENGINE | HEURISTIC | PLAN) {
+        // SAFETY: the library has just written it.
+        let descriptor = unsafe { place.read() };
+        kinds(|kinds| kinds.insert(descriptor, kind));
+    }
+    code
+}
+
+/// No more of it.
+///
+/// # Safety
+///
+/// As for the library's function of this name.
+#[unsafe(no_mangle)]
+#[allow(non_snake_case, reason = "the library's name")]
+unsafe extern "C" fn cudnnBackendDestroyDescriptor(descriptor: usize) -> c_int {
+    kinds(|kinds| kinds.remove(&descriptor));
+    // SAFETY: the caller's promise.
+    unsafe { destroy(descriptor) }
+}
+
+/// An attribute; handles, which are none, are not passed on.
+///
+/// # Safety
+///
+/// As for the library's function of this name.
+#[unsafe(no_mangle)]
+#[allow(non_snake_case, reason = "the library's name")]
+unsafe extern "C" fn cudnnBackendSetAttribute(
+    descriptor: usize,
+    name: c_int,
+    kind: c_int,
+    count: i64,
+    values: *const c_void,
+) -> c_int {
+    if kind == TYPE_HANDLE {
+        return 0;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { set(descriptor, name, kind, count, values) }
+}
+
+/// The descriptor is complete, with the device where a handle would have told it.
+///
+/// # Safety
+///
+/// As for the library's function of this name.
+#[unsafe(no_mangle)]
+#[allow(non_snake_case, reason = "the library's name")]
+unsafe extern "C" fn cudnnBackendFinalize(descriptor: usize) -> c_int {
+    let name = match kinds(|kinds| kinds.get(&descriptor).copied()) {
+        Some(ENGINE) => Some(ENGINE_DEVICE),
+        Some(HEURISTIC) => Some(HEURISTIC_DEVICE),
+        Some(PLAN) => Some(PLAN_DEVICE),
+        _ => None,
+    };
+    if let Some(name) = name
+        && let Some(device) = device()
+    {
+        let place = (&raw const device).cast();
+        // SAFETY: both descriptors are the library's. A refusal shows in what follows.
+        let _ = unsafe { set(descriptor, name, TYPE_DESCRIPTOR, 1, place) };
+    }
+    // SAFETY: the caller's promise.
+    unsafe { finalize(descriptor) }
+}
+
+/// Nothing is executed.
+#[unsafe(no_mangle)]
+#[allow(non_snake_case, reason = "the library's name")]
+extern "C" fn cudnnBackendExecute(_handle: usize, _plan: usize, _pack: usize) -> c_int {
+    0
+}

@@ -1,0 +1,144 @@
+//! Virtual memory, other memory, copies, and whose a pointer is.
+
+use std::ffi::{c_int, c_uint, c_void};
+
+use tonnage_cuda_codes::Code;
+use tonnage_device::Device;
+use tonnage_events::Address;
+
+use super::entry;
+use crate::addresses::on_device;
+use crate::devices::CURRENT;
+use crate::runtime::copies::copy;
+use crate::state::{code_of, put};
+
+/// What `CUmemAccessDesc` and the like are to us: not looked at.
+type Opaque = *const c_void;
+
+/// Attributes of a pointer, in the driver's numbers.
+const POINTER_CONTEXT: c_int = 1;
+const POINTER_MEMORY: c_int = 2;
+const POINTER_ON_DEVICE: c_int = 3;
+const POINTER_DEVICE: c_int = 9;
+
+/// Whose memory is, in the driver's numbers.
+const OF_THE_HOST: c_uint = 1;
+const OF_THE_DEVICE: c_uint = 2;
+
+fn pointer(address: u64) -> *mut c_void {
+    std::ptr::with_exposed_provenance_mut(address as usize)
+}
+
+entry! {
+    /// The unit of mapping.
+    fn cuMemGetAllocationGranularity(size: *mut usize, _properties: Opaque, _kind: c_int) |state| {
+        // SAFETY: the caller's promise.
+        unsafe { put(size, state.device.granularity() as usize) }
+    }
+
+    /// Addresses without memory.
+    fn cuMemAddressReserve(
+        address: *mut u64,
+        size: usize,
+        _alignment: usize,
+        _wish: u64,
+        _flags: u64,
+    ) |state| {
+        let range = state.reserve(size as u64)?;
+        // SAFETY: the caller's promise.
+        unsafe { put(address, range) }
+    }
+
+    /// Gives addresses back.
+    fn cuMemAddressFree(address: u64, size: usize) |state| { state.unreserve(address, size as u64) }
+
+    /// A page.
+    fn cuMemCreate(page: *mut u64, size: usize, _properties: Opaque, _flags: u64) |state| {
+        let made = state.device.create_page(size as u64).map_err(code_of)?;
+        // SAFETY: the caller's promise.
+        unsafe { put(page, made.0) }
+    }
+
+    /// Gives a page's handle back.
+    fn cuMemRelease(page: u64) |state| { state.release_page(page) }
+
+    /// Puts a page at an address.
+    fn cuMemMap(address: u64, size: usize, _offset: usize, page: u64, _flags: u64) |state| {
+        state.map(address, size as u64, page)
+    }
+
+    /// Takes pages away.
+    fn cuMemUnmap(address: u64, size: usize) |state| { state.unmap(address, size as u64) }
+
+    /// Nobody looks at the memory.
+    fn cuMemSetAccess(_address: u64, _size: usize, _access: Opaque, _count: usize) |_| { Ok(()) }
+
+    /// A segment.
+    fn cuMemAlloc_v2(address: *mut u64, size: usize) |state| {
+        let segment = state.device.acquire(size as u64).map_err(code_of)?;
+        // SAFETY: the caller's promise.
+        unsafe { put(address, segment.0) }
+    }
+
+    /// Takes it back.
+    fn cuMemFree_v2(address: u64) |state| { state.device.release(Address(address)).map_err(code_of) }
+
+    /// Free and total bytes.
+    fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) |state| {
+        let info = state.device.memory_info().map_err(code_of)?;
+        // SAFETY: the caller's promise.
+        unsafe { put(free, info.free as usize) }?;
+        // SAFETY: the caller's promise.
+        unsafe { put(total, info.total as usize) }
+    }
+
+    /// Whose a pointer is.
+    fn cuPointerGetAttribute(value: *mut c_void, attribute: c_int, address: u64) |_| {
+        match attribute {
+            POINTER_MEMORY => {
+                let whose = if on_device(address as usize) { OF_THE_DEVICE } else { OF_THE_HOST };
+                // SAFETY: the caller's promise.
+                unsafe { put(value.cast(), whose) }
+            }
+            // SAFETY: the caller's promise.
+            POINTER_ON_DEVICE => unsafe { put(value.cast(), address) },
+            // SAFETY: the caller's promise.
+            POINTER_CONTEXT => unsafe { put(value.cast::<u64>(), 0) },
+            // SAFETY: the caller's promise.
+            POINTER_DEVICE => unsafe { put(value.cast(), CURRENT) },
+            _ => Err(Code::NOT_SUPPORTED),
+        }
+    }
+
+    /// Nothing is filled that anyone looks at.
+    fn cuMemsetD32Async(address: u64, _value: c_uint, count: usize, _stream: u64) |state| {
+        state.shadow.forget(address, 4 * count);
+        Ok(())
+    }
+
+    /// Nothing is filled that anyone looks at.
+    fn cuMemsetD8Async(address: u64, _value: u8, count: usize, _stream: u64) |state| {
+        state.shadow.forget(address, count);
+        Ok(())
+    }
+
+    /// Moves bytes to the device.
+    fn cuMemcpyHtoDAsync_v2(to: u64, from: *const c_void, length: usize, _stream: u64) |state| {
+        // SAFETY: the caller's promise.
+        unsafe { copy(state, pointer(to), from, length) };
+        Ok(())
+    }
+
+    /// Moves bytes to the host.
+    fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: u64, length: usize, _stream: u64) |state| {
+        // SAFETY: the caller's promise.
+        unsafe { copy(state, to, pointer(from), length) };
+        Ok(())
+    }
+
+    /// Moves bytes on the device.
+    fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, length: usize, _stream: u64) |state| {
+        state.shadow.copy(to, from, length);
+        Ok(())
+    }
+}

@@ -1,0 +1,101 @@
+//! cuBLAS: a handle with a stream and modes. Workspaces are PyTorch's own.
+
+use std::ffi::{c_char, c_int};
+
+use super::{entry, handles};
+use crate::state::{State, put};
+
+/// What a handle was told, by kind.
+const STREAM: u8 = 0;
+const POINTER_MODE: u8 = 1;
+const MATH_MODE: u8 = 2;
+const ATOMICS_MODE: u8 = 3;
+
+/// The release that is told.
+const VERSION: c_int = 130_100;
+
+fn set(state: &mut State, handle: u64, kind: u8, value: u64) {
+    state.settings.insert((handle, kind), value);
+}
+
+fn get(state: &State, handle: u64, kind: u8) -> u64 {
+    state.settings.get(&(handle, kind)).copied().unwrap_or(0)
+}
+
+handles! { cublasCreate_v2 }
+
+entry! {
+    /// Nothing is left of it.
+    fn cublasDestroy_v2(handle: u64) |state| {
+        state.settings.retain(|&(other, _), _| other != handle);
+        Ok(())
+    }
+
+    /// Remembers.
+    fn cublasSetStream_v2(handle: u64, stream: u64) |state| {
+        set(state, handle, STREAM, stream);
+        Ok(())
+    }
+
+    /// What was told.
+    fn cublasGetStream_v2(handle: u64, stream: *mut u64) |state| {
+        // SAFETY: the caller's promise.
+        unsafe { put(stream, get(state, handle, STREAM)) }
+    }
+
+    /// Remembers.
+    fn cublasSetPointerMode_v2(handle: u64, mode: c_int) |state| {
+        set(state, handle, POINTER_MODE, mode as u64);
+        Ok(())
+    }
+
+    /// What was told.
+    fn cublasGetPointerMode_v2(handle: u64, mode: *mut c_int) |state| {
+        // SAFETY: the caller's promise.
+        unsafe { put(mode, get(state, handle, POINTER_MODE) as c_int) }
+    }
+
+    /// Remembers.
+    fn cublasSetMathMode(handle: u64, mode: c_int) |state| {
+        set(state, handle, MATH_MODE, mode as u64);
+        Ok(())
+    }
+
+    /// What was told.
+    fn cublasGetMathMode(handle: u64, mode: *mut c_int) |state| {
+        // SAFETY: the caller's promise.
+        unsafe { put(mode, get(state, handle, MATH_MODE) as c_int) }
+    }
+
+    /// Remembers.
+    fn cublasSetAtomicsMode(handle: u64, mode: c_int) |state| {
+        set(state, handle, ATOMICS_MODE, mode as u64);
+        Ok(())
+    }
+
+    /// What was told.
+    fn cublasGetAtomicsMode(handle: u64, mode: *mut c_int) |state| {
+        // SAFETY: the caller's promise.
+        unsafe { put(mode, get(state, handle, ATOMICS_MODE) as c_int) }
+    }
+
+    /// The release.
+    fn cublasGetVersion_v2(_handle: u64, version: *mut c_int) |_| {
+        // SAFETY: the caller's promise.
+        unsafe { put(version, VERSION) }
+    }
+}
+
+/// No status is in words here.
+#[unsafe(no_mangle)]
+#[allow(non_snake_case, reason = "the library's name")]
+extern "C" fn cublasGetStatusString(_status: c_int) -> *const c_char {
+    c"a status of the fake cuBLAS".as_ptr()
+}
+
+/// No status has a name here.
+#[unsafe(no_mangle)]
+#[allow(non_snake_case, reason = "the library's name")]
+extern "C" fn cublasGetStatusName(_status: c_int) -> *const c_char {
+    c"CUBLAS_STATUS_FAKE".as_ptr()
+}

@@ -1,0 +1,160 @@
+//! The device that is imitated: name, memory, attributes; as lines of text, which pass from the program that starts a
+//! script to the libraries inside it.
+
+use std::collections::BTreeMap;
+use std::ffi::c_int;
+use std::fmt::Write as _;
+use std::path::Path;
+
+/// Where a process finds the lines.
+pub const PROFILE_VARIABLE: &str = "TONNAGE_FAKE_PROFILE";
+
+/// The attributes of a device that behaviour here depends on, by the numbers that runtime and driver share.
+pub mod attribute {
+    use std::ffi::c_int;
+
+    /// Threads of a block, at most.
+    pub const MAX_THREADS_PER_BLOCK: c_int = 1;
+    /// Multiprocessors.
+    pub const MULTIPROCESSORS: c_int = 16;
+    /// Threads that a multiprocessor has at once.
+    pub const MAX_THREADS_PER_MULTIPROCESSOR: c_int = 39;
+    /// The first number of the architecture.
+    pub const MAJOR: c_int = 75;
+    /// Its second number.
+    pub const MINOR: c_int = 76;
+    /// Blocks that a multiprocessor has at once.
+    pub const MAX_BLOCKS_PER_MULTIPROCESSOR: c_int = 106;
+}
+
+/// A device.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Profile {
+    /// As the driver names it.
+    pub name: String,
+    /// Bytes, as PyTorch sees them.
+    pub total: u64,
+    /// Of these, what can be had: the rest is the driver's, or was taken away by a limit.
+    pub capacity: u64,
+    /// CUDA's release, in its own way of writing it: 13000.
+    pub version: c_int,
+    /// Attributes by number; those that are missing are 0.
+    pub attributes: BTreeMap<c_int, c_int>,
+    /// The device in cuDNN's words: the JSON that its device-less mode takes. Empty if there are none.
+    pub cudnn: String,
+    /// Whether new addresses ascend, instead of following what a driver was seen to do.
+    pub ascending: bool,
+}
+
+impl Profile {
+    /// An attribute.
+    #[must_use]
+    pub fn attribute(&self, number: c_int) -> c_int {
+        self.attributes.get(&number).copied().unwrap_or(0)
+    }
+
+    /// The architecture in one number: 90.
+    #[must_use]
+    pub fn architecture(&self) -> c_int {
+        10 * self.attribute(attribute::MAJOR) + self.attribute(attribute::MINOR)
+    }
+
+    /// Blocks of so many threads that a multiprocessor has at once, if nothing else is scarce.
+    #[must_use]
+    pub fn blocks_at_once(&self, threads: c_int) -> c_int {
+        let threads = threads.max(1);
+        let by_threads = self.attribute(attribute::MAX_THREADS_PER_MULTIPROCESSOR) / threads;
+        by_threads.min(self.attribute(attribute::MAX_BLOCKS_PER_MULTIPROCESSOR)).max(1)
+    }
+
+    /// As lines.
+    #[must_use]
+    pub fn to_lines(&self) -> String {
+        let mut lines = format!(
+            "name {}\ntotal {}\ncapacity {}\nversion {}\ncudnn {}\nascending {}\n",
+            self.name.replace('\n', " "),
+            self.total,
+            self.capacity,
+            self.version,
+            self.cudnn.replace('\n', " "),
+            self.ascending
+        );
+        for (number, value) in &self.attributes {
+            // Writing to a string cannot fail.
+            let _ = writeln!(lines, "attribute {number} {value}");
+        }
+        lines
+    }
+
+    /// From lines.
+    ///
+    /// # Errors
+    ///
+    /// The line that is none.
+    pub fn from_lines(text: &str) -> Result<Self, String> {
+        let mut profile = Self::default();
+        for line in text.lines() {
+            profile.take(line).ok_or_else(|| format!("no line of a device's profile: {line}"))?;
+        }
+        Ok(profile)
+    }
+
+    fn take(&mut self, line: &str) -> Option<()> {
+        let (key, value) = line.split_once(' ')?;
+        match key {
+            "name" => value.clone_into(&mut self.name),
+            "total" => self.total = value.parse().ok()?,
+            "capacity" => self.capacity = value.parse().ok()?,
+            "version" => self.version = value.parse().ok()?,
+            "cudnn" => value.clone_into(&mut self.cudnn),
+            "ascending" => self.ascending = value.parse().ok()?,
+            "attribute" => {
+                let (number, value) = value.split_once(' ')?;
+                self.attributes.insert(number.parse().ok()?, value.parse().ok()?);
+            }
+            _ => return None,
+        }
+        Some(())
+    }
+
+    /// The one that this process was told of, if any.
+    pub(crate) fn of_environment() -> Option<Self> {
+        let path = std::env::var_os(PROFILE_VARIABLE)?;
+        let text = std::fs::read_to_string(Path::new(&path));
+        let profile =
+            text.map_err(|error| error.to_string()).and_then(|text| Self::from_lines(&text));
+        match profile {
+            Ok(profile) => Some(profile),
+            Err(error) => {
+                eprintln!("the fake CUDA libraries cannot read {}: {error}", path.display());
+                None
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_profile_is_the_same_after_its_lines_were_read() {
+        let profile = Profile {
+            name: "A card with spaces".to_owned(),
+            total: 1 << 40,
+            capacity: 1 << 39,
+            version: 13000,
+            attributes: [(16, 132), (75, 9), (76, 1), (39, 2048), (106, 32)].into(),
+            cudnn: "{\"a\": [1, 2]}".to_owned(),
+            ascending: true,
+        };
+        assert_eq!(Profile::from_lines(&profile.to_lines()), Ok(profile.clone()));
+        assert_eq!(profile.architecture(), 91);
+        assert_eq!(profile.blocks_at_once(128), 16);
+        assert_eq!(profile.blocks_at_once(1), 32);
+        assert_eq!(profile.blocks_at_once(4096), 1);
+        for line in ["name", "total x", "attribute 1", "colour red"] {
+            assert!(Profile::from_lines(line).unwrap_err().contains(line));
+        }
+    }
+}

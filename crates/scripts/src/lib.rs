@@ -1,0 +1,42 @@
+//! The memory of a PyTorch script before a GPU is there.
+//!
+//! In:  a command such as `python train.py`, a GPU's data, settings, limits.
+//! Out: what PyTorch's own allocator asked for, held and kept, and its history, from a run of the unchanged script with
+//!      the unchanged PyTorch of the user on libraries that compute nothing (`tonnage-fake-cudart`).
+//!
+//! # The way of a prediction
+//!
+//! 1. `environment` finds the Python of the command, and in it PyTorch and the CUDA libraries that it came with.
+//! 2. `libraries` writes a library for each of these, with its name, its symbol versions and its exported names
+//!    (`stub`), into a folder that is gone afterwards.
+//! 3. `gpu` says what the device is.
+//! 4. `process` runs the command there, with a time limit and a bound on what is kept of its output; `hook/`, inside the
+//!    script, takes figures and history when it ends.
+//! 5. `predict` does that twice: with values computed beside, to know what the script reads from the device; then
+//!    without, given these reads. Figures are those of the second.
+//! 6. `history` replays the second run's requests under other orders of addresses: where they differ, figures are ranges.
+
+#![forbid(unsafe_code)]
+
+mod environment;
+
+mod error;
+
+mod gpu;
+
+mod history;
+
+mod libraries;
+
+mod predict;
+
+mod process;
+
+mod stub;
+
+pub use environment::Environment;
+pub use error::Error;
+pub use gpu::Gpu;
+pub use history::{PeakAt, Phase, Range};
+pub use predict::{Failure, Guess, Options, Outcome, Peaks, abandon, predict};
+pub use process::Ending;

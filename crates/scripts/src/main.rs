@@ -1,0 +1,313 @@
+//! Scripts and workloads whose truth was recorded on an H200, predicted and compared, event by event:
+//! `cargo xtask scripts`.
+//!
+//! In:  a Python with PyTorch 2.11.0 built for CUDA; `testdata/scripts` and `testdata/traces`.
+//! Out: a table; the exit status is 1 if a case came out worse than it must.
+
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use serde::Deserialize;
+use tonnage_events::{Action, StreamId, TraceEntry};
+use tonnage_scripts::{Environment, Gpu, Options, Outcome, predict};
+
+/// How alike a prediction and the recording must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Alike {
+    /// Nothing but a figure, whatever it is.
+    Figure,
+    /// Every request, in order: sizes and streams.
+    Requests,
+    /// Every entry: requests, frees, segments.
+    Entries,
+}
+
+/// A program with its truth.
+struct Case {
+    name: &'static str,
+    /// The settings' name, of a workload.
+    setting: Option<&'static str>,
+    must: Alike,
+    /// Most that peak reserved may be off, in percent.
+    percent: f64,
+    light: bool,
+}
+
+const fn script(name: &'static str, must: Alike, percent: f64) -> Case {
+    Case { name, setting: None, must, percent, light: false }
+}
+
+const fn workload(name: &'static str, must: Alike, percent: f64) -> Case {
+    Case { name, setting: Some("default"), must, percent, light: false }
+}
+
+const fn light(case: Case) -> Case {
+    Case { light: true, ..case }
+}
+
+const fn under(setting: &'static str, case: Case) -> Case {
+    Case { setting: Some(setting), ..case }
+}
+
+use Alike::{Entries, Figure, Requests};
+
+/// What must come out. The order of some frees differs from run to run on the H200 too; which of equal blocks is taken
+/// depends on addresses.
+const CASES: &[Case] = &[
+    light(script("seed_mlp", Entries, 0.0)),
+    light(workload("mlp_seed", Entries, 0.0)),
+    light(under("expandable", workload("mlp_seed", Entries, 0.0))),
+    light(under("gc60", workload("mlp_seed", Entries, 0.0))),
+    light(under("round8", workload("mlp_seed", Entries, 0.0))),
+    light(under("split128", workload("mlp_seed", Entries, 0.0))),
+    light(workload("deepnet_ckpt", Entries, 0.0)),
+    light(workload("deepnet_plain", Requests, 3.0)),
+    light(workload("multistream", Entries, 0.0)),
+    light(workload("cudagraph", Entries, 0.0)),
+    workload("bert_dynpad", Entries, 0.0),
+    workload("gpt2_varlen", Requests, 1.0),
+    workload("llama_ckpt_accum", Requests, 1.0),
+    workload("gpt2_generate", Requests, 1.0),
+    workload("resnet50", Figure, 5.0),
+    workload("deeplab_varres", Figure, 5.0),
+    script("accelerate_t5", Requests, 2.0),
+    script("compile_gpt", Figure, 5.0),
+    script("fsdp_llama", Requests, 1.0),
+    script("gnn_products", Requests, 1.0),
+    script("hf_trainer_bert", Requests, 1.0),
+    script("lightning_resnet", Figure, 5.0),
+    script("lora_llama", Requests, 1.0),
+    script("lstm_lm", Figure, 5.0),
+    script("serve_batches", Requests, 1.0),
+    script("unet_diffusion", Figure, 5.0),
+    script("vit_train", Requests, 1.0),
+];
+
+/// Figures of a recording.
+#[derive(Clone, Copy, Deserialize)]
+struct Truth {
+    allocated: u64,
+    reserved: u64,
+    allocations: u64,
+}
+
+/// The figures of a workload's recording, in its own file.
+#[derive(Deserialize)]
+struct Recorded {
+    conf: String,
+    stats: BTreeMap<String, i64>,
+}
+
+type Failed = Box<dyn std::error::Error>;
+
+fn testdata() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata")
+}
+
+impl Case {
+    fn title(&self) -> String {
+        match self.setting {
+            Some(setting) => format!("{}.{setting}", self.name),
+            None => self.name.to_owned(),
+        }
+    }
+
+    /// Figures, settings and history of the recording.
+    fn truth(&self) -> Result<(Truth, String, Vec<TraceEntry>), Failed> {
+        let title = self.title();
+        let (truth, conf, path) = if self.setting.is_some() {
+            let folder = testdata().join("traces");
+            let text = std::fs::read_to_string(folder.join(format!("{title}.json")))?;
+            let Recorded { conf, stats } = serde_json::from_str(&text)?;
+            let stat = |name: &str| stats.get(name).map_or(0, |value| value.unsigned_abs());
+            let truth = Truth {
+                allocated: stat("allocated_bytes.all.peak"),
+                reserved: stat("reserved_bytes.all.peak"),
+                allocations: stat("allocation.all.allocated"),
+            };
+            (truth, conf, folder.join(format!("{title}.pickle.zst")))
+        } else {
+            let folder = testdata().join("scripts");
+            let text = std::fs::read_to_string(folder.join("truths.json"))?;
+            let truths: BTreeMap<String, Truth> = serde_json::from_str(&text)?;
+            let truth = *truths.get(self.name).ok_or("no truth of this script")?;
+            (truth, String::new(), folder.join(format!("{title}.pickle.xz")))
+        };
+        Ok((truth, conf, entries(&path)?))
+    }
+
+    fn run(&self, python: &str, environment: &Environment) -> Result<Row, Failed> {
+        let (truth, conf, recorded) = self.truth()?;
+        let run = testdata().join("scripts/run.py").canonicalize()?;
+        let options = Options {
+            command: vec![
+                python.to_owned(),
+                run.to_string_lossy().into_owned(),
+                self.name.to_owned(),
+            ],
+            gpu: Gpu::find("h200")?,
+            limit: None,
+            settings: Some(conf).filter(|conf| !conf.is_empty()),
+            time: Duration::from_secs(1200),
+        };
+        let outcome = predict(&options, environment)?;
+        let predicted = match &outcome.snapshot {
+            Some(path) => entries(path)?,
+            None => return Err(format!("{:?}: {}", outcome.ending, last_line(&outcome)).into()),
+        };
+        Ok(Row::new(truth, &recorded, &predicted, &outcome))
+    }
+}
+
+fn last_line(outcome: &Outcome) -> &str {
+    outcome
+        .output
+        .lines()
+        .rev()
+        .find(|line| !line.trim().is_empty())
+        .unwrap_or("it printed nothing")
+}
+
+fn entries(path: &Path) -> Result<Vec<TraceEntry>, Failed> {
+    let file =
+        tonnage_snapshot::open(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    Ok(file.traces.into_iter().next().unwrap_or_default())
+}
+
+/// An entry as far as it can be compared: streams by the order in which they appear.
+type Comparable = (Action, u64, usize);
+
+fn comparable(entries: &[TraceEntry], only: Option<Action>) -> Vec<Comparable> {
+    let mut streams: Vec<StreamId> = Vec::new();
+    let kept = entries.iter().filter(|entry| only.is_none_or(|only| entry.action == only));
+    kept.map(|entry| {
+        let known = streams.iter().position(|stream| *stream == entry.stream);
+        let stream = known.unwrap_or_else(|| {
+            streams.push(entry.stream);
+            streams.len() - 1
+        });
+        (entry.action, entry.size, stream)
+    })
+    .collect()
+}
+
+/// The first place at which two differ.
+fn first_difference(one: &[Comparable], other: &[Comparable]) -> Option<usize> {
+    let differs = one.iter().zip(other).position(|(one, other)| one != other);
+    differs.or_else(|| (one.len() != other.len()).then_some(one.len().min(other.len())))
+}
+
+/// What came out.
+struct Row {
+    alike: Alike,
+    percent: f64,
+    text: String,
+}
+
+impl Row {
+    fn new(
+        truth: Truth,
+        recorded: &[TraceEntry],
+        predicted: &[TraceEntry],
+        outcome: &Outcome,
+    ) -> Self {
+        let all = first_difference(&comparable(predicted, None), &comparable(recorded, None));
+        let [ours, theirs] = [predicted, recorded].map(|it| comparable(it, Some(Action::Alloc)));
+        let requests = first_difference(&ours, &theirs);
+        let alike = match (all, requests) {
+            (None, _) => Entries,
+            (_, None) => Requests,
+            _ => Figure,
+        };
+        let first = match (all, requests) {
+            (None, _) => String::new(),
+            (Some(entry), None) => format!("entry {entry}"),
+            (_, Some(request)) => {
+                let show = |of: &[Comparable]| {
+                    of.get(request).map_or("none".to_owned(), |it| it.1.to_string())
+                };
+                format!("request {request}: {} instead of {}", show(&ours), show(&theirs))
+            }
+        };
+        let stat = |name: &str| outcome.stat(name).unwrap_or(0);
+        let (allocated, reserved) =
+            (stat("allocated_bytes.all.peak"), stat("reserved_bytes.all.peak"));
+        let off = |ours: u64, theirs: u64| (ours as f64 / theirs.max(1) as f64 - 1.0) * 100.0;
+        let range = outcome.peaks.as_ref().map(|peaks| peaks.reserved);
+        let inside = range.is_some_and(|range| (range.low..=range.high).contains(&truth.reserved));
+        let range = range.map_or(String::new(), |range| format!("{}–{}", range.low, range.high));
+        let text = format!(
+            "{} | {allocated} ({:+.3} %) | {reserved} ({:+.3} %) | {range} {} | {} of {} | {first} | {} | {:.0} s",
+            match alike {
+                Entries => "entries",
+                Requests => "requests",
+                Figure => "differs",
+            },
+            off(allocated, truth.allocated),
+            off(reserved, truth.reserved),
+            if inside { "holds it" } else { "misses it" },
+            stat("allocation.all.allocated"),
+            truth.allocations,
+            outcome.guesses.len(),
+            outcome.time.as_secs_f64()
+        );
+        Self { alike, percent: off(reserved, truth.reserved).abs(), text }
+    }
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let Some((python, rest)) = arguments.split_first() else {
+        eprintln!(
+            "tonnage-scripts PYTHON [--light] [NAME…]: `cargo xtask scripts` says which Python"
+        );
+        return ExitCode::from(2);
+    };
+    let environment = match Environment::of(std::slice::from_ref(python)) {
+        Ok(environment) => environment,
+        Err(error) => {
+            eprintln!("error: {error}");
+            return ExitCode::from(2);
+        }
+    };
+    let (flags, names): (Vec<_>, Vec<_>) = rest.iter().partition(|word| word.starts_with("--"));
+    let only_light = flags.iter().any(|flag| *flag == "--light");
+    println!("PyTorch {} on {}\n", environment.torch, environment.python.display());
+    println!(
+        "| case | alike | peak allocated | peak reserved | range | requests | first difference | guesses | time |"
+    );
+    println!("| --- | --- | --- | --- | --- | --- | --- | --- | --- |");
+    let mut worse = 0;
+    for case in CASES {
+        let wanted = names.is_empty()
+            || names.iter().any(|name| **name == case.title() || *name == case.name);
+        if !wanted || (only_light && !case.light) {
+            continue;
+        }
+        match case.run(python, &environment) {
+            Ok(row) => {
+                let bad = row.alike < case.must || row.percent > case.percent;
+                worse += usize::from(bad);
+                println!(
+                    "| {} | {} |{}",
+                    case.title(),
+                    row.text,
+                    if bad { " **worse than it must be**" } else { "" }
+                );
+            }
+            Err(error) => {
+                worse += 1;
+                println!("| {} | **no answer**: {error} |", case.title());
+            }
+        }
+    }
+    if worse > 0 {
+        eprintln!("{worse} cases came out worse than they must");
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
+}

@@ -1,0 +1,195 @@
+//! A script as a process: started in a group of its own, watched, ended when its time is over.
+//!
+//! What it prints is read, so that it never waits, and only the end is kept: scripts may print gigabytes.
+
+use std::collections::BTreeSet;
+use std::io::Read;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use crate::Error;
+
+/// What is kept of the output.
+const TAIL: usize = 64 << 10;
+
+/// How often a process is looked at.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// How long the rest of the output is waited for once the process is gone.
+const REST: Duration = Duration::from_secs(2);
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Ending {
+    /// By itself, with this status.
+    Exit(i32),
+    /// By a signal that it did not get from here: it crashed, or someone else ended it.
+    Signal(i32),
+    /// Its time was over.
+    TimeOut,
+}
+
+impl Ending {
+    fn of(status: ExitStatus) -> Self {
+        match status.code() {
+            Some(code) => Self::Exit(code),
+            None => Self::Signal(status.signal().unwrap_or(0)),
+        }
+    }
+}
+
+/// A process that has ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) ending: Ending,
+    /// The end of what it printed, both streams together.
+    pub(crate) output: String,
+    pub(crate) process: u32,
+}
+
+/// Groups that are alive, by the number of their first process.
+static ALIVE: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
+
+fn alive() -> MutexGuard<'static, BTreeSet<u32>> {
+    ALIVE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Ends every script that runs: for programs that are about to end themselves.
+pub(crate) fn end_all() {
+    for &group in &*alive() {
+        kill(group);
+    }
+}
+
+fn kill(group: u32) {
+    if let Some(group) = i32::try_from(group).ok().and_then(Pid::from_raw) {
+        // A group that is gone is as wanted.
+        let _ = kill_process_group(group, Signal::KILL);
+    }
+}
+
+/// Everything that is alive in the group ends with this value.
+struct Group(Child);
+
+impl Group {
+    fn new(child: Child) -> Self {
+        alive().insert(child.id());
+        Self(child)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        kill(self.0.id());
+        let _ = self.0.wait();
+        alive().remove(&self.0.id());
+    }
+}
+
+/// Runs a command to its end, or to the end of its time.
+pub(crate) fn run(command: &mut Command, limit: Duration) -> Result<Ended, Error> {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+    let program = command.get_program().to_string_lossy().into_owned();
+    let started = Instant::now();
+    let child =
+        command.spawn().map_err(|error| Error::Program { program: program.clone(), error })?;
+    let mut group = Group::new(child);
+    let tail = Arc::new(Mutex::new(Vec::new()));
+    let done = [
+        group.0.stdout.take().map(|stream| keep_tail(stream, &tail)),
+        group.0.stderr.take().map(|stream| keep_tail(stream, &tail)),
+    ];
+    let ending = loop {
+        let status = group
+            .0
+            .try_wait()
+            .map_err(|error| Error::Program { program: program.clone(), error })?;
+        if let Some(status) = status {
+            break Ending::of(status);
+        }
+        if started.elapsed() >= limit {
+            break Ending::TimeOut;
+        }
+        std::thread::sleep(LOOK);
+    };
+    let process = group.0.id();
+    drop(group);
+    for done in done.into_iter().flatten() {
+        // A process that left the group may keep a stream open: its output is not waited for.
+        let _ = done.recv_timeout(REST);
+    }
+    let tail = tail.lock().unwrap_or_else(PoisonError::into_inner);
+    Ok(Ended { ending, output: String::from_utf8_lossy(&tail).into_owned(), process })
+}
+
+/// Reads a stream to its end and keeps what came last; says when it is done.
+fn keep_tail(mut stream: impl Read + Send + 'static, tail: &Arc<Mutex<Vec<u8>>>) -> Receiver<()> {
+    let (done, wait) = channel();
+    let tail = Arc::clone(tail);
+    std::thread::spawn(move || {
+        let mut buffer = [0; 8192];
+        while let Ok(count) = stream.read(&mut buffer)
+            && count > 0
+        {
+            let mut tail = tail.lock().unwrap_or_else(PoisonError::into_inner);
+            tail.extend(&buffer[..count]);
+            if tail.len() > 2 * TAIL {
+                let too_much = tail.len() - TAIL;
+                tail.drain(..too_much);
+            }
+        }
+        // Nobody may be waiting any more.
+        let _ = done.send(());
+    });
+    wait
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(600);
+
+    fn shell(line: &str, limit: Duration) -> Ended {
+        run(Command::new("sh").args(["-c", line]), limit).unwrap()
+    }
+
+    #[test]
+    fn endings_are_told_apart() {
+        assert_eq!(shell("exit 3", LONG).ending, Ending::Exit(3));
+        assert_eq!(shell("kill -SEGV $$", LONG).ending, Ending::Signal(11));
+        assert_eq!(shell("sleep 1000", Duration::from_millis(50)).ending, Ending::TimeOut);
+        let error = run(&mut Command::new("/nowhere/program"), LONG).unwrap_err().to_string();
+        assert!(error.contains("/nowhere/program"), "{error}");
+    }
+
+    #[test]
+    fn of_much_output_the_end_is_kept() {
+        let ended = shell("yes line | head -c 10000000; echo the end; echo and errors >&2", LONG);
+        assert_eq!(ended.ending, Ending::Exit(0));
+        assert!(ended.output.len() <= 2 * TAIL + 100);
+        assert!(ended.output.contains("the end") && ended.output.contains("and errors"));
+    }
+
+    #[test]
+    fn what_a_script_leaves_running_ends_with_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("alive");
+        let line = format!("(sleep 1000; touch {0}) & echo $!", file.display());
+        let ended = shell(&line, LONG);
+        let process: i32 = ended.output.trim().parse().unwrap();
+        let alive = || {
+            std::fs::read_to_string(format!("/proc/{process}/stat"))
+                .is_ok_and(|it| !it.contains(") Z"))
+        };
+        while alive() {
+            std::thread::sleep(LOOK);
+        }
+    }
+}
