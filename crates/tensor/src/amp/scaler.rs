@@ -11,6 +11,7 @@ use crate::autograd::no_grad_guard;
 use crate::create::Scalar;
 use crate::dtype::{DType, Float, Real, dispatch_float};
 use crate::error::{Call, Result};
+use crate::exec::cuda::{Elementwise, MultiTensor, wide};
 use crate::exec::{Args, Kernel, Operands, Output, Plan, for_each_piece};
 use crate::live::Role;
 use crate::optim::Optimizer;
@@ -224,8 +225,16 @@ impl Kernel for Unscale {
         Ok(())
     }
 
-    fn cuda(&self, _: Operands<'_>) -> Plan {
-        Plan::Unwritten
+    fn cuda(&self, on: Operands<'_>) -> Plan {
+        let [found, gradients @ ..] = on.outputs else { return Plan::nothing() };
+        let Some(first) = gradients.first() else { return Plan::nothing() };
+        let line = "is_bad |= !isfinite(y0); y0 = y0 * by;";
+        let kernel = MultiTensor::new("unscale", wide(first.dtype), line).around(
+            "const C by = (C)(1.0 / (double)*h1); bool is_bad = false;",
+            "if (is_bad) *h0 = 1.0f;",
+        );
+        let tensors: Vec<_> = gradients.iter().map(|it| [it]).collect();
+        kernel.launches(&tensors, 1, &[found, &on.inputs[0]]).into()
     }
 }
 
@@ -267,8 +276,17 @@ impl Kernel for Update {
         Ok(())
     }
 
-    fn cuda(&self, _: Operands<'_>) -> Plan {
-        Plan::Unwritten
+    fn cuda(&self, on: Operands<'_>) -> Plan {
+        // Products of two floats are exact here, and rounded once.
+        let line = "
+            if (x0 != 0) { y0 = y0 * s0; y1 = 0; }
+            else {
+              y1 = y1 < 2147483647.0 ? y1 + 1 : y1;
+              if (y1 >= s2) { float grown = (float)(y0 * s1); if (isfinite(grown)) y0 = grown; y1 = 0; }
+            }";
+        let ScalerOptions { growth, backoff, interval, .. } = self.0;
+        let numbers = [backoff.into(), growth.into(), interval.into()];
+        Elementwise::new("update_scale", "double", line).numbers(&numbers).updates().plan(on)
     }
 }
 

@@ -4,6 +4,7 @@ use super::binary::Rhs;
 use crate::create::Scalar;
 use crate::dtype::{Category, DType, Stored};
 use crate::error::{Call, Result};
+use crate::exec::cuda::{Elementwise, wide};
 use crate::exec::{Args, Input, Kernel, Operands, Output, Plan, map1, map2, update2};
 use crate::number::Complex64;
 use crate::tensor::Tensor;
@@ -67,8 +68,31 @@ impl Kernel for Compare {
         Ok(())
     }
 
-    fn cuda(&self, _: Operands<'_>) -> Plan {
-        Plan::Unwritten
+    fn cuda(&self, on: Operands<'_>) -> Plan {
+        // What both sides are compared as.
+        let common = match self.dtype {
+            DType::F64 | DType::Complex64 => self.dtype,
+            DType::F32 | DType::Bf16 | DType::F16 => DType::F32,
+            _ => DType::I64,
+        };
+        macro_rules! line {
+            ($b:literal) => {
+                match self.comparison {
+                    Comparison::Eq => concat!("y0 = C(x0 == ", $b, ");"),
+                    Comparison::Ne => concat!("y0 = C(x0 != ", $b, ");"),
+                    Comparison::Lt => concat!("y0 = C(x0 < ", $b, ");"),
+                    Comparison::Le => concat!("y0 = C(x0 <= ", $b, ");"),
+                    Comparison::Gt => concat!("y0 = C(x0 > ", $b, ");"),
+                    Comparison::Ge => concat!("y0 = C(x0 >= ", $b, ");"),
+                }
+            };
+        }
+        let line = if self.scalar.is_some() { line!("n0") } else { line!("x1") };
+        let kernel = Elementwise::new("compare", wide(common), line);
+        match self.scalar {
+            Some(scalar) => kernel.scalar(0, self.rounded(scalar).rounded(common)).plan(on),
+            None => kernel.plan(on),
+        }
     }
 }
 
@@ -111,8 +135,8 @@ impl Kernel for And {
         Ok(())
     }
 
-    fn cuda(&self, _: Operands<'_>) -> Plan {
-        Plan::Unwritten
+    fn cuda(&self, on: Operands<'_>) -> Plan {
+        Elementwise::new("and", "bool", "y0 = y0 && x0;").updates().plan(on)
     }
 }
 
@@ -243,5 +267,22 @@ mod tests {
     conformance!(comparisons, |device| {
         let x = Tensor::ones([30, 40], device)?.requires_grad_(true)?;
         Ok(vec![x.lt(2.0)?, x.t()?.eq(&x.t()?)?])
+    });
+
+    conformance!(comparisons_of_every_type, |device| {
+        let mut results = Vec::new();
+        let base = Tensor::randint(0, 5, [21, 16], device)?;
+        let other = Tensor::randint(0, 5, [16], device)?;
+        for dtype in DType::ALL {
+            let (a, b) = (base.to(dtype)?, other.to(dtype)?);
+            results.extend([a.eq(&b)?, a.ne(2)?, a.t()?.eq(1.5)?, a.logical_not()?]);
+            if dtype != DType::Complex64 {
+                results.extend([a.lt(&b)?, a.le(&other)?, a.gt(2.1)?, a.ge(&base.t()?.t()?)?]);
+            }
+        }
+        let both = base.gt(1)?;
+        both.and_in_place(Call::here("test"), &base.lt(4)?)?;
+        results.push(both);
+        Ok(results)
     });
 }

@@ -3,6 +3,7 @@
 use crate::autograd::{Backward, Grads, Needs, Saved, record};
 use crate::dtype::DType;
 use crate::error::{Call, Result};
+use crate::exec::cuda::Elementwise;
 use crate::exec::{Args, Kernel, Operands, Plan, map1, map2};
 use crate::number::Complex64;
 use crate::tensor::Tensor;
@@ -45,8 +46,9 @@ impl Kernel for Modulus {
         Ok(())
     }
 
-    fn cuda(&self, _: Operands<'_>) -> Plan {
-        Plan::Unwritten
+    fn cuda(&self, on: Operands<'_>) -> Plan {
+        let kernel = Elementwise::new("modulus", "float", "y0 = hypotf(x0.re, x0.im);");
+        kernel.inputs(&["complex"]).plan(on)
     }
 }
 
@@ -66,8 +68,10 @@ impl Kernel for ModulusGrad {
         Ok(())
     }
 
-    fn cuda(&self, _: Operands<'_>) -> Plan {
-        Plan::Unwritten
+    fn cuda(&self, on: Operands<'_>) -> Plan {
+        let line = "float m = hypotf(x1.re, x1.im); \
+                    y0 = m == 0 ? complex() : complex(x0 * (x1.re / m), x0 * (x1.im / m));";
+        Elementwise::new("modulus_grad", "complex", line).inputs(&["float", "complex"]).plan(on)
     }
 }
 
@@ -179,5 +183,12 @@ mod tests {
         let gram = z.conj()?.transpose(1, 2)?.matmul(&z)?;
         gram.abs()?.sum()?.backward()?;
         Ok(vec![gram, z.grad().unwrap()])
+    });
+
+    conformance!(moduli, |device| {
+        let z = Tensor::randn([8, 6], (device, DType::Complex64))?.requires_grad_(true)?;
+        let y = z.t()?.conj()?.abs()?;
+        y.sum()?.backward()?;
+        Ok(vec![y, z.grad().unwrap()])
     });
 }

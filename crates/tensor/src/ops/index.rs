@@ -4,13 +4,17 @@
 //! Where several indices lead to one place, sums are formed in the order of the indices, whatever the
 //! number of threads.
 
+use std::fmt::Display;
 use std::ops::Add;
+
+use tonnage_device::cuda::{Arguments, Extent};
 
 use crate::autograd::{Backward, Grads, Needs, Saved, record, record_in_place};
 use crate::create::Scalar;
 use crate::dtype::{DType, Number, dispatch};
 use crate::error::{Call, ErrorKind, Result};
-use crate::exec::{Args, Input, Kernel, Operands, Output, Plan, for_each_chunk, rows};
+use crate::exec::cuda::{Elementwise, Launch, Program, stored, wide};
+use crate::exec::{Args, Input, Kernel, Operand, Operands, Output, Plan, for_each_chunk, rows};
 use crate::shape::{Layout, Shape};
 use crate::tensor::Tensor;
 
@@ -60,8 +64,38 @@ impl Kernel for Select {
         Ok(())
     }
 
-    fn cuda(&self, _: Operands<'_>) -> Plan {
-        Plan::Unwritten
+    fn cuda(&self, on: Operands<'_>) -> Plan {
+        let (to, AxisSplit { size, inner }) = (&on.outputs[0], self.0);
+        let ([x, indices], numel) = ([&on.inputs[0], &on.inputs[1]], to.layout.numel());
+        if numel == 0 {
+            return Plan::nothing();
+        }
+        let whole = |pack: usize| {
+            let bytes = (pack * x.dtype.size()) as u64;
+            x.layout.is_contiguous()
+                && inner.is_multiple_of(pack)
+                && [to, x].iter().all(|it| it.first().is_multiple_of(bytes))
+        };
+        let widest = 16 / x.dtype.size();
+        let pack = [widest, widest / 2].into_iter().find(|it| *it > 0 && whole(*it)).unwrap_or(1);
+        let program = program(
+            "select",
+            "SELECT",
+            &[
+                ("T", &stored(x.dtype)),
+                ("I", &stored(indices.dtype)),
+                ("PACK", &pack),
+                ("CONJ", &u8::from(x.conj)),
+                ("XAXES", &axes(x)),
+                ("IAXES", &axes(indices)),
+            ],
+        );
+        let mut arguments = Arguments::new().with(to.first()).with(x.first()).with(indices.first());
+        let numbers = [numel, size, inner, indices.layout.numel()];
+        numbers.iter().for_each(|it| arguments.push(*it as u64));
+        arguments.push_bytes(&places(x));
+        arguments.push_bytes(&places(indices));
+        launch(program, numel.div_ceil(pack), arguments, size)
     }
 }
 
@@ -99,9 +133,112 @@ impl Kernel for AddAt {
         Ok(())
     }
 
-    fn cuda(&self, _: Operands<'_>) -> Plan {
-        Plan::Unwritten
+    fn cuda(&self, on: Operands<'_>) -> Plan {
+        let (to, AxisSplit { size, inner }) = (&on.outputs[0], self.axis);
+        let [source, indices] = [&on.inputs[0], &on.inputs[1]];
+        let (numel, count) = (to.layout.numel(), indices.layout.numel());
+        if numel == 0 || count == 0 {
+            return Plan::nothing();
+        }
+        let widest = 16 / to.dtype.size();
+        let is_plain = source.dtype == to.dtype
+            && !source.conj
+            && source.layout.is_contiguous()
+            && inner.is_multiple_of(widest)
+            && [to, source].iter().all(|it| it.first().is_multiple_of(16));
+        let (pack, packs) = if is_plain { (widest, 2) } else { (1, 8) };
+        let compute = wide(to.dtype);
+        let alpha = match compute {
+            "complex" => "complex((float)given.re, (float)given.im)",
+            "i64" => "given.whole",
+            _ => "(C)given.re",
+        };
+        let by_row = size < count;
+        let program = program(
+            "add_at",
+            "ADD_AT",
+            &[
+                ("T", &stored(to.dtype)),
+                ("S", &stored(source.dtype)),
+                ("C", &compute),
+                ("I", &stored(indices.dtype)),
+                ("READ(x)", &read(source)),
+                ("ALPHA", &alpha),
+                ("VEC", &pack),
+                ("PACKS", &packs),
+                ("BY_ROW", &u8::from(by_row)),
+                ("XAXES", &axes(source)),
+                ("IAXES", &axes(indices)),
+            ],
+        );
+        let outers = numel / (size * inner);
+        let mut arguments = Arguments::new().with(to.first());
+        [source, indices].iter().for_each(|it| arguments.push(it.first()));
+        [outers, size, inner, count].iter().for_each(|it| arguments.push(*it as u64));
+        arguments.push(self.skip.map_or(-1, |it| it as i64));
+        let is_half = matches!(to.dtype, DType::Bf16 | DType::F16);
+        let alpha = self.alpha.rounded(if is_half { DType::F32 } else { to.dtype });
+        let im = if let Scalar::Complex(alpha) = alpha { f64::from(alpha.im) } else { 0.0 };
+        let whole = if let Scalar::Integer(alpha) = alpha { alpha } else { 0 };
+        let words = [alpha.to_f64().to_ne_bytes(), im.to_ne_bytes(), whole.to_ne_bytes()];
+        arguments.push_bytes(&words.concat());
+        arguments.push_bytes(&places(source));
+        arguments.push_bytes(&places(indices));
+        let candidates = if by_row { size } else { count };
+        let warps = outers * candidates * inner.div_ceil(32 * pack * packs);
+        launch(program, 32 * warps, arguments, size)
     }
+}
+
+/// Threads of a block.
+const THREADS: u32 = 256;
+
+/// A program of `index.cu`.
+fn program(name: &'static str, part: &'static str, constants: &[(&str, &dyn Display)]) -> Program {
+    let mut program = Program::new(name, include_str!("index.cu"), constants);
+    program.head += "#define ";
+    program.head += part;
+    program.head += "\n";
+    program
+}
+
+/// A launch of that many threads, in which indices below `size` are right.
+fn launch(program: Program, threads: usize, arguments: Arguments, size: usize) -> Plan {
+    let blocks = threads.div_ceil(THREADS as usize).min(i32::MAX as usize) as u32;
+    let launch = Launch::new(program, Extent::line(blocks, THREADS), arguments);
+    launch.complains(move |value| wrong_index(value, size)).into()
+}
+
+/// What is said of a wrong index: 32 bits where it is, 32 bits what it is.
+fn wrong_index(value: i64, size: usize) -> String {
+    let (place, index) = ((value as u64) >> 32, value as i32);
+    match index {
+        i32::MAX => format!("an index at element {place} is not below {size}"),
+        i32::MIN => format!("an index at element {place} is far below zero"),
+        _ => format!("index {index} at element {place} is not below {size}"),
+    }
+}
+
+/// The axes that a program must know of: none if elements lie in order.
+fn axes(operand: &Operand) -> usize {
+    if operand.layout.is_contiguous() { 0 } else { operand.layout.shape().len() }
+}
+
+/// The layout of a program.
+fn places(operand: &Operand) -> Vec<u8> {
+    match axes(operand) {
+        0 => vec![0; 8],
+        _ => words(operand.layout.shape().iter().chain(operand.layout.strides())),
+    }
+}
+
+fn words<'a>(numbers: impl IntoIterator<Item = &'a usize>) -> Vec<u8> {
+    numbers.into_iter().flat_map(|it| (*it as u64).to_ne_bytes()).collect()
+}
+
+/// The number of an element of what is added.
+fn read(source: &Operand) -> &'static str {
+    if source.conj { "conj(widen(x))" } else { "widen(x)" }
 }
 
 /// Where each index occurs, in order.
@@ -166,8 +303,29 @@ impl Kernel for Gather {
         Ok(())
     }
 
-    fn cuda(&self, _: Operands<'_>) -> Plan {
-        Plan::Unwritten
+    fn cuda(&self, on: Operands<'_>) -> Plan {
+        let (to, axis) = (&on.outputs[0], self.axis);
+        let ([x, indices], numel) = ([&on.inputs[0], &on.inputs[1]], to.layout.numel());
+        if numel == 0 {
+            return Plan::nothing();
+        }
+        let program = program(
+            "gather",
+            "GATHER",
+            &[
+                ("T", &stored(x.dtype)),
+                ("I", &stored(indices.dtype)),
+                ("AXES", &indices.layout.shape().len()),
+            ],
+        );
+        let (size, stride) = (x.layout.shape()[axis], x.layout.strides()[axis]);
+        let mut from = x.layout.strides().to_vec();
+        from[axis] = 0;
+        let mut arguments = Arguments::new().with(to.first()).with(x.first()).with(indices.first());
+        [numel, size, stride].iter().for_each(|it| arguments.push(*it as u64));
+        let walk = [indices.layout.shape(), &from[..], indices.layout.strides()];
+        arguments.push_bytes(&words(walk.into_iter().flatten()));
+        launch(program, numel, arguments, size)
     }
 }
 
@@ -190,8 +348,52 @@ impl Kernel for ScatterAdd {
         Ok(())
     }
 
-    fn cuda(&self, _: Operands<'_>) -> Plan {
-        Plan::Unwritten
+    fn cuda(&self, on: Operands<'_>) -> Plan {
+        let (to, axis) = (&on.outputs[0], self.axis);
+        let [source, indices] = [&on.inputs[0], &on.inputs[1]];
+        let (shape, numel) = (indices.layout.shape(), indices.layout.numel());
+        if numel == 0 || to.layout.numel() == 0 {
+            return Plan::nothing();
+        }
+        let (length, lines) = (shape[axis], numel / shape[axis]);
+        // Few long lines want a warp each; many, a thread.
+        let by_warp = length >= 32 && lines < 1 << 14;
+        let Some(in_order) = Layout::contiguous(shape.clone()) else { return Plan::Unwritten };
+        let strides = [
+            to.layout.strides(),
+            source.layout.strides(),
+            indices.layout.strides(),
+            in_order.strides(),
+        ];
+        let others: Vec<usize> = (0..shape.len()).filter(|it| *it != axis).collect();
+        // At least one, of one.
+        let none = usize::from(others.is_empty());
+        let program = program(
+            "scatter_add",
+            "SCATTER",
+            &[
+                ("T", &stored(to.dtype)),
+                ("S", &stored(source.dtype)),
+                ("C", &wide(to.dtype)),
+                ("I", &stored(indices.dtype)),
+                ("READ(x)", &read(source)),
+                ("BY_WARP", &u8::from(by_warp)),
+                ("AXES", &(others.len() + none)),
+            ],
+        );
+        let mut arguments = Arguments::new().with(to.first());
+        [source, indices].iter().for_each(|it| arguments.push(it.first()));
+        let size = to.layout.shape()[axis];
+        [lines, length, size].iter().for_each(|it| arguments.push(*it as u64));
+        strides.iter().for_each(|it| arguments.push(it[axis] as u64));
+        let mut walk: Vec<usize> = others.iter().map(|it| shape[*it]).collect();
+        walk.resize(others.len() + none, 1);
+        for strides in strides {
+            walk.extend(others.iter().map(|it| strides[*it]));
+            walk.resize(walk.len() + none, 0);
+        }
+        arguments.push_bytes(&words(&walk));
+        launch(program, if by_warp { 32 * lines } else { lines }, arguments, size)
     }
 }
 
@@ -250,8 +452,24 @@ impl Kernel for OneHot {
         Ok(())
     }
 
-    fn cuda(&self, _: Operands<'_>) -> Plan {
-        Plan::Unwritten
+    fn cuda(&self, on: Operands<'_>) -> Plan {
+        let (indices, output) = (&on.inputs[0], &on.outputs[0]);
+        let wide = indices.layout.unsqueeze(indices.layout.shape().len());
+        let Some(layout) = wide.and_then(|it| it.expand(output.layout.shape())) else {
+            return Plan::Unwritten;
+        };
+        let line = "
+            i64 place = (i64)(i % (Index)k0);
+            if ((x0 < 0 || x0 >= k0) && place == 0) {
+              i64 low = x0 > 2147483647LL ? 2147483647LL : x0 < -2147483648LL ? -2147483648LL : x0;
+              wrong((i64)((u64)(i / (Index)k0) << 32 | (u64)(u32)(int)low));
+            }
+            y0 = x0 == place;";
+        let classes = self.classes;
+        let kernel = Elementwise::new("one_hot", "i64", line).integers(&[classes as i64]);
+        let kernel = kernel.complains(move |value| wrong_index(value, classes));
+        let indices = Operand { layout, ..indices.clone() };
+        kernel.plan(Operands { outputs: on.outputs, inputs: &[indices] })
     }
 }
 
@@ -668,5 +886,43 @@ mod tests {
         let gathered = z.gather(1, &Tensor::zeros([20, 3], (device, DType::I64))?)?;
         gathered.sum()?.backward()?;
         Ok(vec![y, gathered, x.grad().unwrap()])
+    });
+
+    conformance!(indexed_of_every_type_and_layout, |device| {
+        let mut results = Vec::new();
+        for dtype in DType::ALL {
+            let x = Tensor::randint(0, 9, [5, 60, 32], (device, dtype))?;
+            let few = Tensor::randint(0, 32, [13], (device, DType::I32))?;
+            let many = Tensor::randint(0, 5, [200], device)?;
+            for (x, axis) in [(x.clone(), 2), (x.transpose(0, 2)?, 0), (x.narrow(2, 1, 31)?, 1)] {
+                results.push(x.index_select(axis, &few.narrow(0, 1, 12)?.clamp_max(30)?)?);
+                let wide = Tensor::randint(0, 30, [3, 50, 31], device)?;
+                let picked = if x.shape()[0] == 32 { &wide } else { &wide.transpose(0, 2)? };
+                let picked = picked.narrow(0, 0, 3)?.narrow(1, 0, 40)?.narrow(2, 0, 3)?;
+                results.push(x.gather(axis, &picked)?);
+                if dtype != DType::Bool {
+                    let source = x.narrow(0, 0, 3)?.narrow(1, 0, 40)?.narrow(2, 0, 3)?;
+                    results.push(x.scatter_add(axis, &picked, &source)?);
+                }
+            }
+            if dtype == DType::Bool {
+                continue;
+            }
+            let source = Tensor::randint(0, 3, [200, 60, 32], (device, dtype))?;
+            results.push(x.index_add(0, &many, &source, 2)?);
+            results.push(x.index_add(2, &few, &x.narrow(2, 3, 13)?, 1)?);
+            let columns = source.narrow(0, 0, 5)?.narrow(2, 0, 13)?;
+            results.push(x.transpose(1, 2)?.index_add(1, &few, &columns.transpose(1, 2)?, 1)?);
+            let line = Tensor::randint(0, 60, [1000], device)?;
+            let target = Tensor::zeros([60], (device, dtype))?;
+            results.push(target.scatter_add(
+                0,
+                &line,
+                &source.view([384_000])?.narrow(0, 0, 1000)?,
+            )?);
+        }
+        let indices = Tensor::randint(0, 7, [9, 4], device)?;
+        results.extend([indices.one_hot(7)?, indices.to(DType::I32)?.t()?.one_hot(9)?]);
+        Ok(results)
     });
 }

@@ -5,12 +5,13 @@
 use crate::autograd::{Backward, Grads, Needs, record};
 use crate::dtype::{DType, dispatch};
 use crate::error::{Call, ErrorKind, Result};
-use crate::exec::{Args, Input, Kernel, Operands, Plan, for_each_chunk};
+use crate::exec::{Args, Input, Kernel, Operand, Operands, Plan, for_each_chunk};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 
 /// Writes its inputs one after the other: of every row of the output, a part comes from each.
 struct Join {
+    axis: usize,
     /// The elements of a row up to the end of each input.
     ends: Vec<usize>,
 }
@@ -38,8 +39,27 @@ impl Kernel for Join {
         Ok(())
     }
 
-    fn cuda(&self, _: Operands<'_>) -> Plan {
-        Plan::Unwritten
+    fn cuda(&self, on: Operands<'_>) -> Plan {
+        let (whole, mut start) = (&on.outputs[0], 0);
+        let mut launches = Vec::with_capacity(on.inputs.len());
+        for input in on.inputs {
+            let size = input.layout.shape()[self.axis];
+            let Some(layout) = whole.layout.slice(self.axis, start, size, 1) else {
+                return Plan::Unwritten;
+            };
+            start += size;
+            if layout.numel() == 0 {
+                continue;
+            }
+            let part = Operand { layout, ..whole.clone() };
+            match super::copy::Copy
+                .cuda(Operands { outputs: &[part], inputs: std::slice::from_ref(input) })
+            {
+                Plan::Launches(copies) => launches.extend(copies),
+                other => return other,
+            }
+        }
+        Plan::Launches(launches)
     }
 }
 
@@ -112,7 +132,7 @@ fn joined(call: Call, tensors: &[&Tensor], axis: usize) -> Result<Tensor> {
     }
     shape[axis] = end;
     let output = Tensor::uninit(call, shape.into(), dtype, first.device())?;
-    call.launch(Join { ends }, &[&output], tensors)?;
+    call.launch(Join { axis, ends }, &[&output], tensors)?;
     Ok(output)
 }
 
@@ -338,5 +358,20 @@ mod tests {
         let z = Tensor::stack(&[&y, &y], 0)?;
         z.sum()?.backward()?;
         Ok(vec![z, x.grad().unwrap()])
+    });
+
+    conformance!(joins_of_every_type_and_layout, |device| {
+        let mut results = Vec::new();
+        for dtype in DType::ALL {
+            let x = Tensor::randint(0, 9, [4, 40, 36], (device, dtype))?;
+            let whole = Tensor::randint(0, 9, [4, 40, 36], device)?;
+            for axis in 0..3 {
+                let part = x.narrow(axis, 1, 3)?;
+                results.push(Tensor::cat(&[&x, &part, &x.narrow(axis, 0, 0)?], axis)?);
+                results.push(Tensor::cat(&[&x.transpose(1, 2)?.transpose(2, 1)?, &whole], axis)?);
+                results.push(Tensor::stack(&[&x.transpose(1, 2)?, &x.transpose(1, 2)?], axis)?);
+            }
+        }
+        Ok(results)
     });
 }

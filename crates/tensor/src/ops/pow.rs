@@ -5,6 +5,7 @@ use crate::autograd::{Backward, Grads, Needs, Saved, record, record_in_place, re
 use crate::create::Scalar;
 use crate::dtype::{DType, Float, Real, Stored, dispatch, dispatch_float};
 use crate::error::{Call, Result};
+use crate::exec::cuda::{Elementwise, wide};
 use crate::exec::{Args, Kernel, Operands, Plan, for_each_chunk, map1, update1, vectorised};
 use crate::tensor::Tensor;
 
@@ -46,12 +47,48 @@ impl Kernel for Pow {
         Ok(())
     }
 
-    fn cuda(&self, _: Operands<'_>) -> Plan {
-        Plan::Unwritten
+    fn cuda(&self, on: Operands<'_>) -> Plan {
+        let dtype = on.outputs[0].dtype;
+        macro_rules! line {
+            ($x:literal) => {
+                match self.exponent {
+                    Scalar::Integer(_) if !dtype.is_float() => concat!("y0 = power(", $x, ", k0);"),
+                    exponent => match exponent.to_f64() {
+                        1.0 => concat!("y0 = ", $x, ";"),
+                        2.0 => concat!("y0 = ", $x, " * ", $x, ";"),
+                        3.0 => concat!("y0 = ", $x, " * ", $x, " * ", $x, ";"),
+                        0.5 => concat!("y0 = sqrt(", $x, ");"),
+                        -0.5 => concat!("y0 = C(1) / sqrt(", $x, ");"),
+                        -1.0 => concat!("y0 = C(1) / ", $x, ";"),
+                        -2.0 => concat!("y0 = C(1) / (", $x, " * ", $x, ");"),
+                        _ => concat!("y0 = (C)pow((double)", $x, ", s0);"),
+                    },
+                }
+            };
+        }
+        let line = if self.in_place { line!("y0") } else { line!("x0") };
+        let kernel = Elementwise::new("pow", wide(dtype), line).numbers(&[self.exponent.to_f64()]);
+        let kernel = match self.exponent {
+            Scalar::Integer(exponent) if !dtype.is_float() => {
+                let exponent = u32::try_from(exponent).unwrap_or(u32::MAX);
+                kernel.helpers(WHOLE).integers(&[exponent.into()])
+            }
+            _ => kernel,
+        };
+        if self.in_place { kernel.updates().plan(on) } else { kernel.plan(on) }
     }
 }
 
 /// The exponents that programs use are products and roots; the others go over the standard library.
+/// The power of an integer, of which the lowest bits stay.
+const WHOLE: &str = "
+DEVICE i64 power(i64 x, i64 exponent) {
+  u64 y = 1, square = (u64)x;
+  for (u32 left = (u32)exponent; left; left >>= 1, square *= square) if (left & 1) y *= square;
+  return (i64)y;
+}
+";
+
 fn power<R: Real>(x: &[R], y: &mut [R], exponent: f64) {
     #[inline(always)]
     fn map<R: Real>(x: &[R], y: &mut [R], f: impl Fn(R) -> R) {
@@ -216,5 +253,20 @@ mod tests {
         let y = x.pow(3)?.square()?;
         y.sum()?.backward()?;
         Ok(vec![y, x.grad().unwrap()])
+    });
+
+    conformance!(powers_of_every_type, |device| {
+        let mut results = Vec::new();
+        let base = Tensor::randint(1, 9, [21, 16], device)?;
+        for dtype in [DType::F32, DType::F64, DType::Bf16, DType::F16, DType::I64, DType::I32] {
+            let x = base.to(dtype)?;
+            for exponent in [-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 1.7, 2.0, 3.0] {
+                results.push(x.t()?.pow(exponent)?);
+            }
+            let changed = x.copy()?;
+            changed.pow_(2)?;
+            results.extend([changed, x.pow(0)?, x.pow(5)?]);
+        }
+        Ok(results)
     });
 }

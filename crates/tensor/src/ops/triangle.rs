@@ -3,6 +3,7 @@
 use crate::autograd::{Backward, Grads, Needs, record};
 use crate::dtype::dispatch;
 use crate::error::{Call, Result};
+use crate::exec::cuda::{Elementwise, wide};
 use crate::exec::{Args, Kernel, Operands, Plan, for_each_chunk};
 use crate::tensor::Tensor;
 
@@ -57,8 +58,19 @@ impl Kernel for Triangle {
         Ok(())
     }
 
-    fn cuda(&self, _: Operands<'_>) -> Plan {
-        Plan::Unwritten
+    fn cuda(&self, on: Operands<'_>) -> Plan {
+        // How far a column lies beyond its row.
+        let line = match self.part {
+            Part::Lower => {
+                "i64 by = (i64)(i % (Index)k0) - (i64)(i / (Index)k0 % (Index)k1); y0 = by <= k2 ? x0 : C(0);"
+            }
+            Part::Upper => {
+                "i64 by = (i64)(i % (Index)k0) - (i64)(i / (Index)k0 % (Index)k1); y0 = by >= k2 ? x0 : C(0);"
+            }
+        };
+        let numbers = [self.columns as i64, self.rows as i64, self.diagonal as i64];
+        let kernel = Elementwise::new("triangle", wide(on.outputs[0].dtype), line);
+        kernel.integers(&numbers).plan(on)
     }
 }
 
@@ -149,5 +161,14 @@ mod tests {
         let y = x.tril(0)?.triu(-3)?;
         y.sum()?.backward()?;
         Ok(vec![y, x.grad().unwrap()])
+    });
+
+    conformance!(triangles_of_every_type, |device| {
+        let mut results = Vec::new();
+        for dtype in crate::DType::ALL {
+            let x = Tensor::randint(1, 9, [3, 17, 24], (device, dtype))?;
+            results.extend([x.tril(1)?, x.triu(-2)?, x.transpose(1, 2)?.tril(-3)?]);
+        }
+        Ok(results)
     });
 }

@@ -373,4 +373,16 @@ mod tests {
         }
         Ok(adam.named_state().into_iter().map(|(_, state)| state).collect())
     });
+
+    conformance!(steps_with_gradients_in_any_layout, |device| {
+        let x = Tensor::randn([40, 30], device)?.requires_grad_(true)?;
+        let y = Tensor::randn([1001], device)?.requires_grad_(true)?;
+        let mut adam = Adam::new(vec![x.clone(), y.clone()], Adam::options().weight_decay(0.1))?;
+        for _ in 0..3 {
+            x.set_grad(Some(Tensor::randn([30, 40], device)?.t()?))?;
+            y.set_grad(Some(Tensor::randn([1001], device)?))?;
+            adam.step()?;
+        }
+        Ok(vec![x, y])
+    });
 }

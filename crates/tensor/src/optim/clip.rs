@@ -1,15 +1,27 @@
 //! Clipping: gradients are scaled so that their norm is bounded, without waiting for the norm.
 
+use tonnage_device::cuda::{Arguments, Extent};
+
 use super::groups::no_float;
 use crate::dtype::{DType, Float, Real, dispatch_float};
 use crate::error::{Call, ErrorKind, Result};
-use crate::exec::{Args, CHUNK, Input, Kernel, Operands, Plan, for_each_piece};
+use crate::exec::cuda::{Elementwise, Launch, MultiTensor, Program, stored, wide};
+use crate::exec::{Args, CHUNK, Input, Kernel, Operand, Operands, Plan, for_each_piece};
 use crate::tensor::Tensor;
 
 /// PyTorch's guard against a norm of zero.
 const EPS: f64 = 1e-6;
 
-/// `output[0] = √Σ x²` over all inputs.
+/// Blocks of a GPU that sum squares, each of which needs a place for its sum.
+const PARTS: usize = 512;
+
+/// Threads of such a block, and tensors of one launch: see `norm.cu`.
+const THREADS: u32 = 256;
+const MOST: usize = 64;
+
+const NORM: &str = include_str!("norm.cu");
+
+/// `output[0] = √Σ x²` over all inputs. The second output is for the sums of parts.
 struct TotalNorm(usize);
 
 impl Kernel for TotalNorm {
@@ -19,9 +31,56 @@ impl Kernel for TotalNorm {
         Ok(())
     }
 
-    fn cuda(&self, _: Operands<'_>) -> Plan {
-        Plan::Unwritten
+    fn cuda(&self, on: Operands<'_>) -> Plan {
+        let [norm, parts] = [0, 1].map(|it| on.outputs[it].first());
+        let gradients = on.inputs.iter().filter(|it| it.layout.numel() > 0).collect::<Vec<_>>();
+        // Lists of one type that lie in order; others alone.
+        let lists = gradients.chunk_by(|a, b| {
+            a.dtype == b.dtype && a.layout.is_contiguous() && b.layout.is_contiguous()
+        });
+        let mut launches: Vec<Launch> = Vec::new();
+        for list in lists.flat_map(|list| list.chunks(MOST)) {
+            launches.push(squares(list, parts, launches.is_empty()));
+        }
+        if launches.is_empty() {
+            let zero = Elementwise::new("fill", "float", "y0 = 0;");
+            return zero.plan(Operands { outputs: &on.outputs[..1], inputs: &[] });
+        }
+        let program = Program::new("root", NORM, &[("ROOT", &""), ("AXES", &0)]);
+        let arguments = Arguments::new().with(norm).with(parts).with(PARTS as u32);
+        launches.push(Launch::new(program, Extent::line(1, THREADS), arguments));
+        Plan::Launches(launches)
     }
+}
+
+/// Sums the squares of a list, each block into its part; after the first launch, beside what is there.
+fn squares(list: &[&Operand], parts: u64, is_first: bool) -> Launch {
+    let (dtype, layout) = (list[0].dtype, &list[0].layout);
+    let axes = if layout.is_contiguous() { 0 } else { layout.shape().len() };
+    let bytes = 16 / dtype.size() * dtype.size();
+    let is_aligned = axes == 0 && list.iter().all(|it| it.first().is_multiple_of(bytes as u64));
+    let pack = if is_aligned { 16 / dtype.size() } else { 1 };
+    let program = Program::new(
+        "squares",
+        NORM,
+        &[("SQUARES", &""), ("T", &stored(dtype)), ("AXES", &axes), ("PACK", &pack)],
+    );
+    let words = |words: &mut dyn Iterator<Item = u64>, count: usize| -> Vec<u8> {
+        let mut bytes: Vec<u8> = words.flat_map(u64::to_ne_bytes).collect();
+        bytes.resize(8 * count, 0);
+        bytes
+    };
+    let mut tensors = words(&mut list.iter().map(|it| it.first()), MOST);
+    tensors.extend(words(&mut list.iter().map(|it| it.layout.numel() as u64), MOST));
+    let of_axes =
+        |values: &[usize]| words(&mut values[..axes].iter().map(|it| *it as u64), axes + 1);
+    let places = [of_axes(layout.shape()), of_axes(layout.strides())].concat();
+    let mut arguments = Arguments::new().with(parts);
+    arguments.push_bytes(&tensors);
+    arguments.push(list.len() as u32);
+    arguments.push(u32::from(is_first));
+    arguments.push_bytes(&places);
+    Launch::new(program, Extent::line(PARTS as u32, THREADS), arguments)
 }
 
 fn sum_of_squares(input: Input<'_>) -> f64 {
@@ -58,8 +117,13 @@ impl Kernel for ClipBy {
         Ok(())
     }
 
-    fn cuda(&self, _: Operands<'_>) -> Plan {
-        Plan::Unwritten
+    fn cuda(&self, on: Operands<'_>) -> Plan {
+        let Some(first) = on.outputs.first() else { return Plan::nothing() };
+        let setup = "double factor = s0 / ((double)*h0 + s1); if (factor >= 1.0) return; const C by = (C)factor;";
+        let kernel = MultiTensor::new("clip", wide(first.dtype), "y0 = y0 * by;");
+        let kernel = kernel.around(setup, "").numbers(&[self.max, EPS]);
+        let tensors: Vec<_> = on.outputs.iter().map(|it| [it]).collect();
+        kernel.launches(&tensors, 1, &[&on.inputs[0]]).into()
     }
 }
 
@@ -79,8 +143,10 @@ pub fn clip_grad_norm_(parameters: &[Tensor], max: f64) -> Result<Option<Tensor>
     let Some(first) = gradients.first() else { return Ok(None) };
     let _off = crate::autograd::no_grad_guard();
     let norm = Tensor::uninit(call, ().into(), DType::F32, first.device())?;
+    let parts = Tensor::uninit(call, [PARTS].into(), DType::F64, first.device())?;
     let inputs: Vec<&Tensor> = gradients.iter().collect();
-    call.launch(TotalNorm(inputs.len()), &[&norm], &inputs)?;
+    call.launch(TotalNorm(inputs.len()), &[&norm, &parts], &inputs)?;
+    drop(parts);
     for dtype in DType::ALL {
         let these: Vec<&Tensor> = gradients.iter().filter(|it| it.dtype() == dtype).collect();
         for chunk in these.chunks(64) {
@@ -121,5 +187,19 @@ mod tests {
         let x = Tensor::ones([100, 100], device)?.requires_grad_(true)?;
         x.sum()?.backward()?;
         Ok(vec![clip_grad_norm_(&[x], 1.0)?.unwrap()])
+    });
+
+    conformance!(clipping_of_every_type_and_layout, |device| {
+        let mut all = Vec::new();
+        for dtype in [DType::F32, DType::Bf16, DType::F64, DType::F16] {
+            for size in [1, 5, 1000, 70_001] {
+                let x = Tensor::zeros([size], (device, dtype))?.requires_grad_(true)?;
+                x.set_grad(Some(Tensor::randn([size], (device, dtype))?))?;
+                all.push(x);
+            }
+        }
+        let norm = clip_grad_norm_(&all, 3.0)?.unwrap();
+        let again = clip_grad_norm_(&all, 100.0)?.unwrap();
+        Ok([norm, again].into_iter().chain(all.iter().map(|it| it.grad().unwrap())).collect())
     });
 }

@@ -4,11 +4,12 @@ use super::Optimizer;
 use super::groups::{Groups, Update, no_float, zeros};
 use crate::dtype::{Float, Real, dispatch_float};
 use crate::error::{Call, ErrorKind, Result};
+use crate::exec::cuda::{MultiTensor, wide};
 use crate::exec::{Args, Kernel, Operands, Plan, for_each_piece};
 use crate::tensor::Tensor;
 
 /// How a group of parameters is changed.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct SgdOptions {
     /// The learning rate.
@@ -68,7 +69,7 @@ struct State {
 }
 
 /// The numbers of one parameter's step.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 struct Numbers {
     options: SgdOptions,
     fresh: bool,
@@ -87,8 +88,37 @@ impl Kernel for SgdStep {
         Ok(())
     }
 
-    fn cuda(&self, _: Operands<'_>) -> Plan {
-        Plan::Unwritten
+    fn cuda(&self, on: Operands<'_>) -> Plan {
+        let compute = wide(on.outputs[0].dtype);
+        let momentum = self.0.first().is_some_and(|it| it.options.momentum != 0.0);
+        let list = |run: &[usize]| {
+            let Numbers { options, fresh } = self.0[run[0]];
+            let (keep, new) =
+                if fresh { (0.0, 1.0) } else { (options.momentum, 1.0 - options.dampening) };
+            let numbers = [options.lr, options.weight_decay, keep, new, options.momentum];
+            let line = match (momentum, options.nesterov) {
+                (false, _) => "y0 = y0 - (C)s0 * (x0 + (C)s1 * y0);",
+                (true, false) => {
+                    "C g = x0 + (C)s1 * y0; y1 = (C)s2 * y1 + (C)s3 * g; y0 = y0 - (C)s0 * y1;"
+                }
+                (true, true) => {
+                    "C g = x0 + (C)s1 * y0; y1 = (C)s2 * y1 + (C)s3 * g; y0 = y0 - (C)s0 * (g + (C)s4 * y1);"
+                }
+            };
+            let kernel = MultiTensor::new("sgd", compute, line).numbers(&numbers);
+            if momentum {
+                let tensors = run
+                    .iter()
+                    .map(|&it| [&on.outputs[2 * it], &on.outputs[2 * it + 1], &on.inputs[it]]);
+                kernel.launches(&tensors.collect::<Vec<_>>(), 2, &[])
+            } else {
+                let tensors = run.iter().map(|&it| [&on.outputs[it], &on.inputs[it]]);
+                kernel.launches(&tensors.collect::<Vec<_>>(), 1, &[])
+            }
+        };
+        let places: Vec<usize> = (0..self.0.len()).collect();
+        let runs = places.chunk_by(|&a, &b| self.0[a] == self.0[b]);
+        Plan::Launches(runs.flat_map(list).collect())
     }
 }
 
@@ -290,5 +320,31 @@ mod tests {
         x.sum()?.backward()?;
         sgd.step()?;
         Ok(vec![x])
+    });
+
+    conformance!(steps_of_every_kind, |device| {
+        let mut all = Vec::new();
+        for options in [
+            Sgd::options(0.1),
+            Sgd::options(0.1).momentum(0.9).dampening(0.1),
+            Sgd::options(0.1).momentum(0.9),
+        ] {
+            let mut these = Vec::new();
+            for size in [3, 129, 9001] {
+                these.push(Tensor::randn([size], device)?.requires_grad_(true)?);
+            }
+            let nesterov = options.momentum != 0.0 && options.dampening == 0.0;
+            let options = options.weight_decay(0.01);
+            let options = if nesterov { options.nesterov(true) } else { options };
+            let mut sgd = Sgd::new(these.clone(), options)?;
+            for _ in 0..2 {
+                for it in &these {
+                    it.set_grad(Some(Tensor::randn(it.shape(), device)?))?;
+                }
+                sgd.step()?;
+            }
+            all.extend(these);
+        }
+        Ok(all)
     });
 }

@@ -109,3 +109,7 @@ DEVICE void fail(Failure *failure, u32 ticket, i64 value) {
 
 // The sum over a warp, as `warp_sum` has it for real numbers.
 DEVICE complex warp_sum(complex it) { return complex(warp_sum(it.re), warp_sum(it.im)); }
+
+// A lane's number, for all of a warp.
+template <typename W> DEVICE W shuffle(W it, int lane) { return __shfl_sync(0xffffffffu, it, lane); }
+DEVICE complex shuffle(complex it, int lane) { return complex(shuffle(it.re, lane), shuffle(it.im, lane)); }
