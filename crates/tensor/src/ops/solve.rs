@@ -5,10 +5,13 @@
 use std::ops::{Add, Div, Mul, Sub};
 use std::sync::Mutex;
 
+use tonnage_device::cuda::{Arguments, Extent};
+
 use crate::autograd::{Backward, Grads, Needs, Saved, record};
 use crate::dtype::{DType, Stored, dispatch_among};
 use crate::error::{Call, Result};
-use crate::exec::{Args, Kernel, Operands, Plan, rows};
+use crate::exec::cuda::{Launch, Program, stored};
+use crate::exec::{Args, Kernel, Operand, Operands, Plan, rows};
 use crate::number::Complex64;
 use crate::shape::{Shape, broadcast};
 use crate::tensor::Tensor;
@@ -88,16 +91,59 @@ impl Kernel for Cholesky {
         });
         match failed.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner) {
             None => Ok(()),
-            Some((matrix, pivot)) => Err(format!(
-                "matrix {matrix} of the batch is not positive definite: pivot {pivot} is not \
-                 positive"
-            )),
+            Some((matrix, pivot)) => Err(not_definite(matrix, pivot)),
         }
     }
 
-    fn cuda(&self, _: Operands<'_>) -> Plan {
-        Plan::Unwritten
+    fn cuda(&self, on: Operands<'_>) -> Plan {
+        let (lower, size) = (&on.outputs[0], self.size);
+        if lower.layout.numel() == 0 {
+            return Plan::nothing();
+        }
+        // A warp finds a small matrix's columns.
+        let threads = if size <= 64 { 32 } else { 256 };
+        let mut arguments = views(on.inputs);
+        arguments.push(lower.first());
+        arguments.push(size as i64);
+        let matrices = lower.layout.numel() / (size * size);
+        let launch = launch("cholesky", on, (matrices, threads), arguments);
+        launch.complains(move |at| not_definite(at as usize / size, at as usize % size)).into()
     }
+}
+
+fn not_definite(matrix: usize, pivot: usize) -> String {
+    format!("matrix {matrix} of the batch is not positive definite: pivot {pivot} is not positive")
+}
+
+/// Where batches of matrices lie, as programs for GPUs have it: address, then strides in elements.
+fn views(inputs: &[Operand]) -> Arguments {
+    let mut arguments = Arguments::new();
+    for input in inputs {
+        let strides = input.layout.strides().iter().map(|it| *it as u64);
+        let words = std::iter::once(input.first()).chain(strides);
+        arguments.push_bytes(&words.flat_map(u64::to_ne_bytes).collect::<Vec<u8>>());
+    }
+    arguments
+}
+
+/// One of the programs of this file for a GPU: so many blocks of so many threads. More blocks than a grid can have are
+/// refused at the launch.
+fn launch(
+    name: &'static str,
+    on: Operands<'_>,
+    (blocks, threads): (usize, u32),
+    arguments: Arguments,
+) -> Launch {
+    let conj = |place: usize| on.inputs.get(place).is_some_and(|it| it.conj);
+    let constants: [(&str, &dyn std::fmt::Display); 4] = [
+        ("T", &stored(on.outputs[0].dtype)),
+        ("THREADS", &threads),
+        ("CONJ0", &conj(0)),
+        ("CONJ1", &conj(1)),
+    ];
+    let program = Program::new(name, include_str!("solve.cu"), &constants);
+    let blocks = u32::try_from(blocks).unwrap_or(u32::MAX);
+    Launch::new(program, Extent::line(blocks, threads), arguments)
 }
 
 /// Replaces a matrix by its lower factor, row by row; or says which pivot is not positive.
@@ -142,8 +188,17 @@ impl Kernel for Substitute {
         Ok(())
     }
 
-    fn cuda(&self, _: Operands<'_>) -> Plan {
-        Plan::Unwritten
+    fn cuda(&self, on: Operands<'_>) -> Plan {
+        let x = &on.outputs[0];
+        if x.layout.numel() == 0 {
+            return Plan::nothing();
+        }
+        let columns = x.layout.numel() / self.size;
+        let mut arguments = views(on.inputs);
+        arguments.push(x.first());
+        [self.size, self.width, columns].iter().for_each(|it| arguments.push(*it as i64));
+        // A warp has a column.
+        launch("substitute", on, (columns.div_ceil(4), 128), arguments).into()
     }
 }
 
@@ -205,8 +260,16 @@ impl Kernel for HermitianGrad {
         Ok(())
     }
 
-    fn cuda(&self, _: Operands<'_>) -> Plan {
-        Plan::Unwritten
+    fn cuda(&self, on: Operands<'_>) -> Plan {
+        let (to, all) = (&on.outputs[0], on.outputs[0].layout.numel());
+        if all == 0 {
+            return Plan::nothing();
+        }
+        let mut arguments = views(on.inputs);
+        arguments.push(to.first());
+        [self.size, self.width, all].iter().for_each(|it| arguments.push(*it as i64));
+        let blocks = all.div_ceil(256).min(i32::MAX as usize);
+        launch("hermitian_grad", on, (blocks, 256), arguments).into()
     }
 }
 
@@ -379,5 +442,21 @@ mod tests {
         let x = gram.solve_hermitian(&Tensor::ones([4, 2], (device, DType::Complex64))?)?;
         x.abs()?.sum()?.backward()?;
         Ok(vec![x, z.grad().unwrap()])
+    });
+
+    conformance!(equations_of_every_type_and_size, |device| {
+        let mut results = Vec::new();
+        for dtype in [DType::F32, DType::F64, DType::Complex64] {
+            for (batch, size, width) in [(1, 1, 1), (3, 5, 2), (2, 33, 40), (2, 70, 3)] {
+                let x = Tensor::randn([batch, size + 4, size], (device, dtype))?;
+                let a = definite(&x)?.detach().requires_grad_(true)?;
+                let b = Tensor::randn([batch, width, size], (device, dtype))?;
+                let b = b.conj()?.transpose(1, 2)?.detach().requires_grad_(true)?;
+                let x = a.solve_hermitian(&b)?;
+                x.abs()?.sum()?.backward()?;
+                results.extend([x.detach(), a.grad().unwrap(), b.grad().unwrap()]);
+            }
+        }
+        Ok(results)
     });
 }
