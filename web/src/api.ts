@@ -39,10 +39,15 @@ export interface Site {
   function: string;
 }
 
-export interface Frame {
-  file: string;
-  line: number;
-  function: string;
+export interface Frame extends Site {
+  /** Whether it is a library's. */
+  library: boolean;
+}
+
+/** A module: its name as the function, the line that calls the next module or 0. */
+export interface Module extends Frame {
+  /** Which of the modules that the line calls in one pass the next one is; null if that is not known. */
+  index: number | null;
 }
 
 export interface Column {
@@ -129,7 +134,8 @@ export interface Peak {
   blocks: number;
   reserved: { event: number; bytes: number; requested: number; stream: number };
   sites: { line: string | null; bytes: number; blocks: number }[];
-  modules: { module: string | null; bytes: number; blocks: number }[];
+  modules: { module: string | null; indexed: string | null; bytes: number; blocks: number; layers: { module: string; bytes: number; blocks: number }[] }[];
+  libraries: { line: string | null; bytes: number; blocks: number }[];
   purposes: { purpose: string; bytes: number; blocks: number; confidence: string }[];
 }
 

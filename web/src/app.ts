@@ -2,9 +2,13 @@
 import { api, type RecordingInfo, type Start } from "./api.ts";
 import { Address } from "./address.ts";
 import { bestColours } from "./colours.ts";
+import { letGo } from "./let-go.ts";
 import { type Recording, decode } from "./recording.ts";
 import { type State, Store } from "./store.ts";
 import { Turn } from "./turn.ts";
+
+/** Recordings whose columns are kept: the one in front, those it is compared with, and a few to come back to. */
+const MOST_OPENED = 8;
 
 export class App {
   readonly store = new Store();
@@ -12,6 +16,7 @@ export class App {
   readonly start: Start;
   /** All there are; what-ifs are added at the end. */
   recordings: RecordingInfo[];
+  /** Those that were asked for last are at the end. */
   #opened = new Map<number, Promise<Recording>>();
   #changed = new Set<() => void>();
   #fronts = new Turn();
@@ -21,7 +26,7 @@ export class App {
     this.recordings = start.recordings;
   }
 
-  /** A recording's columns, fetched once for each version. */
+  /** A recording's columns, fetched once for each version as long as they are kept. */
   load(id: number): Promise<Recording> {
     const info = this.recordings.find((it) => it.id === id);
     if (info === undefined) {
@@ -31,8 +36,10 @@ export class App {
     if (opened === undefined) {
       opened = api.timeline(id).then((bytes) => decode(info, bytes));
       opened.catch(() => this.#opened.delete(id));
-      this.#opened.set(id, opened);
     }
+    this.#opened.delete(id);
+    this.#opened.set(id, opened);
+    letGo(this.#opened, MOST_OPENED);
     return opened;
   }
 

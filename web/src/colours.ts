@@ -1,4 +1,4 @@
-// Which colour an allocation has: by purpose, call site, module, any frame, stream or size.
+// Which colour an allocation has: by purpose, call site, module, layer, any frame, stream or size.
 //
 // In:  a recording, what to colour by, what the filter shows and a cause blames. Out: classes with their names, and a
 //      pixel for each row.
@@ -121,29 +121,38 @@ function innermost(path: string): string {
   return parts.length > 2 ? `… > ${parts.slice(-2).join(" > ")}` : path;
 }
 
-/** By the modules on the way of its stack; what goes through none shares a class with what has no stack. */
-function byModule(recording: Recording, stacks: Stacks): Classes {
-  const { stack, length } = recording.allocations;
-  const paths = modulePaths(stacks.modules);
+/** By the modules on the way of its stack, layers of one line alike; what goes through none shares a class with what has no stack. */
+function byModule(recording: Recording, { modules: { of }, modules }: Stacks): Classes {
+  return byPath(recording, of, modulePaths(modules).kinds, "no module", "other modules");
+}
+
+/** By the layer: the innermost module with an index, and what leads to it. */
+function byLayer(recording: Recording, { modules: { of }, modules }: Stacks): Classes {
+  const upToIndex = (path: string) => path.slice(0, path.lastIndexOf("]") + 1);
+  return byPath(recording, of, modulePaths(modules).layers.map(upToIndex), "no layer", "other layers");
+}
+
+function byPath(recording: Recording, numbersOf: Uint32Array, paths: string[], none: string, others: string): Classes {
+  const { length } = recording.allocations;
   const numbers = new Map<string, number>([["", 0]]);
-  const ofStack = paths.map((path) => {
+  const ofPath = paths.map((path) => {
     const number = numbers.get(path) ?? numbers.size;
     numbers.set(path, number);
     return number;
   });
   const names = [...numbers.keys()];
   const modules = new Uint32Array(length);
-  for (let row = 0; row < length; row++) modules[row] = stack[row] === 0 ? 0 : (ofStack[stack[row] - 1] ?? 0);
+  for (let row = 0; row < length; row++) modules[row] = numbersOf[row] === 0 ? 0 : (ofPath[numbersOf[row] - 1] ?? 0);
   const named = (number: number) =>
-    number === 0 ? { label: "no module", query: null } : { label: innermost(names[number]), query: `module:${quoted(names[number])}` };
-  return byKind(recording, modules, named, "other modules");
+    number === 0 ? { label: none, query: null } : { label: innermost(names[number]), query: `module:${quoted(names[number])}` };
+  return byKind(recording, modules, named, others);
 }
 
 const made = new WeakMap<Recording, Map<string, Classes>>();
 
 /** The classes of a recording's allocations; worked out once. Frames and modules need stacks: until they are there, call sites stand for them. */
 export function classesOf(recording: Recording, by: ColourBy, depth = 0): Classes {
-  const isOfStacks = by === "frame" || by === "module";
+  const isOfStacks = by === "frame" || by === "module" || by === "layer";
   const stacks = isOfStacks ? stacksOf(recording) : null;
   if (isOfStacks && stacks === null) return classesOf(recording, "site");
   const known = made.get(recording) ?? new Map<string, Classes>();
@@ -155,6 +164,7 @@ export function classesOf(recording: Recording, by: ColourBy, depth = 0): Classe
     classes = {
       frame: () => byFrame(recording, stacks!, depth),
       module: () => byModule(recording, stacks!),
+      layer: () => byLayer(recording, stacks!),
       purpose: () => byPurpose(recording),
       site: () => byKind(recording, allocations.site, (site) => siteClass(head.sites[site] ?? null), "other lines"),
       stream: () => byKind(recording, allocations.stream, (stream) => streamClass(head.streams[stream] ?? String(stream)), "other streams"),

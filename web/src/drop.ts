@@ -22,6 +22,8 @@ async function open(app: App, files: File[]): Promise<void> {
     }
   }
   app.say(refused.join("; "), refused.length > 0);
+  // Of dropped files the server keeps the last.
+  await app.refresh();
   if (first !== undefined) {
     location.hash = "memory";
     await app.show(first);

@@ -6,7 +6,7 @@ import type { Recording } from "./recording.ts";
 import type { Axis, ColourBy, State } from "./store.ts";
 import { within } from "./timeline/window.ts";
 
-export const COLOURS: readonly ColourBy[] = ["purpose", "site", "module", "frame", "stream", "size"];
+export const COLOURS: readonly ColourBy[] = ["purpose", "site", "module", "layer", "frame", "stream", "size"];
 export const AXES: readonly Axis[] = ["entries", "time"];
 
 /** What the address says of a state. A what-if is named by its question, since the server keeps few of them. */

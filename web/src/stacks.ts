@@ -1,33 +1,35 @@
 // All stacks of a recording: fetched when someone first searches, colours or sums up by frames.
 //
-// In:  a recording. Out: distinct frames, and for each stack their numbers, innermost call first.
-import { type Column, type Frame, api } from "./api.ts";
+// In:  a recording. Out: distinct frames, and for each stack their numbers, innermost call first; the same for paths of modules.
+import { type Column, type Frame, type Module, type Site, api } from "./api.ts";
 import { plain } from "./format.ts";
 import { type Recording, decodeColumns } from "./recording.ts";
 
-/** For each stack the way that leads to it, innermost call first. */
-export interface Paths {
+/** Ways that lead somewhere, innermost call first: stacks, or modules inside each other. */
+export interface Paths<Call extends Frame = Frame> {
   /** Distinct calls. */
-  names: Frame[];
-  /** Those of stack s are `frames` from starts[s] up to starts[s + 1]. */
+  names: Call[];
+  /** Those of way s are `frames` from starts[s] up to starts[s + 1]. */
   starts: Uint32Array;
   frames: Uint32Array;
+  /** For each allocation the number of its way, plus one; 0 for none. */
+  of: Uint32Array;
 }
 
 export interface Stacks extends Paths {
-  /** The modules on the way: the name as the function, the line that calls the next module or 0. */
-  modules: Paths;
+  modules: Paths<Module>;
 }
 
 /** Reads what GET stacks answers. */
-export function decodeStacks(bytes: ArrayBuffer): Stacks {
-  const { head, column } = decodeColumns<{ columns: Column[]; names: Frame[]; modules: Frame[] }>(bytes);
-  const readable = (list: Frame[] | undefined) => (list ?? []).map(({ file, line, function: name }) => ({ file: plain(file), line, function: plain(name) }));
+export function decodeStacks(bytes: ArrayBuffer, { allocations }: Recording): Stacks {
+  const { head, column } = decodeColumns<{ columns: Column[]; names: Frame[]; modules: Module[] }>(bytes);
+  const readable = <Call extends Frame>(list: Call[] | undefined) => (list ?? []).map((it) => ({ ...it, file: plain(it.file), function: plain(it.function) }));
   return {
     names: readable(head.names),
     starts: column<Uint32Array>("starts"),
     frames: column<Uint32Array>("frames"),
-    modules: { names: readable(head.modules), starts: column<Uint32Array>("moduleStarts"), frames: column<Uint32Array>("moduleFrames") },
+    of: allocations.stack,
+    modules: { names: readable(head.modules), starts: column<Uint32Array>("moduleStarts"), frames: column<Uint32Array>("moduleFrames"), of: column<Uint32Array>("modules") },
   };
 }
 
@@ -37,7 +39,7 @@ const there = new WeakMap<Recording, Stacks>();
 export function loadStacks(recording: Recording): Promise<Stacks> {
   let found = asked.get(recording);
   if (found === undefined) {
-    found = api.stacks(recording.info.id).then(decodeStacks);
+    found = api.stacks(recording.info.id).then((bytes) => decodeStacks(bytes, recording));
     asked.set(recording, found);
     found.then((stacks) => there.set(recording, stacks), () => asked.delete(recording));
   }
@@ -58,12 +60,12 @@ export function frameAt({ starts, frames }: Paths, stack: number, depth: number)
 }
 
 /** A frame as people write it. */
-export function frameText({ file, line, function: name }: Frame): string {
+export function frameText({ file, line, function: name }: Site): string {
   return `${file}:${line} ${name}`;
 }
 
 /** Whether a frame has a text in its file, line or function; the line 1 is no part of the line 12. */
-export function hasText(frame: Frame, text: string): boolean {
+export function hasText(frame: Site, text: string): boolean {
   return holds(frameText(frame).toLowerCase(), text);
 }
 
@@ -90,28 +92,42 @@ export function stacksWith({ names, starts, frames }: Paths, takes: (frame: Fram
   return found;
 }
 
-/** A module with the line in it that calls the next one. */
-export function moduleName({ function: name, line }: Frame): string {
+/** A module with the line in it that calls the next one, and which of that line's modules it is. */
+export function moduleName(it: Module): string {
+  return it.index === null ? kindName(it) : `${kindName(it)}[${it.index}]`;
+}
+
+/** The same for all modules that the line calls. */
+function kindName({ function: name, line }: Module): string {
   return line === 0 ? name : `${name}:${line}`;
 }
 
-const written = new WeakMap<Paths, string[]>();
+interface Written {
+  /** Modules, outermost first, as `a:12[7] > b`, */
+  layers: string[];
+  /** and without indices. */
+  kinds: string[];
+}
 
-/** For each stack its modules, outermost first, as `a:12 > b`; nothing where it goes through none. Worked out once. */
-export function modulePaths(modules: Paths): string[] {
+const written = new WeakMap<Paths<Module>, Written>();
+
+/** The paths of modules as texts; worked out once. */
+export function modulePaths(modules: Paths<Module>): Written {
   let found = written.get(modules);
   if (found === undefined) {
     const { names, starts, frames } = modules;
-    found = Array.from({ length: Math.max(starts.length - 1, 0) }, (_, stack) =>
-      [...frames.subarray(starts[stack], starts[stack + 1])].reverse().map((it) => moduleName(names[it])).join(" > "));
+    const texts = (name: (it: Module) => string) => Array.from({ length: Math.max(starts.length - 1, 0) }, (_, path) =>
+      [...frames.subarray(starts[path], starts[path + 1])].reverse().map((it) => name(names[it])).join(" > "));
+    found = { layers: texts(moduleName), kinds: texts(kindName) };
     written.set(modules, found);
   }
   return found;
 }
 
-/** A 1 for each stack whose modules have this text: the line 1 is no part of the line 12. */
-export function stacksOfModule(modules: Paths, text: string): Uint8Array {
-  return Uint8Array.from(modulePaths(modules), (path) => (holds(path.toLowerCase(), text) ? 1 : 0));
+/** A 1 for each path that has this text, with indices or without: the line 1 is no part of the line 12. */
+export function pathsWith(modules: Paths<Module>, text: string): Uint8Array {
+  const { layers, kinds } = modulePaths(modules);
+  return Uint8Array.from(layers, (path, at) => (holds(path.toLowerCase(), text) || holds(kinds[at].toLowerCase(), text) ? 1 : 0));
 }
 
 const recorded = new WeakMap<Recording, boolean>();

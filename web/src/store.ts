@@ -1,7 +1,7 @@
 // What the page shows: one value that changes as a whole, and those who want to know.
 import type { Recording } from "./recording.ts";
 
-export type ColourBy = "purpose" | "site" | "module" | "frame" | "stream" | "size";
+export type ColourBy = "purpose" | "site" | "module" | "layer" | "frame" | "stream" | "size";
 export type Axis = "entries" | "time";
 
 /** A cause whose blocks are lit up, in words. */

@@ -1,15 +1,20 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import type { RecordingInfo } from "../src/api.ts";
-import { follow, grown, pause, progress, range } from "../src/live/follow.ts";
+import { letGo } from "../src/let-go.ts";
+import { follow, goesOn, grown, pause, progress, range } from "../src/live/follow.ts";
 import type { Recording } from "../src/recording.ts";
 
 function info(id: number, version: number): RecordingInfo {
   return { id, version } as RecordingInfo;
 }
 
-function recording(entries: number, reservedAt: number, rows: number): Recording {
-  return { entries, head: { peak: { reservedAt } }, allocations: { length: rows } } as unknown as Recording;
+/** Allocations of one size, one for each entry from `first` on. */
+function recording(entries: number, reservedAt: number, rows: number, first = 0): Recording {
+  const numbers = Array.from({ length: rows }, (_, row) => row);
+  const address = Float64Array.from(numbers, (row) => 512 * (first + row));
+  const allocations = { length: rows, address, begin: Uint32Array.from(numbers, (row) => row + 1), size: new Float64Array(rows).fill(512) };
+  return { entries, head: { peak: { reservedAt } }, allocations } as unknown as Recording;
 }
 
 const VIEW = { chosen: -1, blamed: null, lit: null, pieces: null, shown: null };
@@ -36,6 +41,22 @@ test("whoever has zoomed in stays there", () => {
 test("the first recording of a run is shown whole", () => {
   const after = follow({ ...VIEW, recording: null, from: 0, to: 1, moment: 0 }, recording(50, 5, 4));
   assert.deepEqual([after.from, after.to, after.moment], [0, 51, 5]);
+});
+
+test("a run that has lost its beginning is seen from where it begins now", () => {
+  const before = recording(100, 40, 10);
+  const state = { ...VIEW, recording: before, from: 10, to: 20, moment: 15, chosen: 7 };
+  const after = follow(state, recording(100, 70, 10, 3));
+  assert.deepEqual([after.from, after.to, after.moment, after.chosen], [0, 101, 70, -1]);
+  assert.deepEqual([goesOn(before, before), goesOn(before, recording(200, 40, 12)), goesOn(before, recording(90, 40, 12))], [true, true, false]);
+});
+
+test("of what is kept to come back to, the last is left", () => {
+  const kept = new Map([[1, "a"], [2, "b"], [3, "c"]]);
+  letGo(kept, 2);
+  assert.deepEqual([...kept.keys()], [2, 3]);
+  letGo(kept, 5);
+  assert.equal(kept.size, 2);
 });
 
 test("progress stays between nothing and all", () => {

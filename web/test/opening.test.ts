@@ -15,7 +15,7 @@ function report(more: Partial<Report> = {}): Report {
     verdict: { cause: "need", bytes: 0, line: null, text: "" },
     causes: [
       { cause: "fragmentation", bytes: 1, line: null, text: "20.00 MiB are free." },
-      { cause: "need", bytes: 2, line: null, text: "100.00 MiB are live at once, most from a.py:3; no allocator can do with less. More." },
+      { cause: "need", bytes: 2, line: null, text: "100.00 MiB were live at once, most from a.py:3; no allocator can do with less. More." },
     ],
     peak: { event: 5, requested: 100 * MIB, reserved: { event: 5, bytes: 120 * MIB, requested: 90 * MIB, stream: 0 } },
     growth: { kind: "steady", leak_per_iteration: 0, iterations: 3, lines: [], each: [] },
@@ -47,7 +47,7 @@ test("a sentence ends where the next begins, not at a file's name or a number", 
 test("a job that ran through is told by its verdict, in one sentence and three figures", () => {
   const { failed, sentence, figures } = openingOf(report());
   assert.equal(failed, false);
-  assert.equal(sentence, "At its peak the job reserves 120.00 MiB: 100.00 MiB are live at once, most from a.py:3; no allocator can do with less.");
+  assert.equal(sentence, "At its peak the job reserved 120.00 MiB: 100.00 MiB were live at once, most from a.py:3; no allocator can do with less.");
   assert.deepEqual(figures.map((it) => it.value), ["120.00 MiB", "100.00 MiB", "30.00 MiB"]);
 });
 
@@ -96,7 +96,7 @@ test("a setting that serves the request by replay is named with the limit, and i
 
 test("before the report is there, the recording speaks for itself", () => {
   const peak = { allocated: 3, allocatedAt: 1, reserved: 4096, reservedAt: 1 };
-  assert.equal(early(recordingOf(5, [], [], { peak })).sentence, "At its peak the job reserves 4.00 KiB.");
+  assert.equal(early(recordingOf(5, [], [], { peak })).sentence, "At its peak the job reserved 4.00 KiB.");
   const ooms = [{ entry: 1234, requested: 2048, free: null }];
   assert.equal(early(recordingOf(5, [], [], { peak, ooms })).sentence, "A request for 2.00 KiB failed at entry 1,234.");
 });

@@ -3,22 +3,25 @@ import { test } from "node:test";
 import { classesOf } from "../src/colours.ts";
 import { match } from "../src/filter/match.ts";
 import { needsStacks, parse } from "../src/filter/parse.ts";
-import { boxes, isWithin, largestAt } from "../src/flame/tree.ts";
+import { boxes, isWithin, largestAt, liveAt } from "../src/flame/tree.ts";
 import { type Stacks, frameAt, hasText, modulePaths, stacksWith } from "../src/stacks.ts";
 import { entriesAround } from "../src/timeline/events.ts";
 import { recordingOf } from "./made.ts";
 
-const frame = (file: string, line: number, name: string) => ({ file, line, function: name });
+const frame = (file: string, line: number, name: string) => ({ file, line, function: name, library: file.startsWith("/v/") });
+const module = (file: string, line: number, name: string, index: number | null = null) => ({ ...frame(file, line, name), index });
 
 /** main → forward → linear of a library; main → step; nothing. */
 const STACKS: Stacks = {
   names: [frame("/v/site-packages/torch/nn/linear.py", 125, "forward"), frame("/me/train.py", 12, "forward"), frame("/me/train.py", 1, "main"), frame("/me/train.py", 120, "step")],
   starts: Uint32Array.of(0, 3, 5, 5),
   frames: Uint32Array.of(0, 1, 2, 3, 2),
+  of: Uint32Array.of(1, 2, 3, 0),
   modules: {
-    names: [frame("/v/site-packages/torch/nn/modules/linear.py", 0, "nn.linear"), frame("/me/train.py", 12, "train"), frame("/me/train.py", 120, "train")],
-    starts: Uint32Array.of(0, 2, 4, 4),
+    names: [module("/v/site-packages/torch/nn/modules/linear.py", 0, "nn.linear"), module("/me/train.py", 12, "train", 1), module("/me/train.py", 120, "train")],
+    starts: Uint32Array.of(0, 2, 4),
     frames: Uint32Array.of(0, 1, 0, 2),
+    of: Uint32Array.of(1, 2, 0, 0),
   },
 };
 
@@ -51,7 +54,11 @@ test("any frame is searched, those of libraries too", () => {
 });
 
 test("modules are searched by their path, a line only as itself", () => {
-  assert.deepEqual(modulePaths(STACKS.modules), ["train:12 > nn.linear", "train:120 > nn.linear", ""]);
+  assert.deepEqual(modulePaths(STACKS.modules), { layers: ["train:12[1] > nn.linear", "train:120 > nn.linear"], kinds: ["train:12 > nn.linear", "train:120 > nn.linear"] });
+  // A layer by its index, and all layers without one.
+  assert.deepEqual(taken('module:"train:12[1] > nn.linear"'), [0]);
+  assert.deepEqual(taken("module:train:12[0]"), []);
+  assert.deepEqual(taken('module:"train:12 > nn.linear"'), [0]);
   assert.deepEqual(taken("module:NN.linear"), [0, 1]);
   assert.deepEqual(taken("module:train:12"), [0]);
   assert.deepEqual(taken('module:"train:120 > nn.linear"'), [1]);
@@ -98,6 +105,10 @@ test("what is live is summed up by stack, boxes inside their callers", () => {
   assert.deepEqual(boxes(RECORDING, STACKS, 7, null).map((it) => it.bytes), [75, 60, 60, 60, 15]);
   assert.deepEqual(boxes(RECORDING, STACKS, 5, Uint8Array.of(0, 1, 0, 0)).map((it) => it.bytes), [30, 30, 30]);
   assert.deepEqual(boxes(RECORDING, STACKS, 5, new Uint8Array(4)).map((it) => it.bytes), [0]);
+});
+
+test("shares are of all that is live, whatever the filter takes", () => {
+  assert.deepEqual([0, 5, 7].map((moment) => liveAt(RECORDING, moment)), [5, 105, 75]);
 });
 
 test("the largest blocks are those that are live, largest first", () => {

@@ -22,6 +22,26 @@ pub(crate) fn show_line(frame: &Frame) -> String {
     format!("{}:{}", cut(&frame.filename), frame.line)
 }
 
+/// The library's line that asked for the program: the innermost Python frame inside its call site; none if the program
+/// asked by itself.
+pub(crate) fn library_frame(frames: &[Frame]) -> Option<&Frame> {
+    let is_programs = |frame: &Frame| call_site(std::slice::from_ref(frame)).is_some();
+    let mut inside = frames.iter().take_while(|frame| !is_programs(frame));
+    inside.find(|frame| is_python(frame))
+}
+
+/// Whether a frame is of Python code.
+pub(crate) fn is_python(frame: &Frame) -> bool {
+    frame.filename.ends_with(".py") || frame.filename.starts_with('<')
+}
+
+/// A library's frame as `file:line function`, the file from where libraries lie.
+pub(crate) fn show_in_library(frame: &Frame) -> String {
+    let file = frame.filename.rsplit_once("-packages").map_or(&*frame.filename, |it| it.1);
+    let file = file.trim_start_matches(['/', '\\']);
+    format!("{}:{} {}", cut(file), frame.line, cut(&frame.name))
+}
+
 fn cut(name: &str) -> &str {
     name.char_indices().nth(LONGEST_NAME).map_or(name, |(end, _)| &name[..end])
 }
@@ -91,6 +111,19 @@ mod tests {
         assert_eq!(sites.get(None), None);
         assert_eq!(sites.stack(stack, 1 << 10).unwrap().lines().count(), 3);
         assert!(sites.stack(stack, 10).unwrap().ends_with("(2 more)"));
+    }
+
+    #[test]
+    fn the_line_of_a_library_lies_inside_the_call_site() {
+        let frame =
+            |filename: &str, line| Frame { name: "f".into(), filename: filename.into(), line };
+        let torch = frame("/v/lib/python3.12/site-packages/torch/nn/functional.py", 1);
+        let trainer = frame("/v/lib/python3.12/site-packages/trainer/loop.py", 4);
+        let stack = [frame("x.cpp", 9), torch.clone(), frame("model.py", 2), trainer.clone()];
+        assert_eq!(library_frame(&stack), Some(&torch));
+        assert_eq!(show_in_library(&torch), "torch/nn/functional.py:1 f");
+        assert_eq!(library_frame(&stack[2..]), None);
+        assert_eq!(library_frame(&stack[3..]), Some(&trainer));
     }
 
     #[test]

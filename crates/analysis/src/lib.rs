@@ -10,7 +10,7 @@
 //! | 2 lifetimes | entries → one row for each allocation | `lifetimes.rs`, `block_sizes.rs` |
 //! | 3 levels | lifetimes → bytes after every entry, peaks | `levels.rs` |
 //! | 4 extents | entries, the state before them → memory from the device, and when it was there | `extents.rs` |
-//! | 5 call sites | stack → the line of the user's program, the modules on its way | `call_site.rs`, `module_path.rs` |
+//! | 5 call sites | stack → the line of the user's program, the modules on its way | `call_site.rs`, `module_path.rs`; which layer it is: `layers/` |
 //! | 6 answers | all of these → [`Inspection`], [`Comparison`] | `inspect.rs`, `diff.rs` |
 //! | 7 diagnosis | all of these, and a replay → [`report::Report`] | `report/` |
 //!
@@ -60,6 +60,8 @@ mod call_site;
 
 mod module_path;
 
+mod layers;
+
 // 6. Answers.
 mod inspect;
 
@@ -78,6 +80,7 @@ pub use diff::{
 };
 pub use extents::{Extent, Extents};
 pub use inspect::{DeviceInspection, HistoryKind, Inspection};
+pub use layers::ModulePaths;
 pub use levels::{Level, Levels, Peak};
 pub use lifetimes::{Lifetime, Lifetimes, Moment};
 pub use module_path::{ModuleCall, module_path, show_module_path};

@@ -5,11 +5,11 @@
 //!
 //! PyTorch records files, lines and functions, neither classes nor instances. What tells a module is its call: frames of
 //! `torch/nn/modules/module.py`, and inside of them a `forward`. So a module goes by the file of its `forward`, and its place
-//! in the model by the line that calls the next one. Layers that one line calls in a loop are one here, as are classes of
-//! one file that one line calls.
+//! in the model by the line that calls the next one. Layers that one line calls in a loop are one in a stack, as are classes
+//! of one file that one line calls; where the order of calls tells layers apart (`layers/`), they have an index.
 //!
 //! ```text
-//! modeling_gpt2:682 > modeling_gpt2:608 > modeling_gpt2:274 > nn.linear
+//! modeling_gpt2:682 > modeling_gpt2:608[7] > modeling_gpt2:274 > nn.linear
 //! ```
 //!
 //! This is the only place that knows how module calls look.
@@ -34,6 +34,8 @@ pub struct ModuleCall<'a> {
     pub forward: &'a Frame,
     /// The line of its file that calls the next module; none for the innermost, whose lines are taken together.
     pub line: Option<u32>,
+    /// Which of the modules that the line calls in one pass the next one is, from 0; none if that cannot be told.
+    pub index: Option<u32>,
 }
 
 impl ModuleCall<'_> {
@@ -51,37 +53,54 @@ impl ModuleCall<'_> {
 /// The modules on the way of a stack, outermost first.
 #[must_use]
 pub fn module_path(frames: &[Frame]) -> Vec<ModuleCall<'_>> {
-    let mut path = Vec::<ModuleCall<'_>>::new();
+    let places = module_places(frames).into_iter();
+    places.map(|(place, line)| ModuleCall { forward: &frames[place], line, index: None }).collect()
+}
+
+/// The places of the modules' `forward` among frames, outermost first, each with the line that calls the next.
+pub(crate) fn module_places(frames: &[Frame]) -> Vec<(usize, Option<u32>)> {
+    let mut path = Vec::<(usize, Option<u32>)>::new();
     let mut is_called = false;
     // The line that the last module has reached: of its own file, also in a function that its `forward` calls.
     let mut reached = None;
-    for frame in frames.iter().rev() {
+    for (place, frame) in frames.iter().enumerate().rev() {
+        let is_of_last = |it: &(usize, _)| frames[it.0].filename == frame.filename;
         if calls_a_module(frame) {
             is_called = true;
         } else if is_called && &*frame.name == "forward" {
             if let Some(last) = path.last_mut() {
-                last.line = reached;
+                last.1 = reached;
             }
-            path.push(ModuleCall { forward: frame, line: None });
+            path.push((place, None));
             (is_called, reached) = (false, Some(frame.line));
-        } else if !is_called && path.last().is_some_and(|it| it.forward.filename == frame.filename)
-        {
+        } else if !is_called && path.last().is_some_and(is_of_last) {
             reached = Some(frame.line);
         }
     }
     path
 }
 
-/// A path as text: modules with the lines that call the next; none for no module.
+/// A path as text: modules with the lines that call the next, and indices; none for no module.
 #[must_use]
 pub fn show_module_path(path: &[ModuleCall<'_>]) -> Option<String> {
+    show(path, |_, call| call.index.map(|index| index.to_string()))
+}
+
+/// A path as text, with what `index` says of each call.
+pub(crate) fn show(
+    path: &[ModuleCall<'_>],
+    index: impl Fn(usize, &ModuleCall<'_>) -> Option<String>,
+) -> Option<String> {
     let mut text = String::new();
-    for call in path {
+    for (place, call) in path.iter().enumerate() {
         let before = if text.is_empty() { "" } else { " > " };
         // Writing to a string cannot fail.
         let _ = write!(text, "{before}{}", call.name());
         if let Some(line) = call.line {
             let _ = write!(text, ":{line}");
+        }
+        if let Some(index) = index(place, call) {
+            let _ = write!(text, "[{index}]");
         }
     }
     (!text.is_empty()).then_some(text)

@@ -1,4 +1,4 @@
-//! What held the memory when most was live: by purpose, by line, by module, the largest blocks, by stack.
+//! What held the memory when most was live: by purpose, by line, by module, by a library's line, the largest blocks, by stack.
 
 use maud::{Markup, html};
 use tonnage_analysis::report::{Holder, PeakReport, Report};
@@ -23,6 +23,9 @@ pub(crate) fn peak(report: &Report) -> Markup {
                 div { h3 { "By purpose" } (purposes(peak)) }
                 @if has_lines { div { h3 { "By line" } (lines(peak)) } }
                 @if !peak.modules.is_empty() { div { h3 { "By module" } (modules(peak)) } }
+                @if !peak.libraries.is_empty() {
+                    div { h3 { "By line of a library" } (libraries(peak)) }
+                }
             }
             @if has_lines { (flame::graph(peak)) }
             h3 { "Largest blocks" }
@@ -83,9 +86,29 @@ fn modules(peak: &PeakReport) -> Markup {
                 th.number scope="col" { "Size" } th.number scope="col" { "Blocks" }
             } }
             tbody { @for it in &peak.modules { tr {
-                td { @match &it.module {
+                td { @match it.indexed.as_ref().or(it.module.as_ref()) {
                     Some(module) => { (name(module)) }
                     None => { span.muted { "(no module)" } }
+                } }
+                td.bars { (bar(it.bytes, most)) } td.number { (bytes(it.bytes)) }
+                td.number { (grouped(it.blocks)) }
+            } } }
+        }
+    }
+}
+
+fn libraries(peak: &PeakReport) -> Markup {
+    let most = peak.libraries.first().map_or(0, |it| it.bytes);
+    html! {
+        table {
+            thead { tr {
+                th scope="col" { "Line" } th.bars { span.unseen { "Share of the largest" } }
+                th.number scope="col" { "Size" } th.number scope="col" { "Blocks" }
+            } }
+            tbody { @for it in &peak.libraries { tr {
+                td { @match &it.line {
+                    Some(line) => { (name(line)) }
+                    None => { span.muted { "(no line of a library)" } }
                 } }
                 td.bars { (bar(it.bytes, most)) } td.number { (bytes(it.bytes)) }
                 td.number { (grouped(it.blocks)) }

@@ -101,6 +101,7 @@ pub(crate) fn encode_stacks(stacks: &StackTable) -> Result<Vec<u8>, String> {
         ("frames", Values::U32(&stacks.frames)),
         ("moduleStarts", Values::U32(&stacks.module_starts)),
         ("moduleFrames", Values::U32(&stacks.module_frames)),
+        ("modules", Values::U32(&stacks.modules)),
     ];
     encoded(&stacks.head, &columns)
 }

@@ -129,7 +129,8 @@ impl Recording {
     }
 
     pub(crate) fn stacked(&self) -> Result<Bytes, ApiError> {
-        encode_stacks(&StackTable::of(&self.file.stacks)).map(Bytes::from).map_err(ApiError::Failed)
+        let table = StackTable::of(&self.file, self.info.device);
+        encode_stacks(&table).map(Bytes::from).map_err(ApiError::Failed)
     }
 
     pub(crate) fn reported(&self) -> Result<Bytes, ApiError> {

@@ -16,6 +16,9 @@ use crate::run::LiveRun;
 /// How many what-ifs are kept; the oldest go.
 pub(crate) const MOST_WHAT_IFS: usize = 8;
 
+/// How many recordings of files that were dropped on the page are kept; the oldest go, with the what-ifs made of them.
+pub(crate) const MOST_DROPPED: usize = 16;
+
 /// What files do not say.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ViewOptions {
@@ -40,6 +43,8 @@ pub struct Recordings {
 struct State {
     next: u32,
     opened: Vec<Arc<Recording>>,
+    /// Ids of recordings from files that were dropped on the page, oldest first.
+    dropped: Vec<u32>,
     refused: Vec<Refused>,
     run: Option<LiveRun>,
 }
@@ -94,6 +99,23 @@ impl Recordings {
             self.add(info, Arc::clone(&file), None).info.clone()
         });
         Ok(added.collect())
+    }
+
+    /// The same for a file that was dropped on the page, which gives up the memory of older ones.
+    ///
+    /// # Errors
+    ///
+    /// Why there is nothing to show.
+    pub(crate) fn dropped(&self, name: &str, file: SnapshotFile) -> Result<Vec<Info>, String> {
+        let infos = self.opened(name, file)?;
+        let mut state = self.lock();
+        state.dropped.extend(infos.iter().map(|it| it.id));
+        // A file with more devices than that keeps them all.
+        let gone = state.dropped.len().saturating_sub(MOST_DROPPED.max(infos.len()));
+        let gone: Vec<u32> = state.dropped.drain(..gone).collect();
+        let is_gone = |id: u32| gone.contains(&id);
+        state.opened.retain(|it| !is_gone(it.info.id) && !it.info.of.is_some_and(is_gone));
+        Ok(infos)
     }
 
     /// Lists a file that could not be read, and why.
@@ -187,5 +209,36 @@ impl Recordings {
     /// Nothing is left half done while the lock is held, so a panic elsewhere is no reason to give up.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tonnage_events::{Action, Address, StreamId, TraceEntry};
+
+    use super::*;
+
+    fn file() -> SnapshotFile {
+        let (address, stream) = (Address(0x1000), StreamId::DEFAULT);
+        let action = Action::Alloc;
+        let entry = TraceEntry { action, address, size: 512, stream, time_us: 0, stack: None };
+        SnapshotFile { traces: vec![vec![entry]], ..SnapshotFile::default() }
+    }
+
+    #[test]
+    fn of_files_dropped_on_the_page_the_last_are_kept_and_what_was_opened_stays() {
+        let recordings = Recordings::new(ViewOptions::default());
+        recordings.open("given", file());
+        let first = recordings.dropped("first", file()).unwrap()[0].id;
+        let of_first = Info { kind: Kind::WhatIf, of: Some(first), ..Info::default() };
+        let of_first = recordings.add(of_first, Arc::new(file()), None).info.id;
+        for number in 1..MOST_DROPPED {
+            recordings.dropped(&number.to_string(), file()).unwrap();
+            assert!(recordings.get(first).is_some() && recordings.get(of_first).is_some());
+        }
+        recordings.dropped("one more", file()).unwrap();
+        assert!(recordings.get(first).is_none() && recordings.get(of_first).is_none());
+        assert_eq!(recordings.len(), 1 + MOST_DROPPED);
+        assert!(recordings.get(0).is_some());
     }
 }

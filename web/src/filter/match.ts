@@ -6,7 +6,7 @@
 // What depends on the call site, stream, pool or purpose is decided once for each of those, not for each row.
 import type { Site } from "../api.ts";
 import type { Recording } from "../recording.ts";
-import { type Stacks, frameText, hasText, stacksOfModule, stacksWith } from "../stacks.ts";
+import { type Stacks, frameText, hasText, pathsWith, stacksWith } from "../stacks.ts";
 import type { Complaint, Range, Term, Test } from "./parse.ts";
 
 export interface Matched {
@@ -52,11 +52,12 @@ function keepFrames(shown: Uint8Array, { allocations, head }: Recording, stacks:
   }
 }
 
-/** Keeps rows whose stack has a 1 in `taken`; what has no stack has no module. */
-function keepModules(shown: Uint8Array, { allocations }: Recording, taken: Uint8Array, negated: boolean): void {
+/** Keeps rows whose modules have a text; what has no stack has no module. */
+function keepModules(shown: Uint8Array, { modules }: Stacks, text: string, negated: boolean): void {
+  const taken = pathsWith(modules, text);
   const byNumber = new Uint8Array(taken.length + 1);
   byNumber.set(taken, 1);
-  keepKinds(shown, allocations.stack, byNumber, negated);
+  keepKinds(shown, modules.of, byNumber, negated);
 }
 
 /** Keeps rows whose number in a column has a 1 in `taken`. */
@@ -118,7 +119,7 @@ function keep(shown: Uint8Array, recording: Recording, stacks: Stacks | null, { 
       return null;
     case "module":
       if (stacks === null) return "no stacks were recorded, which tell modules";
-      keepModules(shown, recording, stacksOfModule(stacks.modules, test.text), negated);
+      keepModules(shown, stacks, test.text, negated);
       return null;
     case "line":
       keepKinds(shown, allocations.site, flags(head.sites, (site) => takesSite(site, test)), negated);

@@ -1,6 +1,7 @@
 // The flame graph and the largest blocks: who holds what is live at the moment, among what the filter takes.
 //
 // A click on a box makes it as wide as the page and filters by its frame, so that the timeline shows the same.
+import type { Module } from "../api.ts";
 import type { App } from "../app.ts";
 import { FONT, contextOf, fitCanvas } from "../canvas.ts";
 import { fill, h } from "../dom.ts";
@@ -11,12 +12,11 @@ import type { Recording } from "../recording.ts";
 import { whenShown } from "../shown.ts";
 import { type Paths, isStacked, loadStacks, moduleName, stacksOf } from "../stacks.ts";
 import { shortened } from "../timeline/chart.ts";
-import { isLibrary } from "../timeline/frames.ts";
 import { momentOf } from "../timeline/live.ts";
 import { Tooltip } from "../timeline/tooltip.ts";
 import { lifeOf, lineOf, momentText, purposeOf } from "../timeline/words.ts";
 import { percent } from "../what-if/meaning.ts";
-import { type Box, EVERYTHING, NO_STACK, boxes, isWithin, largestAt } from "./tree.ts";
+import { type Box, EVERYTHING, NO_STACK, boxes, isWithin, largestAt, liveAt } from "./tree.ts";
 
 /** The height of a box, with the gap below it. */
 const ROW = 20;
@@ -45,7 +45,11 @@ class Flame {
   readonly #tooltip = new Tooltip();
   #list: Box[] = [];
   readonly #by = h("select", {}, h("option", { value: "stack", text: "stack" }), h("option", { value: "module", text: "module" }));
+  /** What the boxes are made of: all stacks, or all paths of modules. */
   #stacks: Paths | null = null;
+  #modules: Paths<Module> | null = null;
+  /** Requested bytes of all that is live at the moment: the whole that shares are of, also under a filter. */
+  #live = 0;
   #zoomed = 0;
   #current = 0;
   #timer: number | undefined;
@@ -80,7 +84,7 @@ class Flame {
 
   #opened(recording: Recording | null): void {
     this.#zoomed = 0;
-    this.#stacks = null;
+    this.#stacks = this.#modules = null;
     this.#list = [];
     this.#when.textContent = "";
     fill(this.#rows);
@@ -102,6 +106,7 @@ class Flame {
     if (recording === null || !this.#panel.open || this.#panel.clientWidth === 0) return;
     const filtered = shown === null ? "" : ", of what the filter takes";
     this.#when.textContent = `What is live ${momentText(recording, moment)}${filtered}.`;
+    this.#live = liveAt(recording, moment);
     this.#largest(recording, moment, shown);
     if (!isStacked(recording)) return;
     const stacks = stacksOf(recording);
@@ -109,7 +114,8 @@ class Flame {
       this.#app.attempt(loadStacks(recording).then(() => this.#app.store.state.recording === recording && this.#sum()));
       return;
     }
-    this.#stacks = this.#byModule ? stacks.modules : stacks;
+    this.#modules = this.#byModule ? stacks.modules : null;
+    this.#stacks = this.#modules ?? stacks;
     const zoomed = this.#list[this.#zoomed];
     const path = zoomed === undefined ? [] : this.#path(this.#zoomed);
     this.#list = boxes(recording, this.#stacks, moment, shown);
@@ -152,7 +158,8 @@ class Flame {
     const frame = this.#stacks?.names[box.frame];
     if (box.frame === EVERYTHING) return "everything";
     if (box.frame === NO_STACK || frame === undefined) return this.#byModule ? "no module" : "no stack";
-    if (this.#byModule) return moduleName(frame);
+    const module = this.#modules?.names[box.frame];
+    if (module !== undefined) return moduleName(module);
     return `${frame.function} ${base(frame.file)}:${frame.line}`;
   }
 
@@ -169,7 +176,7 @@ class Flame {
       const at = this.#place(place);
       if (at === null || at.width < 0.5) return;
       const frame = this.#stacks?.names[box.frame];
-      const isProgram = frame !== undefined && !isLibrary(frame);
+      const isProgram = frame !== undefined && !frame.library;
       context.fillStyle = css(isProgram ? "--program" : "--library");
       context.fillRect(at.left, at.top, Math.max(at.width - 1, 0.5), ROW - 1);
       if (place === this.#current && document.activeElement === this.#canvas) {
@@ -187,8 +194,7 @@ class Flame {
 
   #words(box: Box): string[] {
     const frame = this.#stacks?.names[box.frame];
-    const whole = this.#list[0].bytes;
-    const size = `${bytes(box.bytes)}, ${percent(box.bytes, whole)} of what is live, in ${count(box.blocks)} ${box.blocks === 1 ? "block" : "blocks"}`;
+    const size = `${bytes(box.bytes)}, ${percent(box.bytes, this.#live)} of what is live, in ${count(box.blocks)} ${box.blocks === 1 ? "block" : "blocks"}`;
     if (frame === undefined) return [this.#name(box), size];
     return this.#byModule ? [this.#name(box), size, frame.file] : [frame.function, size, `${frame.file}:${frame.line}`];
   }
@@ -219,7 +225,7 @@ class Flame {
 
   /** The filter for what a box of modules has. */
   #moduleQuery(place: number): string {
-    const names = this.#path(place).flatMap((it) => this.#stacks?.names[it] ?? []);
+    const names = this.#path(place).flatMap((it) => this.#modules?.names[it] ?? []);
     return `module:${quoted(names.map(moduleName).join(" > "))}`;
   }
 
@@ -278,14 +284,13 @@ class Flame {
 
   #largest(recording: Recording, moment: number, shown: Uint8Array | null): void {
     const rows = largestAt(recording, moment, shown, LARGEST);
-    const whole = recording.allocated[moment] ?? 0;
     fill(this.#rows, ...rows.map((row) => {
       const { requested } = recording.allocations;
       const open = h("button", { type: "button", class: "link", text: bytes(requested[row]), title: `${count(requested[row])} bytes: choose it` });
       open.addEventListener("click", () => this.#app.store.set({ chosen: row, moment: momentOf(recording, row, this.#app.store.state.moment) }));
       const cell = (word: string, text: string, kind = "number") => h("td", { class: kind, "data-word": word, text });
       return h("tr", {},
-        h("th", { scope: "row", class: "number" }, open), cell(HEADS[1], percent(requested[row], whole)), cell(HEADS[2], purposeOf(recording, row), ""),
+        h("th", { scope: "row", class: "number" }, open), cell(HEADS[1], percent(requested[row], this.#live)), cell(HEADS[2], purposeOf(recording, row), ""),
         cell(HEADS[3], lifeOf(recording, row), ""), cell(HEADS[4], lineOf(recording, row), "name"));
     }));
   }

@@ -33,14 +33,14 @@ interface Node {
   blocks: number;
 }
 
-/** Bytes and blocks of each stack that is live; place 0 has what has no stack. */
-function byStack({ allocations }: Recording, moment: number, shown: Uint8Array | null): Map<number, [number, number]> {
-  const { begin, end, requested, stack, length } = allocations;
+/** Bytes and blocks of each way that is live; place 0 has what has none. */
+function byWay({ allocations }: Recording, of: Uint32Array, moment: number, shown: Uint8Array | null): Map<number, [number, number]> {
+  const { begin, end, requested, length } = allocations;
   const found = new Map<number, [number, number]>();
   for (let row = 0; row < length; row++) {
     if (begin[row] > moment || moment >= end[row] || (shown !== null && shown[row] === 0)) continue;
-    const sum = found.get(stack[row]);
-    if (sum === undefined) found.set(stack[row], [requested[row], 1]);
+    const sum = found.get(of[row]);
+    if (sum === undefined) found.set(of[row], [requested[row], 1]);
     else {
       sum[0] += requested[row];
       sum[1] += 1;
@@ -79,7 +79,7 @@ function nodesOf(stacks: Paths, sums: Map<number, [number, number]>): Node[] {
 }
 
 export function boxes(recording: Recording, stacks: Paths, moment: number, shown: Uint8Array | null): Box[] {
-  const nodes = nodesOf(stacks, byStack(recording, moment, shown));
+  const nodes = nodesOf(stacks, byWay(recording, stacks.of, moment, shown));
   const whole = Math.max(nodes[0].bytes, 1);
   // A call has no more bytes than the one that leads to it, which therefore comes first.
   const order = [...nodes.keys()].sort((a, b) => nodes[b].bytes - nodes[a].bytes || nodes[a].depth - nodes[b].depth || a - b).slice(0, MOST);
@@ -103,6 +103,14 @@ export function isWithin(list: readonly Box[], inner: number, outer: number): bo
   let at = inner;
   while (at !== outer && at !== 0) at = list[at].parent;
   return at === outer;
+}
+
+/** Requested bytes of all that is live at a moment, whatever the filter takes. */
+export function liveAt({ allocations }: Recording, moment: number): number {
+  const { begin, end, requested, length } = allocations;
+  let sum = 0;
+  for (let row = 0; row < length; row++) if (begin[row] <= moment && moment < end[row]) sum += requested[row];
+  return sum;
 }
 
 /** The largest allocations that are live at a moment, largest first. */

@@ -11,13 +11,27 @@ export function grown(known: RecordingInfo[], now: RecordingInfo[]): RecordingIn
 
 type View = Pick<State, "recording" | "from" | "to" | "moment" | "chosen" | "lit" | "blamed" | "pieces" | "shown">;
 
+/** So many allocations, from all over, tell whether a recording begins as it did. */
+const COMPARED = 64;
+
+/** Whether a recording goes on where it was. A run's history has a bound: past that it loses its beginning, and all numbers move. */
+export function goesOn(before: Recording, now: Recording): boolean {
+  const [was, is] = [before.allocations, now.allocations];
+  if (now.entries < before.entries || is.length < was.length) return false;
+  const step = Math.max(1, Math.floor(was.length / COMPARED));
+  for (let row = 0; row < was.length; row += step) {
+    if (was.address[row] !== is.address[row] || was.begin[row] !== is.begin[row] || was.size[row] !== is.size[row]) return false;
+  }
+  return true;
+}
+
 /**
  * The view of a recording that has grown. Whoever sees the whole goes on seeing the whole; whoever has zoomed in or
- * gone to a moment stays there. Rows keep their numbers, since allocations are only added, but what a cause
- * or the filter took has to be found anew.
+ * gone to a moment stays there. Rows keep their numbers as long as allocations are only added, but what a cause
+ * or the filter took has to be found anew. A recording that has lost its beginning is seen from there.
  */
 export function follow(state: Readonly<View>, recording: Recording): View {
-  const before = state.recording;
+  const before = state.recording === null || !goesOn(state.recording, recording) ? null : state.recording;
   const whole = before === null || (state.from <= 0 && state.to >= before.entries + 1);
   const atPeak = before === null || state.moment === before.head.peak.reservedAt;
   return {
@@ -25,7 +39,7 @@ export function follow(state: Readonly<View>, recording: Recording): View {
     from: whole ? 0 : state.from,
     to: whole ? recording.entries + 1 : Math.min(state.to, recording.entries + 1),
     moment: atPeak ? recording.head.peak.reservedAt : Math.min(state.moment, recording.entries),
-    chosen: state.chosen < recording.allocations.length ? state.chosen : -1,
+    chosen: before !== null && state.chosen < recording.allocations.length ? state.chosen : -1,
     lit: null,
     blamed: null,
     pieces: null,

@@ -47,8 +47,9 @@ export function blamed(report: Report, cause: Verdict, recording: Recording): Bl
       const rows = select(recording, (row, { site }) => sites.has(site[row]) && stays(row));
       return { rows, pieces: [], moment: reserved, from: 0, to: entries + 1, words: "what these lines ask for and the next iterations do not free" };
     }
-    case "longer_inputs": {
-      const sites = lines("longer_inputs");
+    case "longer_inputs":
+    case "growing_tensor": {
+      const sites = lines(cause.cause);
       const rows = select(recording, (row, { begin, site }) => begin[row] > 0 && sites.has(site[row]));
       return { rows, pieces: [], moment: after(report.peak.event), from: 0, to: entries + 1, words: "what the lines that grow ask for" };
     }

@@ -70,7 +70,7 @@ export function early({ head }: Pick<Recording, "head">): Opening {
   return {
     failed: failed !== undefined,
     sentence: failed === undefined
-      ? `At its peak the job reserves ${bytes(peak.reserved)}.`
+      ? `At its peak the job reserved ${bytes(peak.reserved)}.`
       : `A request for ${bytes(failed.requested)} failed at entry ${count(failed.entry)}.`,
     figures: [
       { word: "Reserved at the peak", value: bytes(peak.reserved), beside: `${count(peak.reserved)} bytes` },
@@ -109,7 +109,7 @@ export function openingOf(report: Report): Opening {
   const leak = report.growth.kind === "leak" && report.growth.leak_per_iteration > 0;
   return {
     failed: false,
-    sentence: `At its peak the job reserves ${bytes(reserved.bytes)}${why === "" ? "" : `: ${why}`}.`,
+    sentence: `At its peak the job reserved ${bytes(reserved.bytes)}${why === "" ? "" : `: ${why}`}.`,
     figures: [
       { word: "Reserved at the peak", value: bytes(reserved.bytes), beside: report.limit === null ? `${count(reserved.bytes)} bytes` : `limit ${bytes(report.limit)}` },
       { word: "Need", value: bytes(requested), beside: "live at once, at most" },

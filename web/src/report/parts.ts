@@ -11,7 +11,7 @@ export interface Actions {
   /** Lights up what a cause blames. */
   blame: (cause: Verdict) => void;
   /** Shows only what the filter takes. */
-  filter: (key: "purpose" | "line" | "module", value: string) => void;
+  filter: (key: "purpose" | "line" | "module" | "frame", value: string) => void;
   /** Goes to what happened after so many entries. */
   go: (moment: number) => void;
   /** Asks what settings would do under a limit. */
@@ -116,7 +116,9 @@ export function peak(found: Peak, { filter, go }: Actions): HTMLElement {
     sites.length === 0 ? null : h("ul", { class: "holders", "aria-label": "By line" },
       ...sites.map((it) => row(it.line ?? "", it.bytes, it.blocks, "site", () => filter("line", it.line ?? "")))),
     found.modules.length === 0 ? null : h("ul", { class: "holders", "aria-label": "By module" },
-      ...found.modules.map(({ module, bytes: size, blocks }) => row(module ?? "no module", size, blocks, "site", module === null ? null : () => filter("module", module)))),
+      ...found.modules.map(({ module, indexed, bytes: size, blocks }) => row(indexed ?? module ?? "no module", size, blocks, "site", module === null ? null : () => filter("module", module)))),
+    found.libraries.length === 0 ? null : h("ul", { class: "holders", "aria-label": "By line of a library" },
+      ...found.libraries.map(({ line, bytes: size, blocks }) => row(line ?? "no line of a library", size, blocks, "site", line === null ? null : () => filter("frame", line)))),
   );
 }
 

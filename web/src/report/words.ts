@@ -14,7 +14,8 @@ export const WASTE: [kind: string, meaning: string][] = [
 const GROWTH: Record<string, string> = {
   leak: "memory leaks",
   longer_inputs: "inputs get longer",
-  fragmentation: "reserved memory grows, requests do not",
+  growing_tensor: "a tensor grows by concatenation",
+  fragmentation: "reserved memory grows more than what is asked for",
   steady: "steady",
   unknown: "steady",
 };

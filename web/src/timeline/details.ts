@@ -51,6 +51,7 @@ class Details {
     this.#app = app;
     element.classList.add("panel");
     app.store.subscribe((state, before) => {
+      if (state.recording !== before.recording) this.#stacks.clear();
       const isOther = state.chosen !== before.chosen || state.recording !== before.recording;
       if (isOther || (state.moment !== before.moment && state.chosen >= 0)) this.#show(state, isOther);
     });

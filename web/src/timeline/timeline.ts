@@ -146,7 +146,7 @@ class Timeline {
   #colours(): void {
     const { recording, colourBy, depth, shown, blamed, chosen } = this.#state;
     if (recording === null) return;
-    if ((colourBy === "frame" || colourBy === "module") && stacksOf(recording) === null) {
+    if ((colourBy === "frame" || colourBy === "module" || colourBy === "layer") && stacksOf(recording) === null) {
       this.#app.attempt(loadStacks(recording).then(() => this.#state.recording === recording && this.#colours()));
     }
     this.#pictures.look(rowPixels(recording, colourBy, depth, shown, blamed), chosen);

@@ -28,6 +28,7 @@ const COLOURS: [ColourBy, string][] = [
   ["purpose", "purpose"],
   ["site", "call site"],
   ["module", "module"],
+  ["layer", "layer"],
   ["frame", "frame"],
   ["stream", "stream"],
   ["size", "size"],
@@ -89,7 +90,7 @@ export class Toolbar {
     this.#axis.value = timed ? axis : "entries";
     this.#axis.disabled = !timed;
     this.#colours.value = by;
-    for (const option of this.#colours.options) option.disabled = !isStacked && ["module", "frame"].includes(option.value);
+    for (const option of this.#colours.options) option.disabled = !isStacked && ["module", "layer", "frame"].includes(option.value);
     this.#deep.hidden = by !== "frame";
     if (Number(this.#depth.value) !== depth || this.#depth.value === "") this.#depth.value = String(depth);
     this.#fit.setAttribute("aria-pressed", String(isFit));

@@ -4,6 +4,7 @@ import type { App } from "../app.ts";
 import { Overlay } from "../chart/overlay.ts";
 import { fill, h } from "../dom.ts";
 import { bytes, count, plain } from "../format.ts";
+import { letGo } from "../let-go.ts";
 import type { Recording } from "../recording.ts";
 import { whenShown } from "../shown.ts";
 import { Turn } from "../turn.ts";
@@ -14,6 +15,9 @@ import { ranking } from "./ranking.ts";
 
 /** Longer histories are not tried under thirty settings unless someone asks for it. */
 const SHORT = 50_000;
+
+/** Rankings that are kept to come back to. */
+const MOST_TUNINGS = 16;
 
 export function mountWhatIf(element: HTMLElement, app: App): void {
   new WhatIf(element, app);
@@ -132,6 +136,7 @@ class WhatIf {
     if (tuning === undefined) {
       tuning = api.tune(source.info.id);
       this.#tunings.set(key, tuning);
+      letGo(this.#tunings, MOST_TUNINGS);
       tuning.catch(() => this.#tunings.delete(key));
     }
     fill(this.#ranked, h("p", { class: "muted", role: "status", text: "Serving the job again under each setting…" }));

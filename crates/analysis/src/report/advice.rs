@@ -123,10 +123,14 @@ pub(super) fn advise(
         Basis::Estimated => share(it.bytes) > WORTH_WORK,
     });
     // A setting costs nothing; but what makes a job grow for good no setting stops.
-    let grows = matches!(report.verdict.cause, Cause::Leak | Cause::LongerInputs | Cause::Outside);
+    let grows = matches!(
+        report.verdict.cause,
+        Cause::Leak | Cause::LongerInputs | Cause::GrowingTensor | Cause::Outside
+    );
     // Where a request failed, what the recording shows a remedy for comes before guesses.
     let shown = |it: &Advice| {
-        let is_remedy = it.remedy.is_some() && it.cause == Cause::Need;
+        let is_remedy =
+            it.remedy.is_some() && matches!(it.cause, Cause::Need | Cause::GrowingTensor);
         report.failure.is_some() && is_remedy && it.confidence > Confidence::Low
     };
     let answers = |it: &Advice| it.cause == report.verdict.cause;
@@ -316,10 +320,19 @@ fn technique(report: &Report, cause: &Verdict) -> Option<Advice> {
             "none",
             &["nvidia-smi --query-compute-apps=pid,name,used_memory --format=csv"],
         ),
-        Cause::Fragmentation | Cause::Rounding | Cause::Unsplit | Cause::Need | Cause::Unknown => {
+        // What it saves is seen where a request fails: see `remedies/operations.rs`.
+        Cause::GrowingTensor
+        | Cause::Fragmentation
+        | Cause::Rounding
+        | Cause::Unsplit
+        | Cause::Need
+        | Cause::Unknown => {
             return None;
         }
     };
+    // What limits the job is something else: this is one of many things that could be smaller.
+    let answers = cause.cause == report.verdict.cause;
+    let confidence = if answers { confidence } else { Confidence::Low };
     Some(Advice {
         remedy,
         change: change.to_owned(),

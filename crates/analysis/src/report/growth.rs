@@ -13,6 +13,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
 use tonnage_events::{Action, StackId};
 
+use super::concatenation::grows_by_concatenation;
 use super::iterations::{IterationSource, Iterations, before};
 use super::lines::Lines;
 use super::one_pass::{failed_elsewhere, is_one_pass, is_way_back};
@@ -41,6 +42,8 @@ pub enum GrowthKind {
     Leak,
     /// Later iterations ask for more.
     LongerInputs,
+    /// A tensor grows by concatenation.
+    GrowingTensor,
     /// More is reserved, though no more is asked for.
     Fragmentation,
     /// Neither.
@@ -56,6 +59,7 @@ impl GrowthKind {
         match self {
             Self::Leak => "memory leaks",
             Self::LongerInputs => "inputs get longer",
+            Self::GrowingTensor => "a tensor grows by concatenation",
             Self::Fragmentation => "reserved memory grows more than what is asked for",
             Self::Steady | Self::Unknown => "steady",
         }
@@ -79,6 +83,8 @@ pub struct Growth {
     pub leak_at_peak: u64,
     /// The most that an iteration asks for beyond the first steady one.
     pub longer_inputs: u64,
+    /// The same where a tensor that the loop concatenates is what grows; then `longer_inputs` is 0.
+    pub growing_tensor: u64,
     /// Whether that iteration is also the one where most is live, or nearly: else longer inputs limit nothing.
     #[serde(skip)]
     pub(super) longest_is_largest: bool,
@@ -99,7 +105,7 @@ pub struct Growth {
 pub struct GrowingLine {
     /// The line; none without stacks.
     pub line: Option<String>,
-    /// Leak or longer inputs.
+    /// Leak, longer inputs or a growing tensor.
     pub kind: GrowthKind,
     /// Bytes it added in all.
     pub bytes: u64,
@@ -149,13 +155,14 @@ impl Grown {
         leave_out_unfinished(device, lifetimes, loops, &mut retentions);
         let growth = grow(device, lifetimes, levels, live, peak, loops, &retentions, lines);
         // Layers look like a loop that keeps what each of them makes, or that asks for more as the pass goes on.
-        let grows = growth.leak > 0 || growth.longer_inputs > 0;
+        let larger = growth.longer_inputs.max(growth.growing_tensor);
+        let grows = growth.leak > 0 || larger > 0;
         let start = loops.ranges[0].start;
         let failed = device.entries[start..].iter().any(|it| it.action == Action::Oom);
         if grows && is_one_pass(lifetimes, loops, &retentions, failed) {
             return Self::without_iterations(lifetimes);
         }
-        let most = growth.leak.max(growth.longer_inputs);
+        let most = growth.leak.max(larger);
         if failed_elsewhere(device, loops).is_some_and(|event| most < before(live, event) / 2) {
             return Self::without_iterations(lifetimes);
         }
@@ -171,6 +178,7 @@ impl Grown {
             leak: 0,
             leak_at_peak: 0,
             longer_inputs: 0,
+            growing_tensor: 0,
             longest_is_largest: false,
             steady: 0,
             longest: 0,
@@ -307,9 +315,23 @@ fn grow(
     };
     let fragmentation = gained(|it| it.reserved).saturating_sub(gained(|it| it.requested));
     let small = (reserved_peak as f64 * STEADY) as u64;
+    let top = |iteration: usize| {
+        let range = loops.ranges[iteration].clone();
+        Moment::Event(range.max_by_key(|&event| (passing[event], usize::MAX - event)).unwrap_or(0))
+    };
+    let (was, is) = (top(first), top(longest));
+    let added = |it: &Lifetime, retention: Retention| {
+        let sign = i64::from(it.is_live_after(is)) - i64::from(it.is_live_after(was));
+        if retention == Retention::Passes { sign * signed(it.requested) } else { 0 }
+    };
+    let most_grown = by_stack(lifetimes, retentions, added).into_iter().max_by_key(|it| it.1);
+    let is_tensor = most_grown.is_some_and(|(stack, (bytes, _))| {
+        bytes >= signed(longer_inputs / 2) && grows_by_concatenation(lifetimes, stack)
+    });
+    let of_larger = if is_tensor { GrowthKind::GrowingTensor } else { GrowthKind::LongerInputs };
     let kinds = [
         (leak, GrowthKind::Leak),
-        (longer_inputs, GrowthKind::LongerInputs),
+        (longer_inputs, of_larger),
         (fragmentation, GrowthKind::Fragmentation),
     ];
     let largest = kinds.into_iter().max_by_key(|&(bytes, _)| bytes);
@@ -318,22 +340,8 @@ fn grow(
         growing_lines(lifetimes, retentions, lines, GrowthKind::Leak, |it, retention| {
             if leak > 0 && retention == Retention::Leaks { signed(it.requested) } else { 0 }
         });
-    let top = |iteration: usize| {
-        let range = loops.ranges[iteration].clone();
-        Moment::Event(range.max_by_key(|&event| (passing[event], usize::MAX - event)).unwrap_or(0))
-    };
-    let (was, is) = (top(first), top(longest));
     if longer_inputs > 0 {
-        named.extend(growing_lines(
-            lifetimes,
-            retentions,
-            lines,
-            GrowthKind::LongerInputs,
-            |it, retention| {
-                let sign = i64::from(it.is_live_after(is)) - i64::from(it.is_live_after(was));
-                if retention == Retention::Passes { sign * signed(it.requested) } else { 0 }
-            },
-        ));
+        named.extend(growing_lines(lifetimes, retentions, lines, of_larger, added));
     }
     Growth {
         kind,
@@ -342,7 +350,8 @@ fn grow(
         leak_per_iteration: leak.saturating_sub(leak_before) / each.len().max(1) as u64,
         leak,
         leak_at_peak,
-        longer_inputs,
+        longer_inputs: if is_tensor { 0 } else { longer_inputs },
+        growing_tensor: if is_tensor { longer_inputs } else { 0 },
         longest_is_largest,
         steady: first,
         longest,
@@ -419,16 +428,8 @@ fn growing_lines(
     kind: GrowthKind,
     added: impl Fn(&Lifetime, Retention) -> i64,
 ) -> Vec<GrowingLine> {
-    let mut stacks = FxHashMap::<Option<StackId>, (i64, usize)>::default();
-    for (row, it) in lifetimes.iter().enumerate() {
-        let bytes = added(&it, retentions[row]);
-        if bytes != 0 {
-            let sum = stacks.entry(it.stack).or_default();
-            *sum = (sum.0.saturating_add(bytes), sum.1 + usize::from(bytes > 0));
-        }
-    }
     let mut by_line = BTreeMap::<Option<String>, (i64, usize)>::new();
-    for (stack, (bytes, blocks)) in stacks {
+    for (stack, (bytes, blocks)) in by_stack(lifetimes, retentions, added) {
         let sum = by_line.entry(lines.of(stack)).or_default();
         *sum = (sum.0.saturating_add(bytes), sum.1 + blocks);
     }
@@ -440,6 +441,23 @@ fn growing_lines(
     found.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.line.cmp(&b.line)));
     found.truncate(NAMED);
     found
+}
+
+/// What each stack adds, and with how many blocks.
+fn by_stack(
+    lifetimes: &Lifetimes,
+    retentions: &[Retention],
+    added: impl Fn(&Lifetime, Retention) -> i64,
+) -> FxHashMap<Option<StackId>, (i64, usize)> {
+    let mut stacks = FxHashMap::<Option<StackId>, (i64, usize)>::default();
+    for (row, it) in lifetimes.iter().enumerate() {
+        let bytes = added(&it, retentions[row]);
+        if bytes != 0 {
+            let sum = stacks.entry(it.stack).or_default();
+            *sum = (sum.0.saturating_add(bytes), sum.1 + usize::from(bytes > 0));
+        }
+    }
+    stacks
 }
 
 /// Without the middle, if there are many.

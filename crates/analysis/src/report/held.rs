@@ -243,6 +243,24 @@ impl<'a> Held<'a> {
         self.of_the_pass_ever().filter(same).count()
     }
 
+    /// Where nothing goes back in between: what was live when the pass first began, and the most that one round of it, from
+    /// its first request of a module to the next one's, has live beyond what was there.
+    pub(super) fn one_round(&self) -> Option<(u64, u64)> {
+        let is_forward = |it: &Lifetime| self.origins.get(it.stack).work == Work::Forward;
+        let first = self.of_the_pass_ever().find(is_forward)?;
+        let same = |it: &Lifetime| it.stack == first.stack && it.requested == first.requested;
+        let starts = self.of_the_pass_ever().filter(same);
+        let starts: Vec<usize> = starts.filter_map(|it| it.allocated.event()).collect();
+        let until = self.lifetimes.iter().filter(|it| it.allocated <= self.moment);
+        let live = live_after(until, self.device.entries.len());
+        let before = |event: usize| event.checked_sub(1).map_or(0, |event| live[event]);
+        let rounds = starts.windows(2).map(|pair| {
+            let most = live[pair[0]..pair[1]].iter().copied().max().unwrap_or(0);
+            most.saturating_sub(before(pair[0]))
+        });
+        Some((before(*starts.first()?), rounds.max()?))
+    }
+
     /// Whether no pass has come before the one under way, by what modules ask for; layers that are alike leave it open.
     pub(super) fn is_first_pass(&self) -> bool {
         self.is_known() && self.passes.len() <= 2 && self.rounds() == 1

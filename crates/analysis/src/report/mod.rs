@@ -9,12 +9,12 @@
 //! | live bytes, and when most is live or reserved | `moments.rs` |
 //! | where iterations begin | `iterations.rs`; by the optimizer's marks: `marks.rs`; layers told from passes: `module_calls.rs` |
 //! | what stays, leaks and passes | `retention.rs` |
-//! | what grows | `growth.rs`; what only looks like a loop: `one_pass.rs` |
+//! | what grows | `growth.rs`; a tensor by itself: `concatenation.rs`; what only looks like a loop: `one_pass.rs` |
 //! | the state at a moment | `state.rs` |
 //! | reserved memory of no use, and whose | `waste.rs` |
 //! | what bytes are for | `purpose.rs`; as the program said: `recorded_purposes.rs` |
 //! | what all bytes of a history are for | `history_purposes.rs` |
-//! | what held the peak | `peak.rs` |
+//! | what held the peak | `peak.rs`; by modules and their layers: `held_modules.rs` |
 //! | failed requests | `oom.rs`; the limit they ran into: `limit.rs`; whether a setting serves them: `failure.rs` |
 //! | the device's bytes | `total.rs` |
 //! | settings, by replay | `settings.rs` |
@@ -43,6 +43,8 @@ mod one_pass;
 
 mod growth;
 
+mod concatenation;
+
 mod state;
 
 mod waste;
@@ -52,6 +54,8 @@ mod purpose;
 mod recorded_purposes;
 
 mod history_purposes;
+
+mod held_modules;
 
 mod peak;
 
@@ -95,11 +99,12 @@ use tonnage_snapshot::SnapshotFile;
 pub use advice::{Advice, Basis};
 pub use failure::{Answer, Asked, FailureAnswer, Tuned};
 pub use growth::{GrowingLine, Growth, GrowthKind, Iteration};
+pub use held_modules::{HeldLayer, HeldModule};
 pub use history_purposes::HistoryPurposes;
 pub use iterations::IterationSource;
 pub use limit::{LimitInForce, LimitSource};
 pub use oom::OomReport;
-pub use peak::{Held, HeldFor, HeldModule, HeldStack, Holder, PeakReport, ReservedPeak};
+pub use peak::{Held, HeldFor, HeldStack, Holder, PeakReport, ReservedPeak};
 pub use purpose::{Confidence, Purpose};
 pub use ranks::{RankRow, Ranks};
 pub use settings::Tried;

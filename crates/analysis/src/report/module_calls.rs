@@ -21,6 +21,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use tonnage_events::{Action, Frame, StackId};
 
 use super::iterations::{FEWEST, IterationSource, Iterations, before, from_starts, start_of_call};
+use crate::call_site::is_python;
 use crate::device_view::DeviceView;
 use crate::module_path::calls_a_module;
 
@@ -33,10 +34,6 @@ enum Asker {
     WayBack,
     /// The program itself.
     Program,
-}
-
-fn is_python(frame: &Frame) -> bool {
-    frame.filename.ends_with(".py") || frame.filename.starts_with('<')
 }
 
 /// Who asks with each stack.

@@ -1,7 +1,7 @@
 //! What held the memory when most was live.
 //!
 //! In:  lifetimes, the moment, purposes.
-//! Out: [`PeakReport`]: bytes by call site, by module, by stack, by purpose, and the largest allocations.
+//! Out: [`PeakReport`]: bytes by call site, by module, by a library's line, by stack, by purpose, and the largest allocations.
 
 use std::collections::BTreeMap;
 
@@ -9,14 +9,16 @@ use rustc_hash::FxHashMap;
 use serde::Serialize;
 use tonnage_events::StackId;
 
+use super::held_modules::{HeldModule, held_modules};
 use super::lines::Lines;
 use super::purpose::{Confidence, Purpose, Purposes};
+use crate::call_site::{library_frame, show_in_library};
 use crate::device_view::DeviceView;
+use crate::layers::ModulePaths;
 use crate::lifetimes::{Lifetime, Lifetimes, Moment};
-use crate::module_path::{module_path, show_module_path};
 
 /// How many sites, stacks and allocations are listed.
-const SITES: usize = 12;
+pub(super) const SITES: usize = 12;
 const STACKS: usize = 200;
 const TOP: usize = 10;
 
@@ -43,6 +45,8 @@ pub struct PeakReport {
     pub sites: Vec<Held>,
     /// By the modules that asked, largest first; empty if no stack tells of one.
     pub modules: Vec<HeldModule>,
+    /// By the innermost line of a library inside the program's line, largest first; empty if no stack has one.
+    pub libraries: Vec<Held>,
     /// By purpose, largest first.
     pub purposes: Vec<HeldFor>,
     /// The largest allocations.
@@ -69,17 +73,6 @@ pub struct ReservedPeak {
 pub struct Held {
     /// The line; none for requests without a line of the program.
     pub line: Option<String>,
-    /// Requested bytes.
-    pub bytes: u64,
-    /// Blocks.
-    pub blocks: usize,
-}
-
-/// Bytes that a module held.
-#[derive(Clone, Debug, Serialize)]
-pub struct HeldModule {
-    /// The path of modules, such as `gpt2:608 > nn.linear`; none for what no `forward` of a module asked for.
-    pub module: Option<String>,
     /// Requested bytes.
     pub bytes: u64,
     /// Blocks.
@@ -130,7 +123,7 @@ pub struct HeldStack {
 }
 
 /// Bytes and blocks.
-type Sum = (u64, usize);
+pub(super) type Sum = (u64, usize);
 
 /// Bytes by how sure their purpose is, in the order of [`Confidence::ALL`].
 type ByConfidence = [u64; Confidence::ALL.len()];
@@ -150,10 +143,13 @@ impl PeakReport {
     ) -> Self {
         let mut by_stack = FxHashMap::<Option<StackId>, Sum>::default();
         let mut by_purpose = BTreeMap::<Purpose, (Sum, ByConfidence)>::new();
+        let mut paths = ModulePaths::of(device);
+        let mut by_path = BTreeMap::<u32, Sum>::new();
         let mut total = Sum::default();
         let mut top: Vec<(usize, Lifetime)> = Vec::new();
         for (row, it) in lifetimes.iter().enumerate().filter(|(_, it)| it.is_live_after(moment)) {
             add(by_stack.entry(it.stack).or_default(), it.requested);
+            add(by_path.entry(paths.number(&it)).or_default(), it.requested);
             let (purpose, sure) = purposes.at(row, &it, moment);
             let (sum, by_confidence) = by_purpose.entry(purpose).or_default();
             add(sum, it.requested);
@@ -192,7 +188,8 @@ impl PeakReport {
             reserved,
             top: top.collect(),
             sites: sites(&by_stack, lines),
-            modules: modules(&by_stack, lines),
+            modules: held_modules(&by_path, &paths),
+            libraries: libraries(&by_stack, lines),
             purposes: held_for(by_purpose),
             stacks: stacks(&by_stack, lines),
         }
@@ -217,18 +214,17 @@ fn sites(by_stack: &FxHashMap<Option<StackId>, Sum>, lines: &mut Lines<'_>) -> V
     sites
 }
 
-fn modules(by_stack: &FxHashMap<Option<StackId>, Sum>, lines: &Lines<'_>) -> Vec<HeldModule> {
-    let mut by_module = BTreeMap::<Option<String>, Sum>::new();
+fn libraries(by_stack: &FxHashMap<Option<StackId>, Sum>, lines: &Lines<'_>) -> Vec<Held> {
+    let mut by_line = BTreeMap::<Option<String>, Sum>::new();
     for (&stack, &(bytes, blocks)) in by_stack {
         let frames = stack.map_or(&[][..], |stack| lines.stacks().frames(stack));
-        let sum = by_module.entry(show_module_path(&module_path(frames))).or_default();
+        let sum = by_line.entry(library_frame(frames).map(show_in_library)).or_default();
         *sum = (sum.0.saturating_add(bytes), sum.1 + blocks);
     }
-    if by_module.keys().all(Option::is_none) {
+    if by_line.keys().all(Option::is_none) {
         return Vec::new();
     }
-    let held = by_module.into_iter();
-    let held = held.map(|(module, (bytes, blocks))| HeldModule { module, bytes, blocks });
+    let held = by_line.into_iter().map(|(line, (bytes, blocks))| Held { line, bytes, blocks });
     let mut held: Vec<_> = held.collect();
     held.sort_by_key(|it| u64::MAX - it.bytes);
     held.truncate(SITES);

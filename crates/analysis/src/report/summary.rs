@@ -22,7 +22,7 @@ pub(super) fn paragraph(report: &Report, tried: Option<&Tried>) -> String {
     if report.history == HistoryKind::None {
         let cached = peak.bytes.saturating_sub(peak.requested);
         return format!(
-            "{} are reserved, {} of them asked for; {} are cached or rounded up. That is the state when the snapshot was \
+            "{} were reserved, {} of them asked for; {} were cached or rounded up. That is the state when the snapshot was \
              taken, not the peak: it does not tell what was needed, nor what a change would save. To learn that, \
              {HOW_TO_RECORD}.",
             Bytes(peak.bytes),
@@ -41,7 +41,7 @@ pub(super) fn paragraph(report: &Report, tried: Option<&Tried>) -> String {
     }
     let share = |bytes: u64| bytes as f64 / peak.bytes.max(1) as f64 * 100.0;
     text += &format!(
-        "Reserved memory peaks at {}; {:.0} % of that was asked for and live",
+        "Reserved memory peaked at {}; {:.0} % of that was asked for and live",
         Bytes(peak.bytes),
         share(peak.requested)
     );
@@ -57,6 +57,7 @@ pub(super) fn paragraph(report: &Report, tried: Option<&Tried>) -> String {
             Cause::Need => "What limits this job is true need: ",
             Cause::Leak => "What limits this job is a leak: ",
             Cause::LongerInputs => "What limits this job is that its inputs grow: ",
+            Cause::GrowingTensor => "What limits this job is a tensor that grows: ",
             Cause::Outside => "What limits this job is memory that is not its own: ",
             _ => "What limits this job is waste: ",
         };

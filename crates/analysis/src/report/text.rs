@@ -135,7 +135,7 @@ fn waste(text: &mut String, layout: Layout, report: &Report) {
     let share = |bytes: u64| bytes as f64 / peak.bytes.max(1) as f64 * 100.0;
     let moment = match report.history {
         HistoryKind::None => "when the snapshot was taken".to_owned(),
-        _ => format!("where it first peaks, entry {}", grouped(peak.event)),
+        _ => format!("where it first peaked, entry {}", grouped(peak.event)),
     };
     layout.heading(text, &format!("Reserved memory {moment}"));
     let mut row = |word: &str, bytes: u64, more: &str, culprit: &str| {
@@ -201,9 +201,22 @@ fn peak(text: &mut String, layout: Layout, report: &Report) {
     if !peak.modules.is_empty() {
         let _ = writeln!(text, "  by module, told from calls of `forward` on the stacks:");
         for it in peak.modules.iter().take(ROWS) {
-            let module = it.module.as_deref().unwrap_or("(no module)");
+            let module = it.indexed.as_deref().or(it.module.as_deref()).unwrap_or("(no module)");
             let figures = format!("  {:>13}{}", Bytes(it.bytes).to_string(), blocks(it.blocks));
             layout.row(text, &figures, module);
+            if let Some(layer) = it.largest_layer() {
+                let figures =
+                    format!("  {:>13}{}", Bytes(layer.bytes).to_string(), blocks(layer.blocks));
+                layout.row(text, &format!("{figures}of these, most: "), &layer.module);
+            }
+        }
+    }
+    if !peak.libraries.is_empty() {
+        let _ = writeln!(text, "  by line of a library:");
+        for it in peak.libraries.iter().take(ROWS) {
+            let line = it.line.as_deref().unwrap_or("(no line of a library)");
+            let figures = format!("  {:>13}{}", Bytes(it.bytes).to_string(), blocks(it.blocks));
+            layout.row(text, &figures, line);
         }
     }
     let _ = writeln!(text, "  largest, and what for (confidence):");
@@ -248,6 +261,7 @@ fn growth(text: &mut String, layout: Layout, report: &Report) {
     for (word, bytes) in [
         ("leaked", growth.leak),
         ("longer inputs", growth.longer_inputs),
+        ("growing tensor", growth.growing_tensor),
         ("fragmentation", growth.fragmentation),
     ] {
         if bytes > least {

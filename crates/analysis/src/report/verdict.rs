@@ -21,7 +21,7 @@
 //!    fitted together: the largest waste of that moment, from 15 % on;
 //! 4. else `need`.
 //!
-//! Where a request failed, replay is asked before anything is called `need` or `longer_inputs`: if a setting serves it, the
+//! Where a request failed, replay is asked before anything is called `need`, `longer_inputs` or `growing_tensor`: if a setting serves it, the
 //! verdict is the largest waste of that moment; if that was not tried, it is `unknown`, unless the request and what was
 //! live have no room within the limit together.
 
@@ -66,6 +66,8 @@ pub enum Cause {
     Leak,
     /// Iterations that ask for more than the first.
     LongerInputs,
+    /// A tensor that a loop makes longer by concatenation.
+    GrowingTensor,
     /// Free where it did not fit.
     Fragmentation,
     /// Cached for another stream.
@@ -94,6 +96,7 @@ impl Cause {
             Self::Need => "need",
             Self::Leak => "leak",
             Self::LongerInputs => "longer_inputs",
+            Self::GrowingTensor => "growing_tensor",
             Self::Fragmentation => "fragmentation",
             Self::Stream => "stream",
             Self::Pending => "pending",
@@ -141,7 +144,7 @@ pub(super) fn need(peak: &PeakReport) -> Verdict {
         cause: Cause::Need,
         bytes: peak.requested,
         text: format!(
-            "{} are live at once in {}{}; no allocator can do with less.",
+            "{} were live at once in {}{}; no allocator can do with less.",
             Bytes(peak.requested),
             counted(peak.blocks, "block"),
             line.as_ref().map_or(String::new(), |it| format!(", most of them from {it}"))
@@ -170,7 +173,7 @@ pub(super) fn avoidable(
             cause: Cause::Leak,
             bytes: growth.leak,
             text: format!(
-                "Each of {} iterations keeps {} for good{}: {} in all{}, and more with every iteration.",
+                "Each of {} iterations kept {} for good{}: {} in all{}, and more with every iteration.",
                 growth.iterations,
                 Bytes(growth.leak_per_iteration),
                 at(&line),
@@ -191,9 +194,25 @@ pub(super) fn avoidable(
             cause: Cause::LongerInputs,
             bytes: growth.longer_inputs,
             text: format!(
-                "Iteration {} asks for {} more than iteration {}{}: its inputs are larger.",
+                "Iteration {} asked for {} more than iteration {}{}: its inputs were larger.",
                 growth.longest,
                 Bytes(growth.longer_inputs),
+                growth.steady,
+                at(&line)
+            ),
+            line,
+        });
+    }
+    if growth.growing_tensor > 0 {
+        let line = grown(GrowthKind::GrowingTensor);
+        causes.push(Verdict {
+            cause: Cause::GrowingTensor,
+            bytes: growth.growing_tensor,
+            text: format!(
+                "Iteration {} asked for {} more than iteration {}{}: a tensor grew there by concatenation, and was there \
+                 twice each time.",
+                growth.longest,
+                Bytes(growth.growing_tensor),
                 growth.steady,
                 at(&line)
             ),
@@ -205,13 +224,7 @@ pub(super) fn avoidable(
         causes.push(Verdict {
             cause: kind.kind.into(),
             bytes: kind.bytes,
-            text: waste_text(
-                kind.kind,
-                kind.bytes,
-                peak.reserved.bytes,
-                &at(&line),
-                Tense::Present,
-            ),
+            text: waste_text(kind.kind, kind.bytes, peak.reserved.bytes, &at(&line)),
             line,
         });
     }
@@ -225,7 +238,7 @@ pub(super) fn avoidable(
             bytes,
             line: None,
             text: format!(
-                "{}{} of the device are held by other processes, or by this one outside the allocator.",
+                "{}{} of the device were held by other processes, or by this one outside the allocator.",
                 if oom.outside_at_least { "At least " } else { "" },
                 Bytes(bytes)
             ),
@@ -256,7 +269,7 @@ pub(super) fn of_failure(
     answer: &FailureAnswer,
     waste: impl FnOnce() -> WasteReport,
 ) -> Option<Verdict> {
-    if !matches!(verdict, Cause::Need | Cause::LongerInputs) {
+    if !matches!(verdict, Cause::Need | Cause::LongerInputs | Cause::GrowingTensor) {
         return None;
     }
     match answer.answer {
@@ -271,7 +284,7 @@ pub(super) fn of_failure(
                 bytes: largest.bytes,
                 text: format!(
                     "When the request failed, {}",
-                    waste_text(largest.kind, largest.bytes, reserved, &at, Tense::Past)
+                    waste_text(largest.kind, largest.bytes, reserved, &at)
                 ),
                 line,
             })
@@ -286,45 +299,35 @@ pub(super) fn of_failure(
     }
 }
 
-/// When a sentence is about: the peak is told as what a job does, a failure as what happened.
-#[derive(Clone, Copy)]
-enum Tense {
-    Present,
-    Past,
-}
-
-fn waste_text(kind: WasteKind, bytes: u64, reserved: u64, at: &str, tense: Tense) -> String {
+/// Everything that a recording tells is told as what happened.
+fn waste_text(kind: WasteKind, bytes: u64, reserved: u64, at: &str) -> String {
     let share = bytes as f64 / reserved.max(1) as f64 * 100.0;
     let at = if at.is_empty() { " at a line that was not recorded" } else { at };
     let of = format!("{} ({share:.0} % of reserved)", Bytes(bytes));
-    let (are, wait, may, needs, keeps, obtained) = match tense {
-        Tense::Present => ("are", "wait", "may", "needs", "keeps", "they were obtained"),
-        Tense::Past => ("were", "waited", "might", "needed", "kept", "they had been obtained"),
-    };
     match kind {
         WasteKind::Pending => format!(
-            "{of} {are} freed, but {wait} for another stream to finish with them; mostly asked for{at}."
+            "{of} were freed, but waited for another stream to finish with them; mostly asked for{at}."
         ),
         WasteKind::PrivatePool => {
             format!(
-                "{of} {are} free inside private pools, obtained{at}, where no one else {may} use them."
+                "{of} were free inside private pools, obtained{at}, where no one else might use them."
             )
         }
         WasteKind::Stream => {
             format!(
-                "{of} {are} cached for other streams than the one that {needs} memory, obtained{at}."
+                "{of} were cached for other streams than the one that needed memory, obtained{at}."
             )
         }
         WasteKind::PinnedSegment => {
-            format!("{of} {are} free in segments that a single live block {keeps}, asked for{at}.")
+            format!("{of} were free in segments that a single live block kept, asked for{at}.")
         }
         WasteKind::Fragmentation => {
-            format!("{of} {are} free, but in pieces that did not fit; {obtained}{at}.")
+            format!("{of} were free, but in pieces that did not fit; they had been obtained{at}.")
         }
         WasteKind::Unsplit => {
             format!("{of} were handed out beyond what was asked for, too small to split off{at}.")
         }
-        WasteKind::Rounding => format!("{of} {are} sizes rounded up, mostly{at}."),
+        WasteKind::Rounding => format!("{of} were sizes rounded up, mostly{at}."),
     }
 }
 
@@ -342,7 +345,7 @@ pub(super) fn at_the_end(oom: &OomReport, waste: &WasteReport, capacity: u64) ->
         text: format!(
             "At the last request, of {}: {}",
             Bytes(oom.bytes),
-            waste_text(largest.kind, largest.bytes, oom.reserved, &at, Tense::Past)
+            waste_text(largest.kind, largest.bytes, oom.reserved, &at)
         ),
         line,
     })
@@ -371,7 +374,9 @@ pub(super) fn choose<'a>(
         {
             return false;
         }
-        if it.cause == Cause::LongerInputs && !context.growth.longest_is_largest {
+        if matches!(it.cause, Cause::LongerInputs | Cause::GrowingTensor)
+            && !context.growth.longest_is_largest
+        {
             return false;
         }
         let then = context.near.kinds.iter().find(|kind| Cause::from(kind.kind) == it.cause);

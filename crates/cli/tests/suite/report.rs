@@ -7,7 +7,7 @@ fn the_verdict_comes_first_and_a_pipe_gets_whole_lines_without_colours() {
     let output = tonnage(&["report", &recording("mlp_seed.default.stacks")]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let page = text(&output.stdout);
-    assert!(page.lines().nth(3).unwrap().starts_with("Reserved memory peaks at"), "{page}");
+    assert!(page.lines().nth(3).unwrap().starts_with("Reserved memory peaked at"), "{page}");
     assert!(!page.contains('…') && !page.contains('\u{1b}'), "{page}");
 }
 

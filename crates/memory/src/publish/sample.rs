@@ -48,7 +48,7 @@ impl Sampler {
             allocations,
             frees: count(stats.allocation.all.freed),
             allocations_per_second: self.past.rate(),
-            ooms: count(stats.num_ooms),
+            ooms: count(stats.failed_requests()),
             retries: count(stats.num_alloc_retries),
             past: self.past.points(),
             span_us: SPAN_US,

@@ -27,7 +27,7 @@ pub(super) async fn open(
     let opened = app.apart(move || {
         let refused = |why: String| ApiError::Refused(format!("{name}: {why}"));
         let file = tonnage_snapshot::parse(&file).map_err(|error| refused(error.to_string()))?;
-        within.recordings.opened(&name, file).map_err(refused)
+        within.recordings.dropped(&name, file).map_err(refused)
     });
     to_json(&opened.await?).map(json)
 }

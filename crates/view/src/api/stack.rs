@@ -9,7 +9,7 @@ use tonnage_events::StackId;
 use super::{App, json, to_json};
 use crate::error::ApiError;
 use crate::recording::Recording;
-use crate::timeline::Site;
+use crate::timeline::{AnyFrame, Site};
 
 /// The most frames that are sent. Deeper stacks are those of an endless recursion, or of a stranger's file.
 const MOST_FRAMES: usize = 1_000;
@@ -24,10 +24,11 @@ pub(super) async fn stack(
     let frames = known.map(|stack| stacks.frames(stack)).ok_or_else(|| {
         ApiError::Missing(format!("recording {id} has no stack {stack}, but {}", stacks.len()))
     })?;
-    let mut sent: Vec<_> = frames.iter().take(MOST_FRAMES).map(Site::of).collect();
+    let mut sent: Vec<_> = frames.iter().take(MOST_FRAMES).map(AnyFrame::of).collect();
     if let Some(more) = frames.len().checked_sub(MOST_FRAMES).filter(|&more| more > 0) {
         let function = format!("({more} more)");
-        sent.push(Site { file: String::new(), line: 0, function });
+        let site = Site { file: String::new(), line: 0, function };
+        sent.push(AnyFrame { site, library: true });
     }
     to_json(&sent).map(json)
 }

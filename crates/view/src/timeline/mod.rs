@@ -25,7 +25,7 @@ use tonnage_snapshot::SnapshotFile;
 
 use extents::{Row, holding, rows};
 pub(crate) use marks::Phase;
-pub(crate) use numbered::Site;
+pub(crate) use numbered::{AnyFrame, Site};
 use numbered::{Numbered, Sites};
 pub(crate) use stacks::StackTable;
 
@@ -111,8 +111,7 @@ pub(crate) struct Segments {
 impl Timeline {
     /// That of one device; an empty one if the file has nothing of it.
     pub(crate) fn of(file: &SnapshotFile, ordinal: u32, limit: Option<u64>) -> Self {
-        let device = devices(file).into_iter().find(|it| it.device.0 == ordinal);
-        let device = device.unwrap_or_else(|| nothing(file, ordinal));
+        let device = device_of(file, ordinal);
         let lifetimes = Lifetimes::of(&device);
         let levels = Levels::of(&device, &lifetimes);
         let concluded = HistoryPurposes::of(&device, &lifetimes, &levels);
@@ -156,6 +155,12 @@ impl Timeline {
     }
 }
 
+/// A device of a file; without anything if the file has nothing of it.
+fn device_of(file: &SnapshotFile, ordinal: u32) -> DeviceView<'_> {
+    let device = devices(file).into_iter().find(|it| it.device.0 == ordinal);
+    device.unwrap_or_else(|| nothing(file, ordinal))
+}
+
 fn nothing(file: &SnapshotFile, ordinal: u32) -> DeviceView<'_> {
     DeviceView { device: DeviceId(ordinal), file, entries: &[], segments: Vec::new() }
 }
@@ -174,6 +179,18 @@ fn number(moment: Moment, never: u32) -> u32 {
     }
 }
 
+/// When each allocation begins and its place among the lifetimes, in the order of the columns: lifetimes of blocks from before the
+/// history come where entries first name them.
+fn by_beginning(device: &DeviceView<'_>, lifetimes: &Lifetimes) -> Vec<(u32, u32)> {
+    let never = moment_after(device);
+    let mut order: Vec<(u32, u32)> = (0..)
+        .zip(lifetimes.iter())
+        .map(|(row, it): (u32, _)| (number(it.allocated, never), row))
+        .collect();
+    order.sort_unstable();
+    order
+}
+
 fn allocations<'a>(
     device: &DeviceView<'a>,
     lifetimes: &Lifetimes,
@@ -183,12 +200,7 @@ fn allocations<'a>(
     streams: &mut Numbered<tonnage_events::StreamId>,
 ) -> Allocations {
     let never = moment_after(device);
-    // Lifetimes of blocks from before the history come where entries first name them.
-    let mut order: Vec<(u32, u32)> = (0..)
-        .zip(lifetimes.iter())
-        .map(|(row, it): (u32, _)| (number(it.allocated, never), row))
-        .collect();
-    order.sort_unstable();
+    let order = by_beginning(device, lifetimes);
     let mut columns = Allocations::default();
     for &(begin, row) in &order {
         let it = lifetimes.get(row as usize);

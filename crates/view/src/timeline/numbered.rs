@@ -57,6 +57,22 @@ impl Site {
     }
 }
 
+/// A frame of any stack.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct AnyFrame {
+    #[serde(flatten)]
+    pub(crate) site: Site,
+    /// Whether it is a library's: no line of it is a call site.
+    pub(crate) library: bool,
+}
+
+impl AnyFrame {
+    pub(crate) fn of(frame: &Frame) -> Self {
+        let library = call_site(std::slice::from_ref(frame)).is_none();
+        Self { site: Site::of(frame), library }
+    }
+}
+
 fn cut(name: &str) -> String {
     name.char_indices().nth(LONGEST_NAME).map_or(name, |(end, _)| &name[..end]).to_owned()
 }

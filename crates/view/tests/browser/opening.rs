@@ -38,7 +38,7 @@ fn a_job_that_ran_through_opens_on_its_peak() {
     visit(vec![("default", trace("mlp_seed.default"))], async |page| {
         answered(page).await;
         let sentence = page.text("#opening h2").await;
-        assert!(sentence.starts_with("At its peak the job reserves 208.00 MiB: "), "{sentence}");
+        assert!(sentence.starts_with("At its peak the job reserved 208.00 MiB: "), "{sentence}");
         let figures = page.text("#segments-figures").await;
         assert!(figures.contains("208.00 MiB reserved"), "{figures}");
         page.is_quiet().await;

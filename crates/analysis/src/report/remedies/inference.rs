@@ -157,7 +157,13 @@ pub(super) const REMEDIES: &[Remedy] = &[
             let held = scene.held_in_inference()?;
             held.first_forward?;
             let leaks = scene.report.growth.leak_at_peak;
-            let bytes = sum(held.of_the_pass()).saturating_sub(leaks);
+            // What a loop gathers is as much in the end, whatever its batches.
+            let gathered = (scene.report.growth.growing_tensor > 0)
+                .then(|| scene.report.verdict.line.clone())
+                .flatten();
+            let is_gathered = |it: &&Block| gathered.is_some() && held.line(it) == gathered;
+            let of_a_batch = held.of_the_pass().filter(|it| !is_gathered(it));
+            let bytes = sum(of_a_batch).saturating_sub(leaks);
             let most = bytes >= held.need() / 2 && made_caches(held).is_none();
             let sure = if most { Confidence::Medium } else { Confidence::Low };
             Found::some(bytes - bytes / PARTS, sure, None).filter(|_| !scene.now.in_step)

@@ -36,7 +36,8 @@ fn last_line<'h>(held: &'h Held<'_>) -> Vec<&'h Block> {
 
 /// Blocks that are asked for at one line, each larger than the one before, which goes then.
 fn grows(held: &Held<'_>, asked: &Block) -> bool {
-    let before: Vec<_> = held.ever(|it| it.stack == asked.stack).collect();
+    let before = held.ever(|it| it.stack == asked.stack && it.event < asked.event);
+    let before: Vec<_> = before.collect();
     let sizes = before.iter().map(|it| it.requested).chain([asked.bytes]);
     let sizes: Vec<_> = sizes.filter(|&it| it > 0).collect();
     let in_turn = before.windows(2).all(|pair| pair[0].free_requested > pair[1].allocated);
@@ -63,13 +64,15 @@ pub(super) const REMEDIES: &[Remedy] = &[
         name: "preallocate",
         signature: |scene| {
             let held = scene.held()?;
-            let asked = held.asked.filter(|it| it.is_by(Work::Program) && it.stack.is_some())?;
+            let last = || held.live_by(Work::Program).max_by_key(|it| it.bytes).copied();
+            let asked = held.asked.or_else(last);
+            let asked = asked.filter(|it| it.is_by(Work::Program) && it.stack.is_some())?;
             // It has its last size from the start.
             let bytes = held.saved_without(|it| it.stack == asked.stack, asked.bytes);
             let found = Found::some(bytes, Confidence::High, held.line(&asked));
             found.filter(|_| grows(held, &asked))
         },
-        cause: Cause::Need,
+        cause: Cause::GrowingTensor,
         change: "write into a tensor that has its size from the start: what grows by cat() is there twice each time",
         cost: "none, where the size is known",
         code: &[

@@ -113,7 +113,9 @@ pub(super) const REMEDIES: &[Remedy] = &[
             let kept = kept_graph(held);
             let now = sum(held.of_the_pass().filter(|it| it.is_by(Work::Forward)));
             let as_much = sum(kept.clone()) >= now / 2 && now > 0;
-            Found::all_of(held, kept, Confidence::Medium).filter(|_| as_much && held.went_back)
+            // What every iteration keeps is a leak, and told as that.
+            let alone = held.went_back && !scene.leaks();
+            Found::all_of(held, kept, Confidence::Medium).filter(|_| as_much && alone)
         },
         cause: Cause::Need,
         change: "let the graph of a step go before the next is built: backward() without retain_graph=True, and no tensor kept that holds it",
@@ -143,9 +145,15 @@ pub(super) const REMEDIES: &[Remedy] = &[
         signature: |scene| {
             // Each pass keeps its graph, and nothing goes back in between.
             let keeps = scene.now.learning == Learning::KeepsForAWayBack;
-            // What has gone back leaves its gradients.
-            let gradients = scene.held().map_or(0, |held| held.model());
-            let bytes = scene.report.growth.leak_at_peak.saturating_sub(gradients);
+            // What has gone back leaves its gradients; beside them one pass is there at a time.
+            let alone = scene.held().and_then(|held| {
+                let (before, round) = held.one_round()?;
+                let gradients = held.model();
+                let left = before.saturating_add(gradients).saturating_add(round);
+                Some(held.need().saturating_sub(left))
+            });
+            let leak = scene.report.growth.leak_at_peak;
+            let bytes = alone.map_or(leak, |bytes| bytes.min(leak));
             let line = scene.report.verdict.line.clone();
             let again = scene.held().is_none_or(|held| held.rounds() > 1);
             let found = Found::some(bytes, Confidence::Medium, line);

@@ -108,7 +108,9 @@ pub(super) const REMEDIES: &[Remedy] = &[
         signature: |scene| {
             let held = scene.held_in_inference()?;
             let model = held.model();
-            let found = Found::some(model / 2, Confidence::Low, None);
+            // What the model computes is as narrow as its weights.
+            let computed = sum(held.of_the_pass().filter(|it| it.is_by(Work::Forward)));
+            let found = Found::some(model.saturating_add(computed) / 2, Confidence::Low, None);
             found.filter(|_| model >= held.need() / 2)
         },
         cause: Cause::Need,
