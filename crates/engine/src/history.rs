@@ -9,7 +9,9 @@ use std::panic::Location;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustc_hash::FxHashMap;
-use tonnage_events::{Action, Address, Event, Frame, PoolId, StackId, Stacks, TraceEntry};
+use tonnage_events::{
+    Action, Address, Event, Frame, PoolId, StackId, Stacks, TraceEntry, source_name,
+};
 
 use crate::native_stacks::NativeStacks;
 use crate::said::{Said, SaidPurpose, SaidScope};
@@ -220,7 +222,7 @@ impl History {
 }
 
 fn frame_of(caller: Caller) -> Frame {
-    Frame { name: "".into(), filename: caller.file().into(), line: caller.line() }
+    Frame { name: "".into(), filename: source_name(caller.file()).into(), line: caller.line() }
 }
 
 #[cfg(test)]

@@ -6,6 +6,8 @@
 //!
 //! Whoever names a line for memory asks here, so that all name the same one.
 
+use std::borrow::Cow;
+
 use crate::stacks::Frame;
 
 /// Endings of compiled sources and libraries, which C++ stacks name.
@@ -25,6 +27,22 @@ pub fn call_site(frames: &[Frame]) -> Option<&Frame> {
 #[must_use]
 pub fn blamed_frame(frames: &[Frame]) -> Option<&Frame> {
     call_site(frames).or(frames.first())
+}
+
+/// A source file as people know it: those of this library by their crate, such as `tonnage-tensor/models/gpt2.rs`, wherever it
+/// was built; all others as they are.
+#[must_use]
+pub fn source_name(file: &str) -> Cow<'_, str> {
+    let own = file!();
+    let known = || {
+        // `crates/events/src/…` in this workspace, `…/tonnage-events-0.1.0/src/…` from a registry.
+        let root = &own[..own.rfind("events")?];
+        let (folder, path) = file.strip_prefix(root)?.split_once("/src/")?;
+        let name = folder.split('-').next()?;
+        let is_name = !name.is_empty() && name.chars().all(|c| c.is_ascii_lowercase());
+        is_name.then(|| format!("tonnage-{name}/{path}"))
+    };
+    known().map_or(Cow::Borrowed(file), Cow::Owned)
 }
 
 fn is_users(frame: &Frame) -> bool {
@@ -83,6 +101,17 @@ fn is_own(frame: &Frame) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn own_sources_go_by_their_crate() {
+        let own = source_name(file!());
+        assert_eq!(own, "tonnage-events/call_site.rs");
+        let sibling = file!().replace("events/src/call_site.rs", "tensor/src/models/gpt2.rs");
+        assert_eq!(source_name(&sibling), "tonnage-tensor/models/gpt2.rs");
+        for others in ["src/main.rs", "train.py", "", "/me/crates/tensor/src/a.rs"] {
+            assert_eq!(source_name(others), others);
+        }
+    }
 
     #[test]
     fn only_the_users_own_files_are_call_sites() {

@@ -38,7 +38,7 @@ pub mod snapshot;
 pub mod text;
 
 pub use bytes::{Bytes, ParseBytesError, counted, grouped};
-pub use call_site::{blamed_frame, call_site};
+pub use call_site::{blamed_frame, call_site, source_name};
 pub use event::{BlockEvent, Event, SegmentEvent, SplitChange};
 pub use ids::{Address, DeviceId, PoolId, PoolKind, StreamId};
 pub use snapshot::{BlockState, SnapshotBlock, SnapshotSegment};

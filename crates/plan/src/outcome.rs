@@ -6,6 +6,7 @@
 use std::panic::Location;
 
 use serde_json::{Map, Value, json};
+use tonnage_events::source_name;
 use tonnage_tensor::{Device, Peak, QueuedWork, Role};
 
 use crate::fit::{Fit, Gain, Together};
@@ -193,9 +194,9 @@ impl Outcome {
     }
 }
 
-/// Such as `linear at models/gpt2.rs:106, called from main.rs:12`.
+/// Such as `linear at tonnage-tensor/models/gpt2.rs:106, called from main.rs:12`.
 fn line(peak: &Peak) -> String {
-    let place = |it: &Location<'_>| format!("{}:{}", it.file(), it.line());
+    let place = |it: &Location<'_>| format!("{}:{}", source_name(it.file()), it.line());
     let (line, site) = (place(peak.line), place(peak.site));
     let from = if site == line { String::new() } else { format!(", called from {site}") };
     format!("{} at {line}{from}", peak.operation)
