@@ -2,11 +2,14 @@
 //!
 //! What is no number counts as larger and smaller than everything, and of equals the first is taken.
 
+use tonnage_device::cuda::{Arguments, Extent};
+
 use super::reduce::Axes;
 use crate::autograd::{Backward, Grads, Needs, Saved, record};
 use crate::dtype::{DType, Stored, dispatch};
 use crate::error::{Call, Result};
-use crate::exec::{Args, CHUNK, Input, Kernel, Operands, Output, Plan, slices};
+use crate::exec::cuda::{self, Launch, Program, stored, wide};
+use crate::exec::{Args, CHUNK, Input, Kernel, Operand, Operands, Output, Plan, slices};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 
@@ -65,8 +68,36 @@ impl Kernel for ExtremeRows {
         Ok(())
     }
 
-    fn cuda(&self, _: Operands<'_>) -> Plan {
-        Plan::Unwritten
+    fn cuda(&self, on: Operands<'_>) -> Plan {
+        let x = &on.inputs[0];
+        let count = on.outputs[0].layout.numel();
+        if count == 0 {
+            return Plan::nothing();
+        }
+        let rows = cuda::AnyRows::of(x, self.width);
+        let values = self.values.then(|| &on.outputs[0]);
+        let places = self.places.then(|| &on.outputs[usize::from(self.values)]);
+        let mut arguments = Arguments::new();
+        arguments.push(values.map_or(0, Operand::first));
+        arguments.push(places.map_or(0, Operand::first));
+        arguments.push(x.first());
+        rows.kept.push(&mut arguments);
+        rows.along.push(&mut arguments);
+        arguments.push(count as u64);
+        arguments.push(self.width as u64);
+        let types: [(&str, &dyn std::fmt::Display); 8] = [
+            ("IN", &stored(x.dtype)),
+            ("C", &wide(x.dtype)),
+            ("MAX", &u8::from(self.extreme == Extreme::Max)),
+            ("HAS_VALUES", &u8::from(self.values)),
+            ("HAS_PLACES", &u8::from(self.places)),
+            ("KEPT", &rows.kept.count()),
+            ("ALONG", &rows.along.count()),
+            ("INDEX", &rows.index),
+        ];
+        let constants = [&types[..], &rows.group.constants()].concat();
+        let program = Program::new("extreme_rows", TEXT, &constants);
+        Launch::new(program, rows.group.extent(count), arguments).into()
     }
 }
 
@@ -118,10 +149,39 @@ impl Kernel for PutRows {
         Ok(())
     }
 
-    fn cuda(&self, _: Operands<'_>) -> Plan {
-        Plan::Unwritten
+    fn cuda(&self, on: Operands<'_>) -> Plan {
+        /// Threads of a block.
+        const THREADS: u32 = 256;
+        let (output, grad, places) = (&on.outputs[0], &on.inputs[0], &on.inputs[1]);
+        let rows = places.layout.numel();
+        if rows == 0 {
+            return Plan::nothing();
+        }
+        let [kept, along] = cuda::Axes::split(&output.layout, self.width);
+        let [of_grad, of_places] =
+            [grad, places].map(|it| cuda::Axes::of(it.layout.shape(), it.layout.strides()));
+        let mut arguments = Arguments::new();
+        [output, grad, places].iter().for_each(|it| arguments.push(it.first()));
+        [&kept, &along, &of_grad, &of_places].iter().for_each(|it| it.push(&mut arguments));
+        arguments.push(rows as u64);
+        let constants: [(&str, &dyn std::fmt::Display); 9] = [
+            ("PUTS", &1),
+            ("OUT", &stored(output.dtype)),
+            ("KEPT", &kept.count()),
+            ("ALONG", &along.count()),
+            ("GRADS", &of_grad.count()),
+            ("PLACES", &of_places.count()),
+            ("INDEX", &cuda::index_type(output.layout.numel())),
+            ("THREADS", &THREADS),
+            ("GROUP", &1),
+        ];
+        let program = Program::new("put_rows", TEXT, &constants);
+        let extent = Extent::line(cuda::blocks(rows as u64, u64::from(THREADS)), THREADS);
+        Launch::new(program, extent, arguments).into()
     }
 }
+
+const TEXT: &str = concat!(include_str!("../exec/cuda/rows.cuh"), include_str!("extreme.cu"));
 
 /// Along an axis: the gradient goes to the one that was taken.
 struct ExtremeDimBackward {
@@ -365,6 +425,35 @@ mod tests {
         assert_eq!(x.grad().unwrap().to_vec::<f32>()?, [0.5, 0.0, 0.5]);
         Ok(())
     }
+
+    conformance!(extremes_of_every_type_and_layout, |device| {
+        let mut results = Vec::new();
+        for dtype in [
+            DType::F32,
+            DType::F64,
+            DType::Bf16,
+            DType::F16,
+            DType::I64,
+            DType::I32,
+            DType::U8,
+            DType::Bool,
+        ] {
+            let x = Tensor::rand([30, 6, 48], device)?.mul(9.0)?.to(dtype)?;
+            for axis in [0, 1, 2] {
+                let (values, places) = x.max_dim(axis, false)?;
+                let (low, lows) = x.transpose(0, 2)?.min_dim(axis, true)?;
+                results.extend([values, places, low, lows]);
+            }
+            results.extend([x.max()?, x.transpose(0, 1)?.min()?, x.argmax(None, false)?]);
+        }
+        let x = Tensor::rand([30, 6, 48], device)?.requires_grad_(true)?;
+        for axis in [0, 1, 2] {
+            x.max_dim(axis, true)?.0.sum()?.backward()?;
+            x.min_dim(axis, false)?.0.square()?.sum()?.backward()?;
+        }
+        results.push(x.grad().unwrap());
+        Ok(results)
+    });
 
     conformance!(extremes, |device| {
         let x = Tensor::ones([20, 30], device)?.requires_grad_(true)?;

@@ -1,9 +1,12 @@
 //! Pools over images: the largest or the mean of what a window sees.
 
+use tonnage_device::cuda::{Arguments, Extent};
+
 use super::window::{Pair, Window, images, window_options, windows};
 use crate::autograd::{Backward, Grads, Needs, Saved, record};
 use crate::dtype::{DType, Float, Real, dispatch_float};
 use crate::error::{Call, ErrorKind, Result};
+use crate::exec::cuda::{self, Launch, Program, stored, wide};
 use crate::exec::{Args, Input, Kernel, Operands, Plan, slices};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
@@ -128,21 +131,23 @@ impl Kernel for MaxPool2d {
         Ok(())
     }
 
-    fn cuda(&self, _: Operands<'_>) -> Plan {
-        Plan::Unwritten
+    fn cuda(&self, on: Operands<'_>) -> Plan {
+        let constants = [("MAX_POOL", "1"), ("IN", stored(on.inputs[0].dtype))];
+        launch("max_pool", on, [self.rows, self.columns], &constants)
     }
 }
 
 /// Gradients added where the largest elements were.
 pub(crate) struct MaxPool2dGrad {
-    plane: usize,
-    places: usize,
+    rows: Window,
+    columns: Window,
 }
 
 impl Kernel for MaxPool2dGrad {
     fn host(&self, args: &mut Args<'_>) -> Result<(), String> {
         let (grad, indices) = (args.input(0), args.input(1));
-        let (plane, places) = (self.plane, self.places);
+        let plane = self.rows.size * self.columns.size;
+        let places = self.rows.places * self.columns.places;
         dispatch_float!(args.output_dtype(0), T => {
             slices(args.take::<T>(0).slice(), plane, plane, &|channel, to| {
                 let (mut for_grad, mut for_indices) = (Vec::new(), Vec::new());
@@ -160,9 +165,54 @@ impl Kernel for MaxPool2dGrad {
         Ok(())
     }
 
-    fn cuda(&self, _: Operands<'_>) -> Plan {
-        Plan::Unwritten
+    fn cuda(&self, on: Operands<'_>) -> Plan {
+        let constants = [("MAX_POOL_GRAD", "1"), ("GRAD", stored(on.inputs[0].dtype))];
+        launch("max_pool_grad", on, [self.rows, self.columns], &constants)
     }
+}
+
+const TEXT: &str = concat!(include_str!("../exec/cuda/rows.cuh"), include_str!("pool.cu"));
+
+/// A launch with a thread for each element of the output.
+fn launch(
+    name: &'static str,
+    on: Operands<'_>,
+    windows: [Window; 2],
+    own: &[(&'static str, &'static str)],
+) -> Plan {
+    /// Threads of a block.
+    const THREADS: u32 = 256;
+    let output = &on.outputs[0];
+    let numel = output.layout.numel();
+    if numel == 0 {
+        return Plan::nothing();
+    }
+    let mut arguments = Arguments::new();
+    on.outputs.iter().chain(on.inputs).for_each(|it| arguments.push(it.first()));
+    let words =
+        windows.map(|it| [it.size, it.kernel, it.stride, it.padding, it.dilation, it.places]);
+    for words in words {
+        let bytes: Vec<u8> = words.iter().flat_map(|&it| (it as u64).to_ne_bytes()).collect();
+        arguments.push_bytes(&bytes);
+    }
+    // Products of two of them are short, too.
+    let is_short = words.iter().flatten().all(|it| *it < 1 << 15);
+    let signed = if is_short { "int" } else { "i64" };
+    arguments.push(numel as u64);
+    let (to, compute) = (stored(output.dtype), wide(output.dtype));
+    let index = cuda::index_type(numel);
+    let mut constants: Vec<(&str, &dyn std::fmt::Display)> = vec![
+        ("OUT", &to),
+        ("C", &compute),
+        ("INDEX", &index),
+        ("SIGNED", &signed),
+        ("THREADS", &THREADS),
+        ("GROUP", &1),
+    ];
+    constants.extend(own.iter().map(|(name, it)| (*name, it as &dyn std::fmt::Display)));
+    let blocks = cuda::blocks(numel as u64, u64::from(THREADS));
+    let program = Program::new(name, TEXT, &constants);
+    Launch::new(program, Extent::line(blocks, THREADS), arguments).into()
 }
 
 /// Windows whose means are taken.
@@ -187,6 +237,26 @@ impl Means {
             Self::Sliding { rows, columns, .. } => [rows.places, columns.places],
             Self::Dividing { places, .. } => *places,
         }
+    }
+
+    /// As programs for GPUs have them: windows along both axes, whether they slide, and whether the padding counts.
+    fn windows(&self) -> ([Window; 2], [(&'static str, &'static str); 2]) {
+        let truth = |it: bool| if it { "1" } else { "0" };
+        let (windows, slides, counts) = match *self {
+            Self::Sliding { rows, columns, padding } => ([rows, columns], true, padding),
+            Self::Dividing { size, places } => {
+                let along = |axis: usize| Window {
+                    size: size[axis],
+                    kernel: 1,
+                    stride: 1,
+                    padding: 0,
+                    dilation: 1,
+                    places: places[axis],
+                };
+                ([along(0), along(1)], false, false)
+            }
+        };
+        (windows, [("SLIDES", truth(slides)), ("COUNTS_PADDING", truth(counts))])
     }
 
     /// What the window at a place sees of each axis, and by what its sum is divided.
@@ -254,8 +324,10 @@ impl Kernel for AvgPool2d {
         Ok(())
     }
 
-    fn cuda(&self, _: Operands<'_>) -> Plan {
-        Plan::Unwritten
+    fn cuda(&self, on: Operands<'_>) -> Plan {
+        let (windows, [slides, counts]) = self.0.windows();
+        let own = [("AVG_POOL", "1"), ("IN", stored(on.inputs[0].dtype))];
+        launch("avg_pool", on, windows, &[own, [slides, counts]].concat())
     }
 }
 
@@ -286,8 +358,10 @@ impl Kernel for AvgPool2dGrad {
         Ok(())
     }
 
-    fn cuda(&self, _: Operands<'_>) -> Plan {
-        Plan::Unwritten
+    fn cuda(&self, on: Operands<'_>) -> Plan {
+        let (windows, [slides, counts]) = self.0.windows();
+        let own = [("AVG_POOL_GRAD", "1"), ("GRAD", stored(on.inputs[0].dtype))];
+        launch("avg_pool_grad", on, windows, &[own, [slides, counts]].concat())
     }
 }
 
@@ -307,6 +381,7 @@ fn no_float() -> String {
 
 struct MaxPoolBackward {
     call: Call,
+    windows: [Window; 2],
     x: Saved,
     indices: Saved,
 }
@@ -317,8 +392,8 @@ impl Backward for MaxPoolBackward {
         let (x, indices) = (self.x.unpack()?, self.indices.unpack()?);
         let grad = grad.in_order(self.call)?;
         let to = Tensor::uninit(self.call, x.shape().clone(), x.dtype(), x.device())?;
-        let area = |tensor: &Tensor| tensor.shape()[2] * tensor.shape()[3];
-        let kernel = MaxPool2dGrad { plane: area(&x), places: area(&grad) };
+        let [rows, columns] = self.windows;
+        let kernel = MaxPool2dGrad { rows, columns };
         self.call.launch(kernel, &[&to], &[&grad, &indices])?;
         Ok(Grads::from_iter([Some(to)]))
     }
@@ -395,7 +470,7 @@ impl Tensor {
         call.launch(MaxPool2d { rows, columns }, &[&output, &indices], &[&x])?;
         record(call, "MaxPool2DWithIndicesBackward", &[&output], &[self], || {
             let (x, indices) = (Saved::input(call, self)?, Saved::output(call, &indices)?);
-            Ok(Box::new(MaxPoolBackward { call, x, indices }))
+            Ok(Box::new(MaxPoolBackward { call, windows: [rows, columns], x, indices }))
         })?;
         Ok(output)
     }
@@ -510,6 +585,29 @@ mod tests {
         assert!(Tensor::zeros([4, 4], &device)?.max_pool2d(2).is_err());
         Ok(())
     }
+
+    conformance!(pools_of_every_type_and_window, |device| {
+        let mut results = Vec::new();
+        let odd = PoolOptions::new([3, 2]).stride([2, 1]).padding(1);
+        type Pool = fn(&Tensor, PoolOptions) -> Result<Tensor>;
+        let pools: [Pool; 6] = [
+            |x, options| x.max_pool2d(options),
+            |x, options| x.max_pool2d(options.dilation(2).ceil_mode(true)),
+            |x, options| x.avg_pool2d(options),
+            |x, options| x.avg_pool2d(options.count_include_pad(false).ceil_mode(true)),
+            |x, _| x.adaptive_avg_pool2d([3, 5]),
+            |x, _| x.adaptive_avg_pool2d([20, 7]),
+        ];
+        for dtype in [DType::F32, DType::F64, DType::Bf16, DType::F16] {
+            for pool in pools {
+                let x = Tensor::randn([2, 3, 11, 9], device)?.to(dtype)?.requires_grad_(true)?;
+                let y = pool(&x, odd)?;
+                y.square()?.sum()?.backward()?;
+                results.extend([y, x.grad().unwrap()]);
+            }
+        }
+        Ok(results)
+    });
 
     conformance!(pools, |device| {
         let x = Tensor::ones([2, 3, 8, 8], device)?.requires_grad_(true)?;

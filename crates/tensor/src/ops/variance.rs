@@ -1,11 +1,14 @@
 //! Variance and deviation over axes.
 
+use tonnage_device::cuda::Arguments;
+
 use super::layer_norm::total;
 use super::reduce::Axes;
 use crate::autograd::{Backward, Grads, Needs, Saved, record};
 use crate::create::Scalar;
 use crate::dtype::{Float, Stored, dispatch_float};
 use crate::error::{Call, ErrorKind, Result};
+use crate::exec::cuda::{self, Launch, Program, stored};
 use crate::exec::{Args, CHUNK, Kernel, Operands, Plan, slices};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
@@ -39,10 +42,36 @@ impl Kernel for VarRows {
         Ok(())
     }
 
-    fn cuda(&self, _: Operands<'_>) -> Plan {
-        Plan::Unwritten
+    fn cuda(&self, on: Operands<'_>) -> Plan {
+        let (output, x) = (&on.outputs[0], &on.inputs[0]);
+        let count = output.layout.numel();
+        if count == 0 {
+            return Plan::nothing();
+        }
+        let rows = cuda::AnyRows::of(x, self.width);
+        let mut arguments = Arguments::new();
+        arguments.push(output.first());
+        arguments.push(x.first());
+        rows.kept.push(&mut arguments);
+        rows.along.push(&mut arguments);
+        arguments.push(count as u64);
+        arguments.push(self.width as u64);
+        arguments.push((self.width as f64 - self.correction).max(0.0));
+        let types: [(&str, &dyn std::fmt::Display); 6] = [
+            ("IN", &stored(x.dtype)),
+            ("OUT", &stored(output.dtype)),
+            ("ROOT", &u8::from(self.root)),
+            ("KEPT", &rows.kept.count()),
+            ("ALONG", &rows.along.count()),
+            ("INDEX", &rows.index),
+        ];
+        let constants = [&types[..], &rows.group.constants()].concat();
+        let program = Program::new("var_rows", TEXT, &constants);
+        Launch::new(program, rows.group.extent(count), arguments).into()
     }
 }
+
+const TEXT: &str = concat!(include_str!("../exec/cuda/rows.cuh"), include_str!("variance.cu"));
 
 struct VarBackward {
     x: Saved,
@@ -152,8 +181,8 @@ impl Tensor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Device;
     use crate::testing::{conformance, gradcheck};
+    use crate::{DType, Device};
 
     #[test]
     fn variances_are_mean_squares_from_the_mean() -> Result<()> {
@@ -177,6 +206,19 @@ mod tests {
         gradcheck(&[&[3, 4]], |x| x[0].std_dim(&[1], 1.0, true)).unwrap();
         gradcheck(&[&[3, 4]], |x| x[0].std()).unwrap();
     }
+
+    conformance!(variances_of_every_type_and_layout, |device| {
+        let mut results = Vec::new();
+        for dtype in [DType::F32, DType::F64, DType::Bf16, DType::F16] {
+            let x = Tensor::randn([30, 6, 48], device)?.to(dtype)?;
+            for axes in [&[][..], &[0], &[2], &[0, 2], &[1, 2]] {
+                results.push(x.var_dim(axes, 1.0, false)?);
+                results.push(x.transpose(0, 2)?.std_dim(axes, 0.0, true)?);
+            }
+            results.push(x.narrow(2, 1, 1)?.var_dim(&[2], 1.0, false)?);
+        }
+        Ok(results)
+    });
 
     conformance!(variances, |device| {
         let x = Tensor::rand([20, 30], device)?.requires_grad_(true)?;

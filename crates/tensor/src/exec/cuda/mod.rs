@@ -38,4 +38,4 @@ pub(crate) use plan::{
 };
 pub(crate) use queue::CudaQueue;
 pub(crate) use recorded::RecordedPrograms;
-pub(crate) use rows::{AnyRows, FULL, Group, blocks, index_type, pack_of};
+pub(crate) use rows::{AnyRows, Axes, FULL, Group, blocks, index_type, pack_of};
