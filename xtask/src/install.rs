@@ -72,15 +72,20 @@ fn debian_packages(packages: &str) -> anyhow::Result<()> {
 
 /// Installs what tests need from PyPI into a Python of their own, if it is not there yet.
 pub(crate) fn python_packages() -> anyhow::Result<()> {
-    const PYTHON: &str = "target/test-python/bin/python";
-    const REQUIREMENTS: &str = "crates/cli/tests/requirements.txt";
-    const VENV: &str = "python3 -m venv --clear target/test-python";
-    if !present(&format!("{PYTHON} -m pip --version")) && run(VENV).is_err() {
+    const REQUIREMENTS: [&str; 2] =
+        ["crates/cli/tests/requirements.txt", "crates/python/tests/requirements.txt"];
+    python("target/test-python", &REQUIREMENTS)
+}
+
+/// Makes a Python of its own in a folder, with what these files ask of PyPI, if it is not there yet.
+pub(crate) fn python(folder: &str, requirements: &[&str]) -> anyhow::Result<()> {
+    let pip = format!("{folder}/bin/python -m pip");
+    let venv = format!("python3 -m venv --clear {folder}");
+    if !present(&format!("{pip} --version")) && run(&venv).is_err() {
         // Debian's python3 comes without.
-        debian_packages("python3-venv").context("the tests need python3-venv")?;
-        run(VENV)?;
+        debian_packages("python3-venv").context("this needs python3-venv")?;
+        run(&venv)?;
     }
-    run(&format!(
-        "{PYTHON} -m pip install --quiet --disable-pip-version-check --requirement {REQUIREMENTS}"
-    ))
+    let files: String = requirements.iter().map(|file| format!(" --requirement {file}")).collect();
+    run(&format!("{pip} install --quiet --disable-pip-version-check{files}"))
 }

@@ -27,6 +27,7 @@ const LAYERS: [&str; 21] = [
     "view",
     "tonnage",
     "cli",
+    "python",
 ];
 
 fn package(layer: &str) -> String {

@@ -23,6 +23,8 @@ mod shell;
 
 mod web;
 
+mod wheel;
+
 use std::process::ExitCode;
 
 const HELP: &str = "\
@@ -43,6 +45,7 @@ cargo xtask COMMAND
   driver-names   the names that the fake driver exports, from the header beside PyTorch
   busy [ROUNDS] [PART]  every test that waits for something, or those with PART in their name, so often (default 50)
                  beside 8 busy processes; keep the result under benches/results/
+  wheel [--fast] the Python package, as it is published, into target/wheels; with --fast in a few minutes
   gpu-bundle     what benches/gpu.sh needs on a machine with a GPU, in one folder
 ";
 
@@ -65,6 +68,7 @@ fn main() -> ExitCode {
         "oracle" => oracle::oracle(std::env::args().skip(2)),
         "scripts" => scripts::scripts(std::env::args().skip(2)),
         "driver-names" => scripts::driver_names(),
+        "wheel" => wheel::build(number.as_deref()),
         "gpu-bundle" => gpu::bundle(),
         _ => {
             print!("{HELP}");

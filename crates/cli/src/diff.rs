@@ -13,8 +13,9 @@ use tonnage::analysis::{
 };
 
 use crate::Answer;
-use crate::input::{Input, ReadOptions};
-use crate::output::{grouped, plain, print, print_json};
+use crate::ask::{Answered, Named};
+use crate::input::ReadOptions;
+use crate::output::{grouped, plain};
 
 /// Show what changed between two PyTorch memory snapshots
 ///
@@ -112,22 +113,30 @@ impl Growth {
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
     let read = arguments.read;
     let (a, b) = (read.read_snapshot(&arguments.a)?, read.read_snapshot(&arguments.b)?);
-    let comparison = Comparison::of(&a.file, &b.file);
+    answer(arguments, (&a.name, &a.file), (&b.name, &b.file))?.print(arguments.json)
+}
+
+/// What changed from one to the other.
+pub(crate) fn answer(
+    arguments: &Arguments,
+    a: Named<'_>,
+    b: Named<'_>,
+) -> anyhow::Result<Answered> {
+    let comparison = Comparison::of(a.1, b.1);
     let allowed = arguments.allowed();
-    let grown = allowed.map(|allowed| allowed.grown(&comparison, [&a, &b])).transpose()?;
+    let grown = allowed.map(|allowed| allowed.grown(&comparison, [a.0, b.0])).transpose()?;
     let top = arguments.top;
-    if arguments.json {
-        print_json(&comparison.to_json(&a.name, &b.name, grown.as_deref()))?;
-    } else if arguments.markdown {
-        print(&markdown(&a.name, &b.name, &comparison, grown.as_deref(), top))?;
+    let text = if arguments.markdown {
+        markdown(a.0, b.0, &comparison, grown.as_deref(), top)
     } else {
-        let mut text = describe(&a.name, &b.name, &comparison, top);
+        let mut text = describe(a.0, b.0, &comparison, top);
         for it in grown.iter().flatten() {
             let _ = writeln!(text, "{}: {}", "grown".red().bold(), too_much(it));
         }
-        print(&text)?;
-    }
-    Ok(if grown.is_none_or(|grown| grown.is_empty()) { Answer::Yes } else { Answer::No })
+        text
+    };
+    let json = comparison.to_json(a.0, b.0, grown.as_deref());
+    Ok(Answered { text, json, negative: grown.is_some_and(|grown| !grown.is_empty()) })
 }
 
 /// A peak that grew too much, in words.
@@ -162,7 +171,7 @@ impl Arguments {
 
 impl Allowed {
     /// The peaks that grew by more.
-    fn grown(self, comparison: &Comparison, inputs: [&Input; 2]) -> anyhow::Result<Vec<GrownPeak>> {
+    fn grown(self, comparison: &Comparison, names: [&str; 2]) -> anyhow::Result<Vec<GrownPeak>> {
         let mut grown = Vec::new();
         for it in &comparison.devices {
             for (peak, allowed, change) in [
@@ -171,11 +180,11 @@ impl Allowed {
             ] {
                 let Some(allowed) = allowed else { continue };
                 let Change { a: Some(a), b: Some(b) } = change else {
-                    let without = if change.a.is_none() { inputs[0] } else { inputs[1] };
+                    let without = if change.a.is_none() { names[0] } else { names[1] };
                     bail!(
                         "{}: device {} has no history, so its peak is not known: call \
                          torch.cuda.memory._record_memory_history() before the work",
-                        without.name,
+                        without,
                         it.device
                     );
                 };

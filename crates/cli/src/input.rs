@@ -6,7 +6,7 @@ use std::io::{IsTerminal, Read};
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, bail};
 use clap::Args;
 use tonnage::Bytes;
 use tonnage::snapshot::{self, Limits, SnapshotError, SnapshotFile};
@@ -73,21 +73,35 @@ pub(crate) struct Input {
 }
 
 /// Reads a snapshot, and says how to allow more where it takes more than it may.
-pub(crate) fn read_within(input: &mut dyn Read, limits: &Limits) -> anyhow::Result<SnapshotFile> {
+///
+/// # Errors
+///
+/// The reader's, with what to do on the command line.
+pub fn read_within(input: &mut dyn Read, limits: &Limits) -> anyhow::Result<SnapshotFile> {
     snapshot::read(input, limits).map_err(|error| match error {
         SnapshotError::Limit { limit: "memory", offset, .. } => {
-            anyhow!("{}", too_much(limits, &format!("at byte {offset} reading it takes more than")))
+            let what = format!("at byte {offset} reading it takes more than");
+            TooMuch(too_much(limits, &what)).into()
         }
-        SnapshotError::Limit { limit: "pickle_bytes", allowed, .. } => anyhow!(
-            "{}",
-            too_much(
-                limits,
-                &format!("it unpacks to more than {}, which is too much for", Bytes(allowed))
-            )
-        ),
+        SnapshotError::Limit { limit: "pickle_bytes", allowed, .. } => {
+            let what = format!("it unpacks to more than {}, which is too much for", Bytes(allowed));
+            TooMuch(too_much(limits, &what)).into()
+        }
         other => other.into(),
     })
 }
+
+/// A snapshot that takes more memory to read than it may.
+#[derive(Debug)]
+pub struct TooMuch(String);
+
+impl std::fmt::Display for TooMuch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for TooMuch {}
 
 /// What is too much, and what to do about it.
 pub(crate) fn too_much(limits: &Limits, what: &str) -> String {

@@ -9,10 +9,11 @@ use owo_colors::OwoColorize;
 use tonnage::Bytes;
 use tonnage::analysis::{DeviceInspection, HistoryKind, Inspection, PinnedInspection};
 use tonnage::events::Action;
+use tonnage::snapshot::SnapshotFile;
 
-use crate::Answer;
+use crate::ask::Answered;
 use crate::input::ReadOptions;
-use crate::output::{counted, grouped, plain, print, print_json};
+use crate::output::{counted, grouped, plain};
 
 /// Show what is in a PyTorch memory snapshot
 ///
@@ -34,15 +35,16 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<crate::Answer> {
     let input = arguments.read.read_snapshot(&arguments.file)?;
-    let inspection = Inspection::of(&input.file);
-    if arguments.json {
-        print_json(&inspection.to_json(&input.name))?;
-    } else {
-        print(&describe(&input.name, &inspection))?;
-    }
-    Ok(Answer::Yes)
+    answer(&input.name, &input.file).print(arguments.json)
+}
+
+/// What is in a file.
+pub(crate) fn answer(name: &str, file: &SnapshotFile) -> Answered {
+    let inspection = Inspection::of(file);
+    let (text, json) = (describe(name, &inspection), inspection.to_json(name));
+    Answered { text, json, negative: false }
 }
 
 fn describe(name: &str, inspection: &Inspection) -> String {

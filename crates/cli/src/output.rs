@@ -51,7 +51,8 @@ pub(crate) fn error(error: &anyhow::Error) {
 }
 
 /// An error and its causes, each once: some errors name theirs themselves.
-pub(crate) fn with_causes(error: &anyhow::Error) -> String {
+#[must_use]
+pub fn with_causes(error: &anyhow::Error) -> String {
     let mut text = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
         if !text.ends_with(&cause) {

@@ -8,7 +8,8 @@ use tonnage::Bytes;
 use tonnage::plan::{DeviceKind, Fit, Outcome, fit, predict, spelled};
 
 use crate::Answer;
-use crate::output::{grouped, print, print_json, remove_unfinished_when_stopped};
+use crate::ask::Answered;
+use crate::output::{grouped, remove_unfinished_when_stopped};
 use crate::progress::Progress;
 use crate::recipe::{Flags, command, describe, does_not_fit, parameters, title, try_next};
 use crate::size::memory_size;
@@ -59,6 +60,11 @@ impl Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
+    answer(arguments)?.print(arguments.flags.json)
+}
+
+/// What the recipe would take.
+pub(crate) fn answer(arguments: &Arguments) -> anyhow::Result<Answered> {
     let mut options = arguments.flags.options()?;
     if options.save.is_some() {
         remove_unfinished_when_stopped();
@@ -75,19 +81,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
     }
     let outcome = match predict(&options) {
         Ok(outcome) => outcome,
-        Err(error) => {
-            let json = arguments.flags.json;
-            return does_not_fit("predict", &options, DeviceKind::Dry, error, json);
-        }
+        Err(error) => return does_not_fit("predict", &options, DeviceKind::Dry, error),
     };
-    let answer = match &fitted {
-        Some(fitted) if fitted.batch == 0 => Answer::No,
-        _ => Answer::Yes,
-    };
-    if arguments.flags.json {
-        print_json(&outcome.to_json(fitted.as_ref()))?;
-        return Ok(answer);
-    }
+    let negative = fitted.as_ref().is_some_and(|fitted| fitted.batch == 0);
     let mut text = format!("{}\n", title(&outcome.options, outcome.device));
     arguments.flags.say_which(&mut text, "predict");
     // Writing to a string cannot fail.
@@ -101,8 +97,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
     describe(&mut text, &outcome);
     describe_formulas(&mut text, &outcome);
     what_next(&mut text, &outcome, fitted.as_ref());
-    print(&text)?;
-    Ok(answer)
+    Ok(Answered { text, json: outcome.to_json(fitted.as_ref()), negative })
 }
 
 fn describe_fit(text: &mut String, fit: &Fit, context: Option<Bytes>) {

@@ -11,7 +11,8 @@ use crate::output::plain;
 const PATIENCE: Duration = Duration::from_millis(300);
 
 /// How far work has come.
-pub(crate) struct Progress {
+#[derive(Debug)]
+pub struct Progress {
     bar: ProgressBar,
     started: Instant,
 }
@@ -19,7 +20,7 @@ pub(crate) struct Progress {
 impl Progress {
     /// Work that is measured in bytes; without a total only what is done is shown, and something turns, since a
     /// pipe may have nothing to give for a while.
-    pub(crate) fn bytes(what: impl AsRef<str>, total: Option<u64>) -> Self {
+    pub fn bytes(what: impl AsRef<str>, total: Option<u64>) -> Self {
         match total {
             Some(_) => Self::hidden(what, total, "{msg} {wide_bar} {bytes}/{total_bytes} {eta}"),
             None => Self::turning(what, "{spinner} {msg} {bytes}"),
@@ -27,12 +28,12 @@ impl Progress {
     }
 
     /// Work that is a number of steps, to be [`set`](Self::set).
-    pub(crate) fn steps(what: impl AsRef<str>) -> Self {
+    pub fn steps(what: impl AsRef<str>) -> Self {
         Self::hidden(what, Some(0), "{msg} {wide_bar} {pos}/{len}")
     }
 
     /// Work that does not say how far it is: something turns.
-    pub(crate) fn unmeasured(what: impl AsRef<str>) -> Self {
+    pub fn unmeasured(what: impl AsRef<str>) -> Self {
         Self::turning(what, "{spinner} {msg}")
     }
 
@@ -58,14 +59,14 @@ impl Progress {
     }
 
     /// So many steps of all are done.
-    pub(crate) fn set(&self, done: usize, of: usize) {
+    pub fn set(&self, done: usize, of: usize) {
         self.show_if_late();
         self.bar.set_length(of as u64);
         self.bar.set_position(done as u64);
     }
 
     /// Says something else beside the bar.
-    pub(crate) fn say(&self, what: impl AsRef<str>) {
+    pub fn say(&self, what: impl AsRef<str>) {
         self.bar.set_message(plain(what.as_ref()).into_owned());
     }
 
@@ -77,12 +78,12 @@ impl Progress {
     }
 
     /// Counts what is read through it.
-    pub(crate) fn reader<R: Read>(&self, inner: R) -> Counted<'_, R> {
+    pub fn reader<R: Read>(&self, inner: R) -> Counted<'_, R> {
         Counted { inner, progress: self }
     }
 
     /// Counts what is written through it.
-    pub(crate) fn writer<W: Write>(&self, inner: W) -> Counted<'_, W> {
+    pub fn writer<W: Write>(&self, inner: W) -> Counted<'_, W> {
         Counted { inner, progress: self }
     }
 }
@@ -94,7 +95,8 @@ impl Drop for Progress {
 }
 
 /// Counts what passes through.
-pub(crate) struct Counted<'a, T> {
+#[derive(Debug)]
+pub struct Counted<'a, T> {
     inner: T,
     progress: &'a Progress,
 }

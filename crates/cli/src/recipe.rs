@@ -14,8 +14,8 @@ use tonnage::plan::{
 use tonnage::snapshot::check_save;
 use tonnage::tensor::MemoryProfile;
 
-use crate::Answer;
-use crate::output::{grouped, print, print_json};
+use crate::ask::Answered;
+use crate::output::grouped;
 use crate::size::memory_size;
 
 /// Which recipe, how large, and with what.
@@ -284,26 +284,21 @@ pub(crate) fn does_not_fit(
     options: &Options,
     device: DeviceKind,
     error: Error,
-    as_json: bool,
-) -> anyhow::Result<Answer> {
+) -> anyhow::Result<Answered> {
     if !matches!(error, Error::OutOfMemory { .. }) {
         return Err(error.into());
     }
     let suggestion = suggest(options)?;
     let with = suggestion.as_ref().map(|it| command(verb, &it.options));
-    if as_json {
-        let object = json!({
-            "schema": 1,
-            "recipe": options.recipe().name(),
-            "device": device.to_string(),
-            "limit": options.limit,
-            "error": "out_of_memory",
-            "message": error.to_string(),
-            "suggestion": with,
-        });
-        print_json(&object.to_string())?;
-        return Ok(Answer::No);
-    }
+    let object = json!({
+        "schema": 1,
+        "recipe": options.recipe().name(),
+        "device": device.to_string(),
+        "limit": options.limit,
+        "error": "out_of_memory",
+        "message": error.to_string(),
+        "suggestion": with,
+    });
     let mut text = format!("{}\n\n", title(options, device));
     let _ = writeln!(text, "{}: {error}\n", "does not fit".red().bold());
     match (suggestion, with) {
@@ -324,6 +319,5 @@ pub(crate) fn does_not_fit(
             );
         }
     }
-    print(&text)?;
-    Ok(Answer::No)
+    Ok(Answered { text, json: object.to_string(), negative: true })
 }

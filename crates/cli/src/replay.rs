@@ -9,11 +9,13 @@ use owo_colors::OwoColorize;
 use tonnage::engine::config::Nearest;
 use tonnage::replay::Outcome;
 use tonnage::replay::recording::replay_recording;
-use tonnage::replay::stream::replay_stream;
+use tonnage::replay::stream::{Stream, replay_stream};
+use tonnage::snapshot::SnapshotFile;
 use tonnage::{Bytes, Policy, Stats};
 
+use crate::ask::Answered;
 use crate::outcome_text::{describe_inferred, heading, shown};
-use crate::output::{plain, print, print_json};
+use crate::output::plain;
 use crate::progress::Progress;
 use crate::recording::{Recording, Source};
 use crate::size::memory_size;
@@ -63,33 +65,72 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
     let (name, recording) = arguments.source.read()?;
-    if arguments.conf.is_some() || arguments.policy.is_some() || arguments.other.is_some() {
-        return what_if::run(arguments, &name, &recording).with_context(|| name.clone());
-    }
-    let started = Instant::now();
-    let outcome = replay(&recording, arguments).with_context(|| name.clone())?;
-    let took = started.elapsed();
-    if arguments.json {
-        print_json(&outcome.to_json(&name))?;
-    } else {
-        print(&describe(&name, &outcome, took, arguments.source.file.is_none()))?;
-    }
-    Ok(if outcome.exact() { Answer::Yes } else { Answer::No })
+    let answered = match &recording {
+        Recording::Snapshot(file) => answer(arguments, &name, file)?,
+        Recording::Stream(stream) => {
+            let replayed = Replayed::of(|| replay_commands(stream, arguments));
+            replayed.with_context(|| name.clone())?.answered(arguments, &name)
+        }
+    };
+    answered.print(arguments.json)
 }
 
-fn replay(recording: &Recording, arguments: &Arguments) -> anyhow::Result<Outcome> {
+/// A snapshot as it was, or under other settings.
+pub(crate) fn answer(
+    arguments: &Arguments,
+    name: &str,
+    file: &SnapshotFile,
+) -> anyhow::Result<Answered> {
+    if arguments.is_what_if() {
+        return what_if::answer(arguments, name, file).with_context(|| name.to_owned());
+    }
     let options = arguments.source.options(arguments.limit.map(|limit| limit.0));
-    let _progress = Progress::unmeasured("replaying");
-    match recording {
-        Recording::Snapshot(file) => Ok(replay_recording(file, &options)?),
-        Recording::Stream(stream) => {
-            if options.limit.is_some() || options.total.is_some() || options.ordinal.is_some() {
-                anyhow::bail!(
-                    "a command stream has its limit, total and device in its header: leave out --limit, \
-                     --total and --ordinal"
-                );
-            }
-            Ok(replay_stream(stream, options.release)?)
+    let replayed = Replayed::of(|| Ok(replay_recording(file, &options)?));
+    Ok(replayed.with_context(|| name.to_owned())?.answered(arguments, name))
+}
+
+impl Arguments {
+    fn is_what_if(&self) -> bool {
+        self.conf.is_some() || self.policy.is_some() || self.other.is_some()
+    }
+}
+
+fn replay_commands(stream: &Stream, arguments: &Arguments) -> anyhow::Result<Outcome> {
+    if arguments.is_what_if() {
+        anyhow::bail!(
+            "a command stream has its settings and release in its header: --conf, --policy and --as need a snapshot"
+        );
+    }
+    let options = arguments.source.options(arguments.limit.map(|limit| limit.0));
+    if options.limit.is_some() || options.total.is_some() || options.ordinal.is_some() {
+        anyhow::bail!(
+            "a command stream has its limit, total and device in its header: leave out --limit, \
+             --total and --ordinal"
+        );
+    }
+    Ok(replay_stream(stream, options.release)?)
+}
+
+/// What a replay gave, and how long it took.
+struct Replayed {
+    outcome: Outcome,
+    took: Duration,
+}
+
+impl Replayed {
+    fn of(replay: impl FnOnce() -> anyhow::Result<Outcome>) -> anyhow::Result<Self> {
+        let _progress = Progress::unmeasured("replaying");
+        let started = Instant::now();
+        let outcome = replay()?;
+        Ok(Self { outcome, took: started.elapsed() })
+    }
+
+    fn answered(&self, arguments: &Arguments, name: &str) -> Answered {
+        let Self { outcome, took } = self;
+        Answered {
+            text: describe(name, outcome, *took, arguments.source.file.is_none()),
+            json: outcome.to_json(name),
+            negative: !outcome.exact(),
         }
     }
 }

@@ -7,9 +7,11 @@ use anyhow::{Context, bail};
 use clap::Args;
 use tonnage::analysis::report::{Layout, RankRow, Ranks, Report, ReportOptions};
 use tonnage::html::{ranks_html, report_html};
+use tonnage::snapshot::SnapshotFile;
 use tonnage::{Bytes, Release};
 
 use crate::Answer;
+use crate::ask::Named;
 use crate::input::ReadOptions;
 use crate::output::{Destination, Existing, plain, print, print_json, write_file};
 use crate::progress::Progress;
@@ -73,7 +75,8 @@ impl Arguments {
 }
 
 /// The page: of one file its report alone.
-fn page(reported: &Ranks) -> String {
+#[must_use]
+pub fn report_page(reported: &Ranks) -> String {
     match &reported.ranks[..] {
         [one] => report_html(&one.file, &one.report),
         _ => ranks_html(reported),
@@ -92,10 +95,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
     }
     let reported = look(arguments)?;
     match html {
-        Some((_, Destination::Standard)) => print(&page(&reported))?,
+        Some((_, Destination::Standard)) => print(&report_page(&reported))?,
         Some((path, Destination::File(place))) => {
             write_file(&place, |out| {
-                out.write_all(page(&reported).as_bytes())
+                out.write_all(report_page(&reported).as_bytes())
                     .with_context(|| format!("cannot write {}", path.display()))
             })?;
             if !arguments.json {
@@ -125,10 +128,19 @@ fn look(arguments: &Arguments) -> anyhow::Result<Ranks> {
     let mut rows = Vec::new();
     for path in &arguments.files {
         let input = arguments.read.read_snapshot(path)?;
-        let _progress = Progress::unmeasured("looking");
-        let report =
-            Report::of(&input.file, &arguments.options()).with_context(|| input.name.clone())?;
-        rows.push(RankRow { file: input.name, report });
+        rows.push(look_at(arguments, &input.name, &input.file)?);
     }
     Ranks::of(rows).context("no file was given")
+}
+
+/// The report on files that are read already.
+pub(crate) fn answer(arguments: &Arguments, inputs: &[Named<'_>]) -> anyhow::Result<Ranks> {
+    let rows = inputs.iter().map(|&(name, file)| look_at(arguments, name, file));
+    Ranks::of(rows.collect::<Result<_, _>>()?).context("no file was given")
+}
+
+fn look_at(arguments: &Arguments, name: &str, file: &SnapshotFile) -> anyhow::Result<RankRow> {
+    let _progress = Progress::unmeasured("looking");
+    let report = Report::of(file, &arguments.options()).with_context(|| name.to_owned())?;
+    Ok(RankRow { file: name.to_owned(), report })
 }

@@ -12,8 +12,9 @@ use tonnage::snapshot::spare_memory;
 use tonnage::tensor::Device;
 
 use crate::Answer;
+use crate::ask::Answered;
 use crate::live::{Live, Shown};
-use crate::output::{counted, note, print, print_json, remove_unfinished_when_stopped};
+use crate::output::{counted, note, remove_unfinished_when_stopped};
 use crate::progress::Progress;
 use crate::recipe::{Flags, command, describe, does_not_fit, parameters, title, try_next};
 
@@ -44,6 +45,19 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
+    with_page(arguments, |answered| answered.print(arguments.flags.json))
+}
+
+/// What the recipe took.
+pub(crate) fn answer(arguments: &Arguments) -> anyhow::Result<Answered> {
+    with_page(arguments, Ok)
+}
+
+/// Trains, and passes on what that took, with a page on it if one is wanted.
+fn with_page<T>(
+    arguments: &Arguments,
+    tell: impl FnOnce(Answered) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
     let kind = arguments.device;
     let options = kind.adapt(arguments.flags.options()?);
     // With a page, that is told of Ctrl-C.
@@ -55,7 +69,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
     }
     let device = kind.open(&options)?;
     let mut shown = arguments.live.begin(&options, &device)?;
-    let answer = train_and_tell(arguments, &options, &device, &mut shown);
+    let answer = train_and_tell(arguments, &options, &device, &mut shown).and_then(tell);
     if answer.is_ok() {
         shown.wait();
     }
@@ -67,8 +81,8 @@ fn train_and_tell(
     options: &Options,
     device: &Device,
     shown: &mut Shown<'_>,
-) -> anyhow::Result<Answer> {
-    let (kind, json) = (arguments.device, arguments.flags.json);
+) -> anyhow::Result<Answered> {
+    let kind = arguments.device;
     let started = Instant::now();
     let outcome = {
         let bar = Progress::steps(options.recipe().name());
@@ -84,13 +98,9 @@ fn train_and_tell(
     shown.end(outcome.as_ref().err());
     let outcome = match outcome {
         Ok(outcome) => outcome,
-        Err(error) => return does_not_fit("run", options, kind, error, json),
+        Err(error) => return does_not_fit("run", options, kind, error),
     };
     let seconds = started.elapsed().as_secs_f64();
-    if json {
-        print_json(&outcome.to_json(None))?;
-        return Ok(Answer::Yes);
-    }
     let mut text = format!("{}\n", title(options, kind));
     arguments.flags.say_which(&mut text, "run");
     // Writing to a string cannot fail.
@@ -102,8 +112,7 @@ fn train_and_tell(
     text.push('\n');
     describe(&mut text, &outcome);
     what_next(&mut text, options, kind);
-    print(&text)?;
-    Ok(Answer::Yes)
+    Ok(Answered { text, json: outcome.to_json(None), negative: false })
 }
 
 /// Says how long a long run takes, and refuses one that the machine has no memory for: the system ends a program that

@@ -11,10 +11,12 @@ use tonnage::Release;
 use tonnage::analysis::report::{Answer as Said, Asked, LimitSource, Tuned};
 use tonnage::replay::Outcome;
 use tonnage::replay::tune::{Candidate, Lead, Tuning, tune};
+use tonnage::snapshot::SnapshotFile;
 
 use crate::Answer;
+use crate::ask::Answered;
 use crate::outcome_text::{describe_inferred, heading, shown};
-use crate::output::{plain, print, print_json};
+use crate::output::plain;
 use crate::progress::Progress;
 use crate::recording::{Recording, Source};
 use crate::size::memory_size;
@@ -55,9 +57,19 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
     let Recording::Snapshot(file) = recording else {
         anyhow::bail!("{name}: a command stream cannot be tuned: this needs a snapshot");
     };
+    answer(arguments, &name, &file)?.print(arguments.json)
+}
+
+/// The settings for a file.
+pub(crate) fn answer(
+    arguments: &Arguments,
+    name: &str,
+    file: &SnapshotFile,
+) -> anyhow::Result<Answered> {
     let limit = arguments.limit.map(|limit| limit.0);
-    let (recorded, job) = arguments.source.read_job(&file, limit).with_context(|| name.clone())?;
-    let devices = tonnage::analysis::devices(&file);
+    let (recorded, job) =
+        arguments.source.read_job(file, limit).with_context(|| name.to_owned())?;
+    let devices = tonnage::analysis::devices(file);
     let device = devices.iter().find(|it| it.device.0 == recorded.device);
     let device = device.with_context(|| format!("{name}: no history to tune"))?;
     let asked = Asked { limit, total: arguments.source.total.map(|total| total.0) };
@@ -71,12 +83,11 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
     let mut inferred = recorded.inferred.clone();
     inferred.extend_from_slice(job.notes());
     inferred.extend(tuning.best().and_then(|best| best.prediction.unknown(&job)));
-    if arguments.json {
-        print_json(&tuned.to_json(&recorded, &inferred, &name))?;
-    } else {
-        print(&describe(&name, &recorded, &tuned, &inferred))?;
-    }
-    Ok(if tuning.best().is_some() { Answer::Yes } else { Answer::No })
+    Ok(Answered {
+        text: describe(name, &recorded, &tuned, &inferred),
+        json: tuned.to_json(&recorded, &inferred, name),
+        negative: tuning.best().is_none(),
+    })
 }
 
 fn describe(name: &str, recorded: &Outcome, tuned: &Tuned, inferred: &[String]) -> String {

@@ -10,18 +10,18 @@ use tonnage::replay::what_if::{Figures, UnderRelease, Upgrade, Verdict, WhatIf};
 use tonnage::snapshot::SnapshotFile;
 use tonnage::{Bytes, Config};
 
-use crate::Answer;
+use crate::ask::Answered;
 use crate::outcome_text::{describe_inferred, heading, shown};
-use crate::output::{grouped, plain, print, print_json};
+use crate::output::{grouped, plain};
 use crate::replay::Arguments;
 use crate::what_if::changed;
 
-pub(crate) fn run(
+pub(crate) fn answer(
     arguments: &Arguments,
     other: &Nearest,
     name: &str,
     file: &SnapshotFile,
-) -> anyhow::Result<Answer> {
+) -> anyhow::Result<Answered> {
     let limit = arguments.limit.map(|limit| limit.0);
     let (recorded, job) = arguments.source.read_job(file, limit)?;
     let conf = arguments.conf.as_deref();
@@ -42,12 +42,11 @@ pub(crate) fn run(
     };
     let mut upgrade = Upgrade::new(&recorded, &job, release, conf, &like)?;
     upgrade.inferred.extend(other.note());
-    if arguments.json {
-        print_json(&upgrade.to_json(&recorded, name))?;
-    } else {
-        print(&describe(name, &recorded, &upgrade))?;
-    }
-    Ok(Answer::Yes)
+    Ok(Answered {
+        text: describe(name, &recorded, &upgrade),
+        json: upgrade.to_json(&recorded, name),
+        negative: false,
+    })
 }
 
 /// The answer for people.
@@ -64,7 +63,7 @@ fn describe(name: &str, recorded: &Outcome, upgrade: &Upgrade) -> String {
         let _ = writeln!(text, "under {}: {}", other.release, shown(&other.conf));
     }
     text.push('\n');
-    let _ = writeln!(text, "{}\n", answer(upgrade));
+    let _ = writeln!(text, "{}\n", in_a_sentence(upgrade));
     describe_failure(&mut text, other);
     describe_figures(&mut text, recorded, upgrade);
     describe_inferred(&mut text, inferred);
@@ -72,7 +71,7 @@ fn describe(name: &str, recorded: &Outcome, upgrade: &Upgrade) -> String {
 }
 
 /// The answer in a sentence.
-fn answer(upgrade: &Upgrade) -> String {
+fn in_a_sentence(upgrade: &Upgrade) -> String {
     let (own, other) = (upgrade.own.release, upgrade.other.release);
     let bytes = || Bytes(upgrade.difference().reserved.unsigned_abs());
     match upgrade.verdict() {

@@ -5,26 +5,22 @@ use std::fmt::Write;
 use owo_colors::OwoColorize;
 use tonnage::replay::Outcome;
 use tonnage::replay::what_if::{AtPeak, Prediction, Report, WhatIf};
+use tonnage::snapshot::SnapshotFile;
 use tonnage::{Bytes, Config, Stats};
 
+use crate::ask::Answered;
 use crate::outcome_text::{describe_inferred, heading, shown};
-use crate::output::{counted, print, print_json};
-use crate::recording::Recording;
+use crate::output::counted;
 use crate::replay::Arguments;
-use crate::{Answer, upgrade};
+use crate::upgrade;
 
-pub(crate) fn run(
+pub(crate) fn answer(
     arguments: &Arguments,
     name: &str,
-    recording: &Recording,
-) -> anyhow::Result<Answer> {
-    let Recording::Snapshot(file) = recording else {
-        anyhow::bail!(
-            "a command stream has its settings and release in its header: --conf, --policy and --as need a snapshot"
-        );
-    };
+    file: &SnapshotFile,
+) -> anyhow::Result<Answered> {
     if let Some(other) = &arguments.other {
-        return upgrade::run(arguments, other, name, file);
+        return upgrade::answer(arguments, other, name, file);
     }
     let limit = arguments.limit.map(|limit| limit.0);
     let (recorded, job) = arguments.source.read_job(file, limit)?;
@@ -37,12 +33,11 @@ pub(crate) fn run(
         anyhow::bail!(reason);
     }
     let report = Report::new(&recorded, &job, &what_if);
-    if arguments.json {
-        print_json(&report.to_json(&recorded, name))?;
-    } else {
-        print(&describe(name, &recorded, &report))?;
-    }
-    Ok(Answer::Yes)
+    Ok(Answered {
+        text: describe(name, &recorded, &report),
+        json: report.to_json(&recorded, name),
+        negative: false,
+    })
 }
 
 /// The report for people.

@@ -12,6 +12,9 @@ pub enum ExportError {
     /// The library that writes Parquet refused.
     #[error("cannot write as Parquet: {0}")]
     Parquet(String),
+    /// The library that makes Arrow arrays refused.
+    #[error("cannot be made into Arrow arrays: {0}")]
+    Arrow(String),
 }
 
 impl ExportError {

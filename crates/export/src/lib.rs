@@ -2,7 +2,7 @@
 //!
 //! In:  a [`SnapshotFile`](tonnage_snapshot::SnapshotFile).
 //! Out: a trace that the Perfetto UI opens, or one of four tables as CSV or Parquet, written piece by
-//!      piece to anything that can be written to.
+//!      piece to anything that can be written to; or as Arrow arrays.
 //!
 //! Nothing here computes a figure: lifetimes, levels and call sites are those of
 //! [`tonnage_analysis`].
@@ -28,6 +28,9 @@ mod table;
 mod rows;
 
 // The formats.
+#[cfg(feature = "arrow")]
+mod arrow;
+
 mod csv;
 
 #[cfg(feature = "parquet")]
@@ -35,6 +38,8 @@ mod parquet;
 
 mod perfetto;
 
+#[cfg(feature = "arrow")]
+pub use arrow::{arrow_batches, arrow_schema};
 pub use csv::write_csv;
 pub use error::ExportError;
 #[cfg(feature = "parquet")]

@@ -78,6 +78,8 @@ mod recorded_purposes;
 // The ways in.
 mod read;
 
+mod objects;
+
 // And out.
 mod pickle_out;
 
@@ -89,6 +91,7 @@ mod save;
 
 pub use error::SnapshotError;
 pub use limits::Limits;
+pub use objects::{Items, Object, ObjectReader};
 pub use output_file::{OutputError, OutputFile, abandon_unfinished, same_file};
 pub use read::{fuzz_pickle, open, parse, read};
 pub use recorded_purposes::{RecordedPurpose, RecordedPurposes};

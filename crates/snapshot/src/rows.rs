@@ -17,7 +17,7 @@ use crate::entries::Entries;
 use crate::input::BUFFER;
 use crate::snapshot_file::Keys;
 use crate::strings::{Strings, known};
-use crate::value::{Kind, Run, StrId, Value};
+use crate::value::{Kind, Run, StrId, Table, Value};
 
 /// Why a value is [`Value::Bad`].
 #[derive(Clone, Debug)]
@@ -206,6 +206,29 @@ impl Rows {
         .into_iter()
         .max()
         .unwrap_or(0)
+    }
+
+    /// Puts an element at the end of a list. Neighbouring rows become one run.
+    #[inline]
+    pub(crate) fn append(&mut self, items: &mut Vec<Value>, value: Value) {
+        let Value::Row(table, row) = value else {
+            items.push(value);
+            return;
+        };
+        match items.last_mut() {
+            Some(Value::Rows(run))
+                if run.table == table
+                    && u64::from(run.first) + u64::from(run.len) == u64::from(row) =>
+            {
+                run.len += 1;
+            }
+            _ => {
+                if table == Table::Entries {
+                    self.entries.begin_list(row);
+                }
+                items.push(Value::Rows(Run { table, first: row, len: 1 }));
+            }
+        }
     }
 
     /// What stands for a list of these elements.

@@ -6,7 +6,7 @@
 use crate::entry_path::read_entries;
 use crate::error::{Result, SnapshotError};
 use crate::machine::Machine;
-use crate::value::{Kind, Run, Table, Value};
+use crate::value::{Kind, Value};
 
 /// Pairs that Python writes in one SETITEMS: a dictionary with as many may have more to come.
 const BATCH: usize = 1000;
@@ -172,24 +172,7 @@ impl Machine<'_> {
         }
         let before = slot.items.len();
         for &value in &self.stack[from..] {
-            let Value::Row(table, row) = value else {
-                slot.items.push(value);
-                continue;
-            };
-            match slot.items.last_mut() {
-                Some(Value::Rows(run))
-                    if run.table == table
-                        && u64::from(run.first) + u64::from(run.len) == u64::from(row) =>
-                {
-                    run.len += 1;
-                }
-                _ => {
-                    if table == Table::Entries {
-                        self.rows.entries.begin_list(row);
-                    }
-                    slot.items.push(Value::Rows(Run { table, first: row, len: 1 }));
-                }
-            }
+            self.rows.append(&mut slot.items, value);
         }
         self.held += slot.items.len() - before;
         self.stack.truncate(from);

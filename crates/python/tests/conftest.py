@@ -1,0 +1,63 @@
+"""What tests share: recordings, and Python programs of their own."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+import tonnage
+
+pytest_plugins = ["pytester"]
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+TRACES = ROOT / "testdata" / "traces"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "full: needs what is heavy to install; run by `cargo xtask python-full`")
+
+
+def recording(name: str) -> pathlib.Path:
+    """One of the project's recordings."""
+    return TRACES / f"{name}.pickle.zst"
+
+
+@pytest.fixture(scope="session")
+def plain(tmp_path_factory: pytest.TempPathFactory):
+    """Recordings as plain pickles, by their name: written by tonnage, since not every Python reads zstd."""
+    folder = tmp_path_factory.mktemp("plain")
+
+    def path(name: str) -> pathlib.Path:
+        out = folder / f"{name}.pickle"
+        if not out.exists():
+            tonnage.read(recording(name)).save(out)
+        return out
+
+    return path
+
+
+@pytest.fixture
+def snapshot() -> tonnage.Snapshot:
+    """A small job with stacks."""
+    return tonnage.read(recording("mlp_seed.default.stacks"))
+
+
+@pytest.fixture
+def python(tmp_path: pathlib.Path):
+    """Runs a Python program in a folder of its own."""
+
+    def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, *words],
+            cwd=tmp_path,
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+
+    return run

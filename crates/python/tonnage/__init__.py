@@ -1,0 +1,52 @@
+"""How much can your GPU carry? Memory of PyTorch jobs: recorded, explained, tuned, predicted.
+
+>>> import tonnage
+>>> snapshot = tonnage.read("snapshot.pickle")
+>>> print(snapshot.report(limit="24GiB"))
+"""
+
+from __future__ import annotations
+
+from ._errors import (
+    ConfError,
+    Error,
+    FileError,
+    InternalError,
+    LimitError,
+    MissingFileError,
+    RecordError,
+    SnapshotError,
+    UsageError,
+)
+from ._recipes import predict, run
+from ._results import Diff, Outcome, Record, Replay, Report, Result, Tuning
+from ._snapshot import Device, Peak, Snapshot, read
+from ._tables import Table
+from ._tonnage import VERSION as __version__
+
+__all__ = [
+    "ConfError",
+    "Device",
+    "Diff",
+    "Error",
+    "FileError",
+    "InternalError",
+    "LimitError",
+    "MissingFileError",
+    "Outcome",
+    "Peak",
+    "Record",
+    "RecordError",
+    "Replay",
+    "Report",
+    "Result",
+    "Snapshot",
+    "SnapshotError",
+    "Table",
+    "Tuning",
+    "UsageError",
+    "__version__",
+    "predict",
+    "read",
+    "run",
+]

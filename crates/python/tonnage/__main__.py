@@ -1,0 +1,37 @@
+"""The command, as ``tonnage`` and as ``python -m tonnage``."""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+
+def version() -> str:
+    """The wheel, and the PyTorch that it sees."""
+    from importlib import metadata
+
+    import tonnage
+
+    try:
+        torch = f"PyTorch {metadata.version('torch')}"
+    except metadata.PackageNotFoundError:
+        torch = "no PyTorch"
+    python = ".".join(map(str, sys.version_info[:3]))
+    return f"tonnage {tonnage.__version__} (wheel, Python {python}, {torch})"
+
+
+def main() -> int:
+    """Runs the command with the words of this process, and returns its exit status."""
+    words = sys.argv[1:]
+    if words in (["--version"], ["-V"]):
+        print(version())
+        return 0
+    from tonnage import _tonnage
+
+    # As any program of the system: Ctrl-C ends it at once. Rust's own handlers come on top.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    return _tonnage.command(["tonnage", *words])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,45 @@
+"""What can go wrong. Each says the sentence that the command would print."""
+
+from __future__ import annotations
+
+
+class Error(Exception):
+    """Anything that tonnage refuses. The kinds below say what can be done about it."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+
+class UsageError(Error, ValueError):
+    """An argument that the command would refuse."""
+
+
+class ConfError(Error, ValueError):
+    """Settings that PyTorch would refuse in ``PYTORCH_CUDA_ALLOC_CONF``."""
+
+
+class SnapshotError(Error, ValueError):
+    """Something that is no snapshot, or a damaged one."""
+
+    #: Where in the pickle, unpacked, as ``python -m pickletools`` counts; None where there is no such place.
+    offset: int | None = None
+
+
+class LimitError(SnapshotError):
+    """A snapshot that takes more memory to read than it may: pass ``max_memory`` if you trust it."""
+
+
+class FileError(Error, OSError):
+    """A file that cannot be read or written."""
+
+
+class MissingFileError(FileError, FileNotFoundError):
+    """A file that is not there."""
+
+
+class RecordError(Error, RuntimeError):
+    """A recording that cannot be made."""
+
+
+class InternalError(Error, RuntimeError):
+    """A mistake of tonnage's own: please report it."""

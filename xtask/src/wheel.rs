@@ -1,0 +1,157 @@
+//! `cargo xtask wheel`: the Python package, as it is published.
+//!
+//! In:  `crates/python`. Out: a wheel in `target/wheels`, for every Python from 3.10 on, on Linux as old as PyTorch's own
+//! wheels take; with completions for shells; checked by auditwheel, and not too large.
+//!
+//! The tools come from PyPI into a Python of their own. Completions are asked of the command inside the wheel, so that they
+//! are always its own.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, bail, ensure};
+
+use crate::install;
+use crate::shell::{root, run, run_with};
+
+/// The Python that builds.
+const ENVIRONMENT: &str = "target/wheel-python";
+
+/// Where wheels go.
+const WHEELS: &str = "target/wheels";
+
+/// The oldest C library that it must run with, 2.28: PyTorch's own wheels ask for the same.
+const PLATFORM: u32 = 28;
+
+/// The most bytes that a wheel may have.
+const LARGEST: u64 = 25_000_000;
+
+/// Where shells look for completions, below the folder that Python is installed in.
+const COMPLETIONS: [(&str, &str); 3] = [
+    ("bash", "bash-completion/completions/tonnage"),
+    ("zsh", "zsh/site-functions/_tonnage"),
+    ("fish", "fish/vendor_completions.d/tonnage.fish"),
+];
+
+/// Builds the wheel: as it is published, or with `--fast` in a few minutes.
+pub(crate) fn build(option: Option<&str>) -> anyhow::Result<()> {
+    let profile = match option {
+        None => "release",
+        Some("--fast") => "fast",
+        Some(other) => bail!("`{other}` is no option of it: take --fast, or none"),
+    };
+    let path = wheel(profile)?;
+    println!("{}", path.display());
+    Ok(())
+}
+
+/// Builds the wheel with a profile of cargo's, and says where it is.
+pub(crate) fn wheel(profile: &str) -> anyhow::Result<PathBuf> {
+    install::python(ENVIRONMENT, &["crates/python/build-requirements.txt"])?;
+    let work = root().join(WHEELS).join("unfinished");
+    if work.exists() {
+        fs::remove_dir_all(&work).with_context(|| work.display().to_string())?;
+    }
+    // maturin finds zig by the Python that is first on the path.
+    let path = path_with_tools()?;
+    run_with(
+        &format!(
+            "{ENVIRONMENT}/bin/maturin build --zig --locked --profile {profile} \
+             --manifest-path crates/python/Cargo.toml --out {}",
+            work.display()
+        ),
+        &[("PATH", &path)],
+    )?;
+    let built = only_wheel_in(&work)?;
+    let finished = with_completions(&built, &work)?;
+    check(&finished)?;
+    Ok(finished)
+}
+
+fn path_with_tools() -> anyhow::Result<String> {
+    let tools = root().join(ENVIRONMENT).join("bin");
+    let others = std::env::var_os("PATH").unwrap_or_default();
+    let mut folders = vec![tools];
+    folders.extend(std::env::split_paths(&others));
+    let path: OsString = std::env::join_paths(folders)?;
+    path.into_string().ok().context("PATH is no text")
+}
+
+fn only_wheel_in(folder: &Path) -> anyhow::Result<PathBuf> {
+    let entries = fs::read_dir(folder).with_context(|| folder.display().to_string())?;
+    let mut wheels = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|ending| ending == "whl"));
+    match (wheels.next(), wheels.next()) {
+        (Some(wheel), None) => Ok(wheel),
+        _ => bail!("one wheel was to be in {}", folder.display()),
+    }
+}
+
+/// Adds what shells want, asked of the command inside.
+fn with_completions(wheel: &Path, work: &Path) -> anyhow::Result<PathBuf> {
+    let tool = format!("{ENVIRONMENT}/bin/wheel");
+    run(&format!("{tool} unpack {} --dest {}", wheel.display(), work.display()))?;
+    let name = wheel.file_name().and_then(|name| name.to_str()).context("a wheel has a name")?;
+    // `tonnage-0.1.0-cp310-abi3-…`: what is inside lies in folders of the same name.
+    let package = name.split('-').take(2).collect::<Vec<_>>().join("-");
+    let inside = work.join(&package);
+    for (shell, place) in COMPLETIONS {
+        let output = Command::new(root().join(ENVIRONMENT).join("bin/python"))
+            .args(["-m", "tonnage", "completions", shell])
+            .env("PYTHONPATH", &inside)
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .output()
+            .context("cannot run the command inside the wheel")?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let place = inside.join(format!("{package}.data/data/share")).join(place);
+        let folder = place.parent().context("a file has a folder")?;
+        fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+        fs::write(&place, &output.stdout).with_context(|| place.display().to_string())?;
+    }
+    run(&format!("{tool} pack {} --dest-dir {WHEELS}", inside.display()))?;
+    Ok(root().join(WHEELS).join(name))
+}
+
+/// Refuses what PyPI or an old system would.
+fn check(wheel: &Path) -> anyhow::Result<()> {
+    let output = Command::new(root().join(ENVIRONMENT).join("bin/auditwheel"))
+        .arg("show")
+        .arg(wheel)
+        .output()
+        .context("cannot run auditwheel")?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    eprintln!("{}", said.trim());
+    ensure!(output.status.success(), "auditwheel: {}", String::from_utf8_lossy(&output.stderr));
+    let oldest = oldest_platform(&said).context("auditwheel names no platform")?;
+    ensure!(
+        oldest <= PLATFORM,
+        "it needs the C library 2.{oldest}: a wheel for 2.{PLATFORM} was wanted"
+    );
+    let bytes = fs::metadata(wheel)?.len();
+    eprintln!("{bytes} bytes, of {LARGEST} at most");
+    ensure!(bytes <= LARGEST, "the wheel has {bytes} bytes, more than {LARGEST}");
+    Ok(())
+}
+
+/// The oldest C library that auditwheel finds a wheel fit for: `manylinux_2_28_x86_64` is 28.
+fn oldest_platform(said: &str) -> Option<u32> {
+    let tag = said.split("platform tag:").nth(1)?.split('"').nth(1)?;
+    tag.strip_prefix("manylinux_2_")?.split('_').next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_platform_is_taken_from_what_auditwheel_says() {
+        let said = "tonnage-0.1.0.whl\nis consistent with the following platform tag:\n\
+                    \"manylinux_2_28_x86_64\".\n\nThe wheel references external versioned symbols";
+        assert_eq!(oldest_platform(said), Some(28));
+        assert_eq!(oldest_platform("platform tag:\n\"linux_x86_64\"."), None);
+        assert_eq!(oldest_platform(""), None);
+    }
+}
