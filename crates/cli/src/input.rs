@@ -16,7 +16,7 @@ use crate::progress::Progress;
 use crate::size::memory_size;
 
 /// How much reading a file may take.
-#[derive(Args, Clone, Copy)]
+#[derive(Args, Clone, Copy, Default)]
 pub(crate) struct ReadOptions {
     /// Memory that reading a file may take; what follows may take up to eight times that. Else half of what the machine, the container and `ulimit` leave, and of
     /// that 1 GiB and 64 times its size for a small file. Bytes, `4GiB`, `4GB`

@@ -41,6 +41,8 @@ mod manual;
 
 mod predict;
 
+mod record;
+
 mod replay;
 
 mod report;
@@ -91,6 +93,7 @@ enum Verb {
     Replay(replay::Arguments),
     Report(report::Arguments),
     Tune(tune::Arguments),
+    Record(record::Arguments),
     View(view::Arguments),
     Diff(diff::Arguments),
     Export(export::Arguments),
@@ -105,6 +108,8 @@ enum Verb {
 enum Answer {
     Yes,
     No,
+    /// The exit status of another program.
+    Passed(u8),
 }
 
 /// Exit status for bad input or usage.
@@ -127,6 +132,7 @@ pub fn command(words: impl IntoIterator<Item = OsString>) -> u8 {
         Verb::Replay(arguments) => replay::run(&arguments),
         Verb::Report(arguments) => report::run(&arguments),
         Verb::Tune(arguments) => tune::run(&arguments),
+        Verb::Record(arguments) => record::run(&arguments),
         Verb::View(arguments) => view::run(&arguments),
         Verb::Diff(arguments) => diff::run(&arguments),
         Verb::Export(arguments) => export::run(&arguments),
@@ -139,6 +145,7 @@ pub fn command(words: impl IntoIterator<Item = OsString>) -> u8 {
     match answer {
         Ok(Answer::Yes) => 0,
         Ok(Answer::No) => 1,
+        Ok(Answer::Passed(status)) => status,
         Err(error) => {
             output::error(&error);
             BAD_INPUT

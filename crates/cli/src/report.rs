@@ -139,6 +139,21 @@ pub(crate) fn answer(arguments: &Arguments, inputs: &[Named<'_>]) -> anyhow::Res
     Ranks::of(rows.collect::<Result<_, _>>()?).context("no file was given")
 }
 
+/// The report on these files as text, if this limit was in force.
+pub(crate) fn of_files(files: &[PathBuf], limit: Option<Bytes>) -> anyhow::Result<String> {
+    let arguments = Arguments {
+        files: files.to_vec(),
+        limit,
+        total: None,
+        pytorch: None,
+        ordinal: None,
+        html: None,
+        read: ReadOptions::default(),
+        json: false,
+    };
+    Ok(look(&arguments)?.to_text_in(layout()))
+}
+
 fn look_at(arguments: &Arguments, name: &str, file: &SnapshotFile) -> anyhow::Result<RankRow> {
     let _progress = Progress::unmeasured("looking");
     let report = Report::of(file, &arguments.options()).with_context(|| name.to_owned())?;

@@ -19,6 +19,7 @@ from ._errors import (
     UsageError,
 )
 from ._recipes import predict, run
+from ._record import Recording, record
 from ._results import Diff, Outcome, Record, Replay, Report, Result, Tuning
 from ._snapshot import Device, Peak, Snapshot, read
 from ._tables import Table
@@ -37,6 +38,7 @@ __all__ = [
     "Peak",
     "Record",
     "RecordError",
+    "Recording",
     "Replay",
     "Report",
     "Result",
@@ -48,5 +50,6 @@ __all__ = [
     "__version__",
     "predict",
     "read",
+    "record",
     "run",
 ]

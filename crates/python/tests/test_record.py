@@ -1,0 +1,240 @@
+"""Recording: with a stand-in for PyTorch, in programs of their own. Real PyTorch is in test_full.py."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import stand_in
+import tonnage
+
+BEGIN = "import torch, tonnage\n"
+
+
+@pytest.fixture
+def program(tmp_path: pathlib.Path, plain, python):
+    """Runs a program that has the stand-in, as a file."""
+    stand_in.install(tmp_path)
+    folder = tmp_path / "job"
+    folder.mkdir()
+
+    def run(text: str, *before: str, snapshot: str = "mlp_seed.default.stacks", **environment: str):
+        script = folder / "train.py"
+        script.write_text(text)
+        path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+        environment = {"STAND_IN_SNAPSHOT": str(plain(snapshot)), "PYTHONPATH": path, **environment}
+        return python(*before, str(script), **environment)
+
+    run.folder = folder
+    return run
+
+
+def test_a_piece_of_a_program_is_recorded_and_reported(program):
+    done = program(
+        BEGIN
+        + "with tonnage.record(max_entries=5000) as rec:\n"
+        "    torch.cuda.init()\n"
+        "    rec.step()\n"
+        "assert torch.calls[0] == ('record', 'all', {'max_entries': 5000, 'stacks': 'python'})\n"
+        "assert torch.calls[1] == ('scope', 'Optimizer.step#tonnage')\n"
+        "assert torch.calls[-1] == ('record', None, {})\n"
+        "assert rec.report().verdict.cause == 'need'\n"
+        "assert rec.snapshot.peak.allocated == 195529216\n"
+        "rec.save('mine.pickle')\n"
+        "assert tonnage.read('mine.pickle').peak == rec.snapshot.peak\n"
+    )
+    assert done.returncode == 0, done.stderr
+    assert not list(program.folder.iterdir()) == []
+
+
+def test_a_function_is_recorded_each_time(program):
+    done = program(
+        BEGIN
+        + "@tonnage.record\n"
+        "def step(a, *, b):\n"
+        "    torch.cuda.init()\n"
+        "    return a + b\n"
+        "@tonnage.record(max_entries=7)\n"
+        "def other():\n"
+        "    return 5\n"
+        "assert step(1, b=2) == 3 and step(2, b=2) == 4 and other() == 5\n"
+        "assert step.__name__ == 'step'\n"
+        "assert [it[1] for it in torch.calls if it[0] == 'record'] == ['all', None] * 3\n"
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_memory_that_runs_out_is_explained_on_the_exception(program):
+    done = program(
+        BEGIN
+        + "def train():\n"
+        "    with tonnage.record():\n"
+        "        torch.empty(1 << 50, device='cuda')\n"
+        "try:\n"
+        "    train()\n"
+        "except torch.OutOfMemoryError as error:\n"
+        "    assert str(error) == 'CUDA out of memory.' and type(error) is torch.OutOfMemoryError\n"
+        "    kept = error\n"
+        "train()\n"
+    )
+    assert done.returncode == 1
+    saved = program.folder / "train.oom.pickle"
+    assert saved.exists()
+    assert tonnage.read(saved).peak.allocated == 195_529_216
+    said = done.stderr
+    if sys.version_info >= (3, 11):
+        assert said.rstrip().splitlines()[-1].startswith("tonnage: Look at it: tonnage view ")
+    for part in [
+        "CUDA out of memory.",
+        "tonnage: Reserved memory peaks at 208.00 MiB",
+        "(195,526,856 bytes), most of them from train/workloads.py:12",
+        "What to change: ",
+        str(saved),
+    ]:
+        assert part in said, said
+
+
+def test_other_exceptions_pass_untouched(program):
+    done = program(
+        BEGIN
+        + "try:\n"
+        "    with tonnage.record():\n"
+        "        torch.cuda.init()\n"
+        "        raise ValueError('mine')\n"
+        "except ValueError as error:\n"
+        "    assert not getattr(error, '__notes__', None)\n"
+    )
+    assert done.returncode == 0, done.stderr
+    assert [it.name for it in program.folder.iterdir()] == ["train.py"]
+
+
+def test_a_history_of_the_programs_own_is_left_alone(program):
+    done = program(
+        BEGIN
+        + "torch.cuda.memory._record_memory_history(max_entries=3)\n"
+        "with tonnage.record() as rec:\n"
+        "    torch.cuda.init()\n"
+        "assert [it for it in torch.calls if it[0] == 'record'] == [('record', 'all', {'max_entries': 3})]\n"
+        "assert rec.snapshot.peak\n"
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_without_a_gpu_it_says_so_and_the_program_goes_on(program):
+    done = program(
+        BEGIN
+        + "with tonnage.record() as rec:\n"
+        "    pass\n"
+        "try:\n"
+        "    rec.report()\n"
+        "except tonnage.RecordError as error:\n"
+        "    print(error)\n",
+        STAND_IN_GPU="0",
+    )
+    assert "nothing is recorded: PyTorch sees no GPU" in done.stderr
+    assert done.stdout == "nothing was recorded: PyTorch did not use a GPU\n"
+
+
+def test_a_folder_that_cannot_be_written_to_is_left_for_another(program, tmp_path):
+    done = program(
+        BEGIN
+        + "import os\n"
+        "with tonnage.record() as rec:\n"
+        "    torch.cuda.init()\n"
+        "path = rec.save('/proc/nowhere/mine.pickle')\n"
+        "assert path == os.path.join(os.getcwd(), 'mine.pickle'), path\n"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "/proc/nowhere cannot be written to" in done.stderr and "saved as" in done.stderr
+
+
+def test_ranks_have_files_of_their_own(program):
+    text = BEGIN + "with tonnage.record(path='job.pickle'):\n    torch.cuda.init()\n"
+    for rank in ["0", "3"]:
+        assert program(text, RANK=rank).returncode == 0
+    assert program(text).returncode == 0
+    found = {it.name for it in program.folder.parent.iterdir()}
+    assert {"job.rank0.pickle", "job.rank3.pickle", "job.pickle"} <= found
+
+
+RECORD = ("-m", "tonnage", "record", "--", sys.executable)
+
+
+def test_the_command_records_a_program_that_knows_nothing_of_it(program):
+    done = program(
+        "import torch, sys\n"
+        "assert not any('tonnage-record' in it for it in sys.path)\n"
+        "torch.empty(3, device='cuda')\n"
+        "print('trained', sys.argv[0].endswith('train.py'))\n"
+        "sys.exit(3)\n",
+        *RECORD,
+    )
+    assert done.returncode == 3, done.stderr
+    assert done.stdout == "trained True\n"
+    assert "Reserved memory peaks at 208.00 MiB" in done.stderr
+    saved = program.folder / "train.memory.pickle"
+    assert f"saved {saved}\n" in done.stderr
+    assert tonnage.read(saved).peak.allocated == 195_529_216
+
+
+def test_the_command_explains_memory_that_runs_out(program):
+    done = program("import torch\ntorch.empty(1 << 50, device='cuda')\n", *RECORD)
+    assert done.returncode == 1
+    assert "OutOfMemoryError: CUDA out of memory." in done.stderr
+    assert "tonnage: Reserved memory peaks at" in done.stderr
+    assert done.stderr.count("saved ") == 1
+
+
+def test_the_command_has_a_file_for_each_process(program):
+    done = program(
+        "import os, subprocess, sys, torch\n"
+        "if 'RANK' not in os.environ:\n"
+        "    for rank in '01':\n"
+        "        subprocess.run([sys.executable, __file__], env={**os.environ, 'RANK': rank}, check=True)\n"
+        "else:\n"
+        "    torch.empty(3, device='cuda')\n",
+        "-m", "tonnage", "record", "--no-report", "--output", "out", "--", sys.executable,
+    )
+    assert done.returncode == 0, done.stderr
+    names = sorted(it.name for it in (program.folder.parent / "out").iterdir())
+    assert names == ["train.rank0.memory.pickle", "train.rank1.memory.pickle"] or names == [
+        "train.memory.rank0.pickle", "train.memory.rank1.pickle"
+    ]
+
+
+def test_the_command_says_when_nothing_was_recorded(program):
+    done = program("print('no GPU here')\n", *RECORD)
+    assert done.returncode == 0 and done.stdout == "no GPU here\n"
+    assert "nothing was recorded" in done.stderr
+    missing = program("", "-m", "tonnage", "record", "--", "/no/such/program")
+    assert missing.returncode == 2 and "cannot run /no/such/program" in missing.stderr
+
+
+def test_the_programs_own_sitecustomize_is_run(program, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("import builtins; builtins.mine = 5\n")
+    done = program("import torch\nprint(mine)\ntorch.empty(1, device='cuda')\n", *RECORD)
+    assert done.stdout == "5\n", done.stderr
+    assert "saved " in done.stderr
+
+
+@pytest.mark.parametrize("name", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+def test_signals_go_on_to_the_program(tmp_path, name):
+    ready = tmp_path / "ready"
+    process = subprocess.Popen(
+        [*(sys.executable, *RECORD), "-c",
+         f"import time, signal; signal.signal(signal.SIGINT, signal.SIG_DFL); open({str(ready)!r}, 'w').close()\n"
+         "time.sleep(1000)"],
+        stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, stdout=subprocess.PIPE,
+    )
+    began = time.monotonic()
+    while not ready.exists():
+        assert time.monotonic() - began < 600
+        time.sleep(0.02)
+    process.send_signal(name)
+    assert process.wait(timeout=600) == -name

@@ -1,0 +1,108 @@
+"""What ``tonnage record`` starts in every Python of a job, before its own program.
+
+In:  the variables of the environment that begin with ``TONNAGE_RECORD_``.
+Out: one snapshot for each process that used a GPU, its path added to a list; notes on memory that ran out.
+
+The folder of this file is first on the path, under the name ``sitecustomize``; one of the program's own is run after it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib.abc
+import importlib.machinery
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import ModuleType
+    from typing import Any
+
+
+class Watch(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Waits for PyTorch to be imported."""
+
+    def __init__(self, recorder: Any) -> None:
+        self._recorder = recorder
+        self._loader: Any = None
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name != "torch" or path is not None:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        if spec is not None and spec.loader is not None:
+            self._loader = spec.loader
+            spec.loader = self
+        return spec
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        made: ModuleType | None = self._loader.create_module(spec)
+        return made
+
+    def exec_module(self, module: ModuleType) -> None:
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        Job(self._recorder, module).begin()
+
+
+class Job:
+    """The recording of this process."""
+
+    def __init__(self, recorder: Any, torch: Any) -> None:
+        entries = int(os.environ.get("TONNAGE_RECORD_ENTRIES", recorder.MOST_ENTRIES))
+        folder = os.environ.get("TONNAGE_RECORD_FOLDER")
+        stem = os.path.basename(recorder.script())
+        path = os.path.join(folder, f"{stem}.memory.pickle") if folder else None
+        self._recorder = recorder
+        self._torch = torch
+        self._recording = recorder.Recording(entries, recorder.place(path, "memory"), True)
+
+    def begin(self) -> None:
+        """Records once the program uses a GPU, and no sooner: what comes before is for every fork of it."""
+        self._torch.cuda._lazy_call(self._recording.start)
+        print_exception = sys.excepthook
+
+        def explain(kind: type[BaseException], raised: BaseException, trace: Any) -> None:
+            if self._recorder.is_out_of_memory(raised):
+                self._recording.explain(raised)
+            print_exception(kind, raised, trace)
+
+        sys.excepthook = explain
+        atexit.register(self.end, os.getpid())
+
+    def end(self, process: int) -> None:
+        """Saves what there is. A fork of this process has nothing of its own to save."""
+        if os.getpid() != process or not self._torch.cuda.is_initialized():
+            return
+        try:
+            self._recording.stop()
+        except Exception as error:
+            print(f"tonnage: the memory of this process cannot be saved: {error}", file=sys.stderr)
+            return
+        written = os.environ.get("TONNAGE_RECORD_LIST")
+        if written and self._recording.path:
+            with open(written, "a", encoding="utf-8") as out:
+                out.write(self._recording.path + "\n")
+
+
+def install() -> None:
+    """Watches for PyTorch, and gives way to a ``sitecustomize`` of the program's own."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    import tonnage_record
+
+    sys.meta_path.insert(0, Watch(tonnage_record))
+    sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder) != here]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize")
+    if spec is not None and spec.loader is not None:
+        spec.loader.exec_module(sys.modules[__name__])
+
+
+if __name__ == "sitecustomize":
+    install()

@@ -1,0 +1,326 @@
+"""Recording: PyTorch's memory history around a piece of a program, and what it tells when memory runs out.
+
+In:  a ``with``, a decorated function, or a whole program under ``tonnage record``.
+Out: a snapshot, one file for each process, and notes on an ``OutOfMemoryError`` that passes through.
+
+This file stands by itself: ``tonnage record`` hands it to Pythons that have no tonnage installed. Nothing but the
+standard library is imported at the top, and PyTorch only if the program has it.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import warnings
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+    from typing import Any, TypeVar, overload
+
+    from ._results import Report
+    from ._snapshot import Snapshot
+
+    F = TypeVar("F", bound=Callable[..., Any])
+
+#: Entries that are kept: the last ones. Chosen: some gigabytes of PyTorch's memory at most, and hours of most programs.
+MOST_ENTRIES = 1_000_000
+
+#: Marks of iterations begin like those that PyTorch's optimizers leave, which tools look for.
+STEP = "Optimizer.step#tonnage"
+
+
+class Recording:
+    """A recording, under way or ended. Made by ``tonnage.record``."""
+
+    def __init__(self, max_entries: int, path: str | None, save: bool) -> None:
+        self._max_entries = max_entries
+        self._path = path
+        self._save = save
+        self._ours = False
+        self._snapshot: Any = None
+        #: Where the snapshot was saved, if it was.
+        self.path: str | None = None
+
+    def __enter__(self) -> Recording:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if raised is not None and is_out_of_memory(raised):
+            self.explain(raised)
+        self.stop()
+
+    def start(self) -> None:
+        """Begins to record, unless the program does that already."""
+        torch = sys.modules.get("torch") or _torch()
+        if torch is None or not torch.cuda.is_available():
+            _warn("nothing is recorded: " + ("PyTorch is not installed" if torch is None else "PyTorch sees no GPU"))
+            return
+        if is_recording(torch):
+            return
+        torch.cuda.memory._record_memory_history(max_entries=self._max_entries, stacks="python")
+        self._ours = True
+
+    def stop(self) -> None:
+        """Ends the recording, and keeps what it has."""
+        torch = sys.modules.get("torch")
+        if torch is None or not torch.cuda.is_initialized():
+            return
+        if self._snapshot is None:
+            self._snapshot = torch.cuda.memory._snapshot()
+        if self._ours:
+            torch.cuda.memory._record_memory_history(enabled=None)
+            self._ours = False
+        if self._save and self.path is None and self._path is not None:
+            self.save(self._path)
+
+    def step(self) -> None:
+        """Marks the end of an iteration. Steps of PyTorch's own optimizers are marked without this."""
+        torch = sys.modules.get("torch")
+        if torch is not None:
+            with torch.profiler.record_function(STEP):
+                pass
+
+    def take(self) -> Snapshot:
+        """The snapshot: of the end, or of this moment if the recording is under way."""
+        from tonnage import RecordError, read
+
+        taken = self._snapshot
+        if taken is None:
+            torch = sys.modules.get("torch")
+            if torch is None or not torch.cuda.is_initialized():
+                raise RecordError("nothing was recorded: PyTorch did not use a GPU")
+            taken = torch.cuda.memory._snapshot()
+        if isinstance(taken, dict):
+            taken = read(taken, name=self.path or "recording")
+            if self._snapshot is not None:
+                # The objects of a million entries take gigabytes.
+                self._snapshot = taken
+        snapshot: Snapshot = taken
+        return snapshot
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The snapshot."""
+        return self.take()
+
+    def report(self, **options: Any) -> Report:
+        """What limits the program's memory, why, and what to change: as ``Snapshot.report``."""
+        return self.take().report(**options)
+
+    def save(self, path: str | None = None) -> str:
+        """Writes the snapshot: there, or beside the script under a name with the process's rank. Says where."""
+        wanted = place(path, "memory")
+        self.path = write(self._taken(), wanted)
+        return self.path
+
+    def _taken(self) -> Any:
+        if self._snapshot is not None:
+            return self._snapshot
+        torch = sys.modules.get("torch")
+        return None if torch is None else torch.cuda.memory._snapshot()
+
+    def explain(self, raised: BaseException) -> None:
+        """Says on the exception what held the memory and what helps, and saves the snapshot. It raises nothing."""
+        if getattr(raised, "_tonnage_explained", False):
+            return
+        try:
+            raised._tonnage_explained = True  # type: ignore[attr-defined]
+            if self._snapshot is None:
+                torch = sys.modules.get("torch")
+                self._snapshot = None if torch is None else torch.cuda.memory._snapshot()
+            lines = self._verdict()
+            if self._save:
+                lines.append(f"The snapshot: {self.save(self._path or place(None, 'oom'))}")
+                lines.append(f"Look at it: tonnage view {self.path}")
+            add_note(raised, "\n".join(f"tonnage: {line}" for line in lines))
+        except Exception as error:
+            # The program's own exception is what counts.
+            _warn(f"what held the memory cannot be told: {error}")
+
+    def _verdict(self) -> list[str]:
+        try:
+            import tonnage
+        except ImportError:
+            return ["out of memory"]
+        try:
+            report = self.take().report()
+        except tonnage.Error as error:
+            return [f"out of memory; nothing more can be told: {error}"]
+        lines = [report.verdict.text]
+        if report.verdict.line:
+            size = tonnage._sizes.show(report.verdict.bytes)
+            lines.append(f"{size} ({report.verdict.bytes:,} bytes), most of them from {report.verdict.line}")
+        if report.advice:
+            first = report.advice[0]
+            lines.append(f"What to change: {first.change}")
+            lines.extend(f"    {line}" for line in first.code)
+        return lines
+
+
+def _make(max_entries: int, path: str | os.PathLike[str] | None, save: bool) -> Recording:
+    return Recording(max_entries, None if path is None else os.fspath(path), save)
+
+
+if TYPE_CHECKING:
+
+    @overload
+    def record(function: F) -> F: ...
+
+    @overload
+    def record(
+        *, max_entries: int = MOST_ENTRIES, path: str | os.PathLike[str] | None = None, save: bool = True
+    ) -> _Record: ...
+
+
+def record(
+    function: Any = None,
+    *,
+    max_entries: int = MOST_ENTRIES,
+    path: str | os.PathLike[str] | None = None,
+    save: bool = True,
+) -> Any:
+    """Records PyTorch's memory: ``with tonnage.record() as rec:``, or ``@tonnage.record`` on a function.
+
+    The last ``max_entries`` entries are kept, with Python's stacks. At the end ``rec.report()`` tells; with ``path`` the
+    snapshot is written there. When memory runs out inside, the exception goes on with notes that say why, and the
+    snapshot is saved beside the script, unless ``save`` is False. A history that the program records itself is left alone.
+    """
+    if function is None:
+        return _Record(max_entries, path, save)
+    return _Record(max_entries, path, save)(function)
+
+
+class _Record:
+    """What ``tonnage.record()`` gives: for a ``with``, or for functions."""
+
+    def __init__(self, max_entries: int, path: str | os.PathLike[str] | None, save: bool) -> None:
+        self._make = functools.partial(_make, max_entries, path, save)
+        self._entered: list[Recording] = []
+
+    def __enter__(self) -> Recording:
+        recording = self._make()
+        self._entered.append(recording)
+        return recording.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._entered.pop().__exit__(kind, raised, trace)
+
+    def __call__(self, function: F) -> F:
+        @functools.wraps(function)
+        def recorded(*arguments: Any, **options: Any) -> Any:
+            with self._make():
+                return function(*arguments, **options)
+
+        return recorded  # type: ignore[return-value]
+
+
+def _torch() -> Any:
+    try:
+        import torch
+    except ImportError:
+        return None
+    return torch
+
+
+def is_recording(torch: Any) -> bool:
+    """Whether the program records a history already."""
+    enabled = getattr(torch._C, "_cuda_isHistoryEnabled", None)
+    return bool(enabled is not None and enabled())
+
+
+def is_out_of_memory(raised: BaseException) -> bool:
+    """Whether a GPU has run out of memory: by the name of the class, which PyTorch's has under several modules."""
+    return any(kind.__name__ == "OutOfMemoryError" for kind in type(raised).__mro__)
+
+
+def add_note(raised: BaseException, note: str) -> None:
+    """Says something on an exception; before Python 3.11 as a warning."""
+    if hasattr(raised, "add_note"):
+        raised.add_note(note)
+    else:
+        _warn(note)
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text if text.startswith("tonnage") else f"tonnage: {text}", RuntimeWarning, stacklevel=3)
+
+
+def process_name() -> str:
+    """What tells this process from others of the job: its rank; in a spawned process its number; else nothing."""
+    rank = os.environ.get("RANK") or os.environ.get("SLURM_PROCID")
+    if rank and rank.isdigit():
+        return f".rank{rank}"
+    multiprocessing = sys.modules.get("multiprocessing.process")
+    if multiprocessing is not None and multiprocessing.parent_process() is not None:
+        return f".pid{os.getpid()}"
+    return ""
+
+
+def script() -> str:
+    """The path that files of this program begin with: the script's, without its ending."""
+    main: str | None = getattr(sys.modules.get("__main__"), "__file__", None)
+    if main is None:
+        return os.path.join(os.getcwd(), "python")
+    return os.path.splitext(os.path.abspath(main))[0]
+
+
+def place(path: str | None, what: str) -> str:
+    """Where a snapshot of this process goes: there, with its rank, or beside the script."""
+    if path is None:
+        return f"{script()}{process_name()}.{what}.pickle"
+    stem, ending = os.path.splitext(path)
+    name = process_name()
+    return path if not name or stem.endswith(name) else f"{stem}{name}{ending}"
+
+
+def folders(wanted: str) -> list[str]:
+    """Where a file may go: to its folder, else to the current one, else to that for temporary files."""
+    import tempfile
+
+    return [os.path.dirname(os.path.abspath(wanted)), os.getcwd(), tempfile.gettempdir()]
+
+
+def write(snapshot: Any, wanted: str) -> str:
+    """Writes a snapshot, whole or not at all: where it is wanted, or elsewhere with a sentence. Says where."""
+    name = os.path.basename(wanted)
+    failed: OSError | None = None
+    for folder in folders(wanted):
+        path = os.path.join(folder, name)
+        unfinished = os.path.join(folder, f".{name}.{os.getpid()}")
+        try:
+            _write(snapshot, unfinished)
+            os.replace(unfinished, path)
+        except OSError as error:
+            failed = failed or error
+            _forget(unfinished)
+            continue
+        if failed is not None:
+            _warn(f"{os.path.dirname(os.path.abspath(wanted))} cannot be written to ({failed}): saved as {path}")
+        return path
+    assert failed is not None
+    raise failed
+
+
+def _write(snapshot: Any, path: str) -> None:
+    if isinstance(snapshot, dict):
+        import pickle
+
+        with open(path, "wb") as out:
+            pickle.dump(snapshot, out, protocol=4)
+    else:
+        snapshot.save(path)
+
+
+def _forget(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        pass

@@ -1,0 +1,200 @@
+"""Tests of memory: the fixture ``gpu_memory``.
+
+    def test_step(gpu_memory):
+        step()
+        gpu_memory.assert_peak("1.2 GiB", tolerance="1%")
+
+Without a size the baseline is compared with, a file beside the test that ``pytest --tonnage-update`` writes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import re
+
+import pytest
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from ._results import Outcome
+    from ._sizes import Size
+    from ._snapshot import Snapshot
+
+#: The file with the baselines of a folder of tests.
+BASELINES = "tonnage-baselines.json"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("tonnage", "memory of the GPU")
+    group.addoption(
+        "--tonnage-update",
+        action="store_true",
+        help="write what the tests of gpu_memory measure as their baselines, instead of comparing",
+    )
+
+
+@pytest.fixture
+def gpu_memory(request: pytest.FixtureRequest) -> Iterator[GpuMemory]:
+    """The memory that a test takes: of PyTorch on a GPU, or of a recipe or snapshot that is passed to it."""
+    memory = GpuMemory(request.node.name, request.path, request.config.getoption("--tonnage-update"))
+    memory._begin()
+    try:
+        yield memory
+    finally:
+        memory._end()
+
+
+class GpuMemory:
+    """What a test took so far, and what it may take."""
+
+    def __init__(self, test: str, path: pathlib.Path, update: bool) -> None:
+        self._test = test
+        self._path = path
+        self._update = update
+        self._recording: Any = None
+        self._measured: Snapshot | Outcome | None = None
+
+    def _begin(self) -> None:
+        """Records what PyTorch does from here on, if it has a GPU."""
+        import sys
+
+        torch = sys.modules.get("torch")
+        if torch is None or not torch.cuda.is_available():
+            return
+        from ._record import record
+
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        self._recording = record(save=False).__enter__()
+
+    def _end(self) -> None:
+        if self._recording is not None:
+            self._recording.__exit__(None, None, None)
+
+    def measure(self, what: Snapshot | Outcome) -> None:
+        """Takes the memory of this instead: a snapshot, or what ``tonnage.predict`` and ``tonnage.run`` return."""
+        self._measured = what
+
+    def snapshot(self) -> Snapshot | None:
+        """What was recorded so far, if there is a history."""
+        from ._snapshot import Snapshot
+
+        if isinstance(self._measured, Snapshot):
+            return self._measured
+        if self._measured is None and self._recording is not None:
+            taken: Snapshot = self._recording.take()
+            return taken
+        return None
+
+    @property
+    def peak(self) -> int:
+        """The most bytes that were allocated."""
+        from ._errors import RecordError
+        from ._results import Outcome
+
+        if isinstance(self._measured, Outcome):
+            peak: int = self._measured.allocated_peak
+            return peak
+        snapshot = self.snapshot()
+        if snapshot is None:
+            raise RecordError(
+                "gpu_memory has nothing to measure: import torch on a machine with a GPU before the test begins, or pass "
+                "a snapshot or a prediction to gpu_memory.measure()"
+            )
+        return snapshot.peak.allocated
+
+    def assert_peak(self, size: Size | None = None, *, tolerance: str | int = "1%") -> None:
+        """Fails if the most bytes that were allocated differ from this size, or from the baseline, by more than that."""
+        __tracebackhide__ = True
+        from ._sizes import in_bytes, show
+
+        if size is not None:
+            expected, what = in_bytes(size), "expected"
+        elif self._update:
+            self._write()
+            return
+        else:
+            expected, what = self._baseline(), "the baseline"
+        peak = self.peak
+        allowed = _tolerance(tolerance, expected)
+        if abs(peak - expected) <= allowed:
+            return
+        sign = "more" if peak > expected else "less"
+        difference = show(abs(peak - expected))
+        message = [
+            f"the peak of allocated memory is {show(peak)} ({peak:,} bytes), {difference} {sign} than {what}: "
+            f"{show(expected)} ({expected:,} bytes), within {tolerance}"
+        ]
+        message.extend(self._explanation())
+        if size is None:
+            message.append("if that is meant: pytest --tonnage-update")
+        pytest.fail("\n".join(message), pytrace=False)
+
+    def _explanation(self) -> list[str]:
+        """What changed since the baseline, or what held the peak."""
+        from ._errors import Error
+        from ._snapshot import read
+
+        snapshot = self.snapshot()
+        if snapshot is None:
+            return [str(self._measured)] if self._measured is not None else []
+        before = self._recorded()
+        try:
+            return [str(read(before).diff(snapshot)) if before.exists() else str(snapshot.report())]
+        except Error as error:
+            return [f"(it cannot be explained: {error})"]
+
+    def _recorded(self) -> pathlib.Path:
+        """The snapshot that belongs to the baseline."""
+        name = re.sub(r"[^A-Za-z0-9_.-]+", "-", f"{self._path.stem}.{self._test}")
+        return self._path.parent / "tonnage-baselines" / f"{name}.pickle.zst"
+
+    def _baselines(self) -> dict[str, int]:
+        path = self._path.parent / BASELINES
+        if not path.exists():
+            return {}
+        baselines: dict[str, int] = json.loads(path.read_text(encoding="utf-8"))
+        return baselines
+
+    def _key(self) -> str:
+        return f"{self._path.name}::{self._test}"
+
+    def _baseline(self) -> int:
+        baseline = self._baselines().get(self._key())
+        if baseline is None:
+            pytest.fail(f"{self._key()} has no baseline yet: pytest --tonnage-update writes one", pytrace=False)
+        return baseline
+
+    def _write(self) -> None:
+        baselines = self._baselines()
+        baselines[self._key()] = self.peak
+        path = self._path.parent / BASELINES
+        unfinished = path.with_suffix(".unfinished")
+        unfinished.write_text(json.dumps(dict(sorted(baselines.items())), indent=2) + "\n", encoding="utf-8")
+        os.replace(unfinished, path)
+        snapshot = self.snapshot()
+        if snapshot is not None:
+            self._recorded().parent.mkdir(exist_ok=True)
+            snapshot.save(self._recorded())
+
+
+def _tolerance(tolerance: str | int, expected: int) -> float:
+    from ._errors import UsageError
+    from ._sizes import in_bytes
+
+    text = str(tolerance).strip()
+    if not text.endswith("%"):
+        return in_bytes(tolerance)
+    try:
+        share = float(text[:-1])
+    except ValueError:
+        share = -1.0
+    if not 0 <= share < float("inf"):
+        raise UsageError(f"`{tolerance}` is no tolerance: write it as in '1%' or '20MiB'")
+    return expected * share / 100
