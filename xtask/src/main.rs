@@ -46,6 +46,7 @@ cargo xtask COMMAND
   busy [ROUNDS] [PART]  every test that waits for something, or those with PART in their name, so often (default 50)
                  beside 8 busy processes; keep the result under benches/results/
   wheel [--fast] the Python package, as it is published, into target/wheels; with --fast in a few minutes
+  python-full    the wheel in clean Pythons, the oldest and the newest here, with other libraries that take its tables
   gpu-bundle     what benches/gpu.sh needs on a machine with a GPU, in one folder
 ";
 
@@ -69,6 +70,7 @@ fn main() -> ExitCode {
         "scripts" => scripts::scripts(std::env::args().skip(2)),
         "driver-names" => scripts::driver_names(),
         "wheel" => wheel::build(number.as_deref()),
+        "python-full" => wheel::full(),
         "gpu-bundle" => gpu::bundle(),
         _ => {
             print!("{HELP}");

@@ -14,7 +14,7 @@ use std::process::Command;
 use anyhow::{Context, bail, ensure};
 
 use crate::install;
-use crate::shell::{root, run, run_with};
+use crate::shell::{present, root, run, run_with};
 
 /// The Python that builds.
 const ENVIRONMENT: &str = "target/wheel-python";
@@ -44,6 +44,39 @@ pub(crate) fn build(option: Option<&str>) -> anyhow::Result<()> {
     };
     let path = wheel(profile)?;
     println!("{}", path.display());
+    Ok(())
+}
+
+/// The Pythons that the package is for, oldest first.
+const PYTHONS: [&str; 5] = ["python3.10", "python3.11", "python3.12", "python3.13", "python3.14"];
+
+/// Installs the wheel into clean Pythons, the oldest and the newest that are here, and runs all tests of the package on it.
+pub(crate) fn full() -> anyhow::Result<()> {
+    let wheel = wheel("fast")?;
+    let is_here = |python: &&str| present(&format!("{python} --version"));
+    let here: Vec<&str> = PYTHONS.into_iter().filter(is_here).collect();
+    let (Some(&oldest), Some(&newest)) = (here.first(), here.last()) else {
+        bail!("none of {} is on the path", PYTHONS.join(", "));
+    };
+    let mut chosen = vec![oldest];
+    chosen.extend((oldest != newest).then_some(newest));
+    for python in chosen {
+        let folder = format!("target/full-{python}");
+        run(&format!("{python} -m venv --clear {folder}"))?;
+        // pandas 3 and others are not for the oldest.
+        let (more, tests) = match python == newest {
+            true => (" --requirement crates/python/tests/requirements-full.txt", ""),
+            false => ("", " --ignore crates/python/tests/test_full.py"),
+        };
+        run(&format!(
+            "{folder}/bin/python -m pip install --quiet --disable-pip-version-check {} \
+             --requirement crates/python/tests/requirements.txt{more}",
+            wheel.display()
+        ))?;
+        run(&format!(
+            "{folder}/bin/python -m pytest --quiet -p no:cacheprovider crates/python/tests{tests}"
+        ))?;
+    }
     Ok(())
 }
 

@@ -25,6 +25,27 @@ from ._snapshot import Device, Peak, Snapshot, read
 from ._tables import Table
 from ._tonnage import VERSION as __version__
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """``%load_ext tonnage``."""
+    from ._magic import load
+
+    load(shell)
+
+
+def __getattr__(name: str) -> Any:
+    # What few need is imported when it is asked for.
+    if name == "callbacks":
+        from importlib import import_module
+
+        return import_module(".callbacks", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 __all__ = [
     "ConfError",
     "Device",

@@ -67,14 +67,7 @@ class Job:
     def begin(self) -> None:
         """Records once the program uses a GPU, and no sooner: what comes before is for every fork of it."""
         self._torch.cuda._lazy_call(self._recording.start)
-        print_exception = sys.excepthook
-
-        def explain(kind: type[BaseException], raised: BaseException, trace: Any) -> None:
-            if self._recorder.is_out_of_memory(raised):
-                self._recording.explain(raised)
-            print_exception(kind, raised, trace)
-
-        sys.excepthook = explain
+        self._recorder.explain_uncaught(self._recording)
         atexit.register(self.end, os.getpid())
 
     def end(self, process: int) -> None:

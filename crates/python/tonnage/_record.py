@@ -222,6 +222,24 @@ class _Record:
         return recorded  # type: ignore[return-value]
 
 
+def explain_uncaught(recording: Recording) -> Callable[[], None]:
+    """Explains memory that runs out where no one catches that, until the function is called that this returns."""
+    print_exception = sys.excepthook
+
+    def explain(kind: type[BaseException], raised: BaseException, trace: TracebackType | None) -> None:
+        if is_out_of_memory(raised):
+            recording.explain(raised)
+        print_exception(kind, raised, trace)
+
+    def stop() -> None:
+        # Someone else may have put another in front since.
+        if sys.excepthook is explain:
+            sys.excepthook = print_exception
+
+    sys.excepthook = explain
+    return stop
+
+
 def _torch() -> Any:
     try:
         import torch

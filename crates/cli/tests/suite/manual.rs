@@ -5,13 +5,14 @@ use std::process::Command;
 use crate::support::{command, python_with_packages, recording, root, text, tonnage};
 use tonnage::export::Table;
 
-const VERBS: [&str; 14] = [
+const VERBS: [&str; 15] = [
     "run",
     "predict",
     "inspect",
     "replay",
     "report",
     "tune",
+    "record",
     "view",
     "diff",
     "export",

@@ -1,0 +1,97 @@
+"""The package's figures: a million events into a table, from a file and from a live dictionary, beside `pickle.load`; and
+what importing it takes. Each is measured in a process of its own; times are of its processor, memory is what it adds.
+
+    python crates/python/benches/figures.py [EVENTS]
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pathlib
+import pickle
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+
+BEGIN = """
+import sys, time
+def most():
+    # KiB of this program alone, unlike what getrusage tells.
+    return int(next(it for it in open("/proc/self/status") if it.startswith("VmHWM")).split()[1])
+def measure(work):
+    before = most()
+    clock, wall = time.process_time(), time.perf_counter()
+    kept = work()
+    clock, wall = time.process_time() - clock, time.perf_counter() - wall
+    after = most()
+    print(clock, wall, (after - before) / 1024)
+"""
+
+PIECES = {
+    "pickle.load": "import pickle\nmeasure(lambda: pickle.load(open(sys.argv[1], 'rb')))",
+    "tonnage.read(path).events()": "import tonnage\nmeasure(lambda: tonnage.read(sys.argv[1]).events())",
+    "tonnage.read(dict)": "import pickle, tonnage\nlive = pickle.load(open(sys.argv[1], 'rb'))\n"
+    "measure(lambda: tonnage.read(live))",
+}
+
+
+def snapshot(events: int) -> dict:
+    """A real job's history, repeated until it is so long: each entry is an object of its own, calls are shared."""
+    import tonnage
+
+    path = pathlib.Path(__file__).resolve().parents[3] / "testdata/traces/gpt2_varlen.default.stacks.pickle.zst"
+    with tempfile.NamedTemporaryFile(suffix=".pickle") as file:
+        tonnage.read(path).save(file.name)
+        with open(file.name, "rb") as written:
+            whole = pickle.load(written)
+    trace = whole["device_traces"][0]
+    several = itertools.cycle(trace)
+    whole["device_traces"][0] = [
+        {**entry, "frames": list(entry["frames"]), "time_us": 1 + event} for event, entry in zip(range(events), several)
+    ]
+    return whole
+
+
+def run(code: str, *words: str) -> list[float]:
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=True)
+    return [float(it) for it in done.stdout.split()]
+
+
+def start_up() -> tuple[float, float]:
+    """Milliseconds of the processor that Python takes to start, and that importing adds: the least of twenty."""
+
+    def least(code: str) -> float:
+        times = []
+        for _ in range(20):
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            subprocess.run([sys.executable, "-c", code], check=True)
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+        return min(times) * 1000
+
+    nothing = least("pass")
+    return nothing, least("import tonnage") - nothing
+
+
+def main() -> None:
+    events = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "snapshot.pickle")
+        with open(path, "wb") as out:
+            pickle.dump(snapshot(events), out, protocol=4)
+        print(f"{events:,} events, {os.path.getsize(path) / 1e6:.0f} MB of pickle")
+        print(f"{'':<30}{'processor s':>12}{'wall s':>10}{'MiB':>10}")
+        for name, code in PIECES.items():
+            clock, wall, memory = run(BEGIN + code, path)
+            print(f"{name:<30}{clock:>12.2f}{wall:>10.2f}{memory:>10.0f}")
+    nothing, more = start_up()
+    print(f"python starts in {nothing:.0f} ms, `import tonnage` adds {more:.0f} ms (processor)")
+
+
+if __name__ == "__main__":
+    started = time.perf_counter()
+    main()
+    print(f"measured in {time.perf_counter() - started:.0f} s")
