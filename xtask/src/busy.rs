@@ -46,11 +46,13 @@ const fn waiting(
 }
 
 /// All of them. Whoever writes a test that waits adds it here.
-const WAITING: [Waiting; 13] = [
+const WAITING: [Waiting; 14] = [
     // A terminal, a server, signals and pipes.
     waiting("cli", "suite", &["top::"]),
     waiting("cli", "suite", &["view::"]),
     waiting("cli", "suite", &["after_ctrl_c", "goes_away", "closed", "a_pipe", "killed"]),
+    // Signals to Python programs.
+    waiting("python", "suite", &[]),
     // Another process that publishes.
     waiting("monitor", "lib", &[]),
     waiting("monitor", "two_processes", &[]),
