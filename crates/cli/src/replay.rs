@@ -49,9 +49,15 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "SETTINGS")]
     pub(crate) conf: Option<String>,
 
-    /// What if these placement rules had been followed? `pytorch`
+    /// What if these placement rules had been followed? `pytorch`; or `pages`, where physical pages go where they are
+    /// needed, perhaps with how much may lie free before they do: `pages,slack:0.02`
     #[arg(long, value_name = "POLICY")]
     pub(crate) policy: Option<Policy>,
+
+    /// Play a what-if this often on one allocator, freeing what is left in between: what the driver's calls about pages
+    /// cost once everything has been there before
+    #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=100))]
+    pub(crate) repeat: u8,
 
     /// What would an upgrade do to this job? The same requests by the rules of another release, beside
     /// those of the release that recorded them

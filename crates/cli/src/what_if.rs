@@ -33,6 +33,12 @@ pub(crate) fn answer(
         anyhow::bail!(reason);
     }
     let report = Report::new(&recorded, &job, &what_if);
+    let entries = file.traces.get(recorded.device as usize).map_or(&[][..], Vec::as_slice);
+    let recorded_us = match entries {
+        [first, .., last] => last.time_us.saturating_sub(first.time_us),
+        _ => 0,
+    };
+    let report = report.with_passes(&job, &what_if, arguments.repeat.into(), recorded_us);
     Ok(Answered {
         text: describe(name, &recorded, &report),
         json: report.to_json(&recorded, name),
@@ -52,6 +58,7 @@ fn describe(name: &str, recorded: &Outcome, report: &Report) -> String {
     let _ = writeln!(text, "what if:  {}; {limit}\n", shown(&report.conf));
     describe_oom(&mut text, report);
     describe_peaks(&mut text, recorded, &report.prediction);
+    describe_pages(&mut text, report);
     describe_waste(&mut text, &report.at_peak);
     describe_inferred(&mut text, &report.inferred);
     text
@@ -125,6 +132,29 @@ fn describe_peaks(text: &mut String, recorded: &Outcome, prediction: &Prediction
     for (name, figure, meaning) in COUNTS {
         let (was, now) = (was(figure, |count| count.to_string()), figure(stats));
         let _ = writeln!(text, "{name:<11}{was:>14}{now:>14}  {meaning}");
+    }
+}
+
+/// What the driver's calls about pages take, where there are any.
+fn describe_pages(text: &mut String, report: &Report) {
+    if report.passes.iter().all(|pass| pass.nanoseconds() == 0) {
+        return;
+    }
+    if let Some(ratio) = report.waste_ratio() {
+        let _ = writeln!(text, "waste      {ratio:>28.3}  peak reserved ÷ floor");
+    }
+    for (pass, number) in report.passes.iter().zip(1..) {
+        let percent = report.driver_percent(pass).unwrap_or(0.0);
+        let _ = writeln!(
+            text,
+            "pages      {:>25.1} ms  {percent:.2} % of the recorded time{}: {} made, {} mapped, {} unmapped, {} given back",
+            pass.nanoseconds() as f64 / 1e6,
+            if number > 1 { format!(", time {number}") } else { String::new() },
+            pass.created,
+            pass.mapped,
+            pass.unmapped,
+            pass.destroyed,
+        );
     }
 }
 

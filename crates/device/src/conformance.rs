@@ -165,9 +165,11 @@ macro_rules! device_conformance {
                 let event = device.record_event(STREAM).unwrap();
                 device.wait_event(event).unwrap();
                 assert_eq!(device.query_event(event), Ok(true));
+                device.wait_on(STREAM, event).unwrap();
                 device.destroy_event(event).unwrap();
                 refused(device.query_event(event));
                 refused(device.wait_event(event));
+                refused(device.wait_on(STREAM, event));
                 refused(device.destroy_event(event));
                 device.synchronize(STREAM).unwrap();
             }

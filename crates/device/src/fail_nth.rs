@@ -127,6 +127,11 @@ impl<D: Device> Device for FailNth<D> {
         self.inner.wait_event(event)
     }
 
+    fn wait_on(&mut self, stream: StreamId, event: EventId) -> Result<(), DeviceError> {
+        self.driver("wait_on")?;
+        self.inner.wait_on(stream, event)
+    }
+
     fn destroy_event(&mut self, event: EventId) -> Result<(), DeviceError> {
         self.driver("destroy_event")?;
         self.inner.destroy_event(event)

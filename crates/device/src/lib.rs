@@ -30,7 +30,7 @@ mod error;
 
 mod fail_nth;
 
-pub use dry::{Arenas, Dry, FirstFit, Placement};
+pub use dry::{Arenas, Dry, FirstFit, PageCalls, PagePart, Placement};
 pub use error::DeviceError;
 pub use fail_nth::FailNth;
 use tonnage_events::{Address, DeviceId, Event, StreamId};
@@ -157,6 +157,18 @@ pub trait Device {
     ///
     /// If there is no such event, or if work before it failed.
     fn wait_event(&mut self, event: EventId) -> Result<(), DeviceError>;
+
+    /// Makes `stream` wait, before what is queued on it from now on, until everything before the mark is done. The
+    /// caller goes on, and may forget the mark at once.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such event, or if the driver refuses.
+    fn wait_on(&mut self, stream: StreamId, event: EventId) -> Result<(), DeviceError> {
+        // What is queued after the caller has waited comes after the mark too.
+        let _ = stream;
+        self.wait_event(event)
+    }
 
     /// Forgets a mark.
     ///

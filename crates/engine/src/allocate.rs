@@ -9,6 +9,7 @@ use crate::block::BlockId;
 use crate::engine::Engine;
 use crate::error::AllocError;
 use crate::owner::Allocation;
+use crate::pages::Effort;
 use crate::policy::Rung;
 use crate::pool::{PoolRef, PoolSet};
 use crate::request::{Request, round};
@@ -37,7 +38,9 @@ impl<D: Device> Engine<D> {
             return Ok(allocation);
         }
         self.settle();
-        if let Some(id) = self.find_cached(&request) {
+        if let Some(id) = self.find_cached(&request)
+            && self.may_take(id, stream)?
+        {
             return Ok(self.hand_out(Found::Cached(id), &request, stack));
         }
         let (found, request) = self.acquire_or_reclaim(request, stack)?;
@@ -63,7 +66,7 @@ impl<D: Device> Engine<D> {
             stream,
             pool: PoolRef { set, kind: self.policy.kind_of(size) },
             segment_size: self.policy.segment_size(&self.config, size),
-            expandable: self.config.expandable_segments(),
+            expandable: self.config.expandable_segments() && !self.policy.moves_pages(),
         }
     }
 
@@ -107,7 +110,17 @@ impl<D: Device> Engine<D> {
                 }
                 None
             }
+            Rung::Grow if self.policy.moves_pages() => self.grow_home(request, false, stack)?,
             Rung::Grow => self.grow(request, stack)?,
+            // Captured graphs use the memory of private pools on streams that no one knows yet: nothing is lent to them.
+            Rung::Borrow | Rung::View | Rung::Stitch if request.pool.set != PoolSet::Default => {
+                None
+            }
+            Rung::Borrow => self.borrow(request)?,
+            Rung::View => self.find_view(request, stack)?,
+            Rung::GrowWithinSlack => self.grow_home(request, true, stack)?,
+            Rung::Stitch => self.stitch(request, Effort::Sensible, stack)?,
+            Rung::Reclaim => self.reclaim_pages(request, stack)?,
             Rung::SparePools => return Ok(self.find_in_spare_pool(request)),
             Rung::ReleaseOversize => {
                 if !self.release_oversize(request, stack)? {
@@ -137,7 +150,76 @@ impl<D: Device> Engine<D> {
         // They may have changed pools and settings.
         *request = self.plan(request.bytes, request.stream);
         let id = freed.then(|| self.find_cached(request)).flatten()?;
+        if !self.blocks[id].is_unfenced() {
+            return None;
+        }
         Some((Found::Cached(id), *request))
+    }
+
+    /// A part of a free block of another stream, which the request's stream then comes after.
+    fn borrow(&mut self, request: &Request) -> Result<Option<BlockId>, DeviceError> {
+        let half = self.pools.half(request.pool);
+        let Some(id) = half.free().best_elsewhere(request.stream, request.size) else {
+            return Ok(None);
+        };
+        let users = self.users_of(id);
+        if !self.order_after(request.stream, &users)? {
+            return Ok(None);
+        }
+        self.take(id);
+        let cut =
+            self.policy.splits(&self.config, self.blocks[id].size, request.pool.kind, request)
+                && !self.pools.never_splits(request.pool.set);
+        let taken = if cut {
+            let taken = self.blocks.split_front(id, request.size);
+            self.put(id);
+            taken
+        } else {
+            id
+        };
+        let block = &mut self.blocks[taken];
+        block.stream = request.stream;
+        block.forget_foreign();
+        Ok(Some(taken))
+    }
+
+    /// Waits for all that is pending, and looks everywhere again; then gives up what keeps pages from being moved.
+    fn reclaim_pages(
+        &mut self,
+        request: &Request,
+        stack: Option<StackId>,
+    ) -> Result<Option<BlockId>, DeviceError> {
+        if self.capturing() {
+            return Ok(None);
+        }
+        self.synchronize_events(None)?;
+        self.emit(&Event::Retry, None);
+        if let Some(id) = self.find_cached(request)
+            && self.may_take(id, request.stream)?
+        {
+            self.take(id);
+            return Ok(Some(id));
+        }
+        for key in self.pools.freeable() {
+            self.release_private(key, stack)?;
+        }
+        if request.pool.set == PoolSet::Default {
+            if let Some(id) = self.borrow(request)? {
+                return Ok(Some(id));
+            }
+            if let Some(id) = self.stitch(request, Effort::Any, stack)? {
+                return Ok(Some(id));
+            }
+            self.drop_unused_views()?;
+            if let Some(id) = self.stitch(request, Effort::Any, stack)? {
+                return Ok(Some(id));
+            }
+        }
+        // A private pool cannot use what lies free in the default one; the device can give it.
+        if request.pool.set != PoolSet::Default {
+            self.give_pages_back(PoolSet::Default, request.segment_size, stack)?;
+        }
+        self.grow_home(request, false, stack)
     }
 
     /// Runs every callback, in the order of their names, and says whether any freed memory.
@@ -160,7 +242,9 @@ impl<D: Device> Engine<D> {
         self.pools.spare(release.released_pool_loses_no_split()).into_iter().find_map(|key| {
             let pool = PoolRef { set: PoolSet::Private(key), kind: request.pool.kind };
             let request = Request { pool, expandable, ..*request };
-            self.find_cached(&request).map(|id| (Found::Cached(id), request))
+            let found = self.find_cached(&request);
+            let found = found.filter(|&id| self.blocks[id].is_unfenced());
+            found.map(|id| (Found::Cached(id), request))
         })
     }
 

@@ -33,7 +33,7 @@ impl BlockId {
 /// | yes | – | yes | its owner's hands |
 /// | no | yes | yes | the queue of events, or the deferred list |
 /// | no | no | yes | its pool's free blocks |
-/// | no | no | no | its pool's unmapped blocks (expandable segments only) |
+/// | no | no | no | its pool's unmapped blocks (expandable segments, and places of pages that are in use elsewhere) |
 #[derive(Clone, Debug)]
 pub(crate) struct Block {
     pub(crate) address: Address,
@@ -47,8 +47,11 @@ pub(crate) struct Block {
     exists: bool,
     /// How often what is in its place was handed out, to tell owners apart.
     pub(crate) serial: u32,
-    /// False only for the part of an expandable segment that has no pages.
+    /// False only for the part of an expandable segment that has no pages, or none to use here.
     pub(crate) mapped: bool,
+    /// Whether it stands for one page that is mapped here and in use elsewhere. It is not mapped then, by all other
+    /// accounts, and never merged.
+    pub(crate) blocked: bool,
     pub(crate) prev: Option<BlockId>,
     pub(crate) next: Option<BlockId>,
     /// The expandable segment it is cut from, if it is one.
@@ -75,11 +78,14 @@ pub(crate) struct ForeignUse {
     pub(crate) while_capturing: Vec<StreamId>,
     /// Events recorded and not yet known to be complete.
     pub(crate) events: u32,
+    /// Of a free block: streams besides its own that have used parts of it, and that whoever takes it must come
+    /// after. See Note \[Order between streams\].
+    pub(crate) fence: Vec<StreamId>,
 }
 
 /// What most blocks have.
 static NO_FOREIGN_USE: ForeignUse =
-    ForeignUse { streams: Vec::new(), while_capturing: Vec::new(), events: 0 };
+    ForeignUse { streams: Vec::new(), while_capturing: Vec::new(), events: 0, fence: Vec::new() };
 
 impl Block {
     /// A free, mapped block that nobody has used yet.
@@ -95,6 +101,7 @@ impl Block {
             exists: true,
             serial: 0,
             mapped: true,
+            blocked: false,
             prev: None,
             next: None,
             range: None,
@@ -120,6 +127,12 @@ impl Block {
     #[inline]
     pub(crate) fn foreign(&self) -> &ForeignUse {
         self.foreign.as_deref().unwrap_or(&NO_FOREIGN_USE)
+    }
+
+    /// Whether a free block may be taken on its own stream at once.
+    #[inline]
+    pub(crate) fn is_unfenced(&self) -> bool {
+        self.foreign.is_none()
     }
 
     /// Uses on other streams, to be changed.

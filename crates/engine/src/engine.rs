@@ -22,6 +22,7 @@ use crate::history::{Context, History, RecordOptions};
 use crate::last_freed::LastFreed;
 use crate::ledger::Ledger;
 use crate::owner::Allocation;
+use crate::pages::PageStore;
 use crate::pending::Pending;
 use crate::policy::Policy;
 use crate::pool::Pools;
@@ -57,6 +58,8 @@ pub struct Engine<D> {
     pub(crate) blocks: Blocks,
     pub(crate) pools: Pools,
     pub(crate) ranges: Ranges,
+    /// Pages that move, under policies that move them.
+    pub(crate) store: PageStore,
     pub(crate) captures: Captures,
     /// The classes that streams are tagged with.
     pub(crate) reserve_classes: BTreeMap<StreamId, String>,
@@ -105,6 +108,7 @@ impl<D: Device> Engine<D> {
             blocks,
             pools: Pools::default(),
             ranges: Ranges::default(),
+            store: PageStore::default(),
             captures,
             reserve_classes: BTreeMap::new(),
             pending: Pending::default(),

@@ -62,12 +62,12 @@ impl<D: Device> Engine<D> {
             let other = &self.blocks[neighbour];
             split.count -= 1;
             split.bytes -= other.size.cast_signed();
-            if place.is_none() {
+            if place.is_none() && other.stream == before.stream {
                 place = Some((other.size, other.rank));
             } else {
                 self.take(neighbour);
             }
-            self.blocks.absorb(id, neighbour);
+            self.absorb(id, neighbour);
         }
         let block = &self.blocks[id];
         if block.is_split() {
@@ -81,6 +81,9 @@ impl<D: Device> Engine<D> {
         }
         let split = if fixed { split } else { SplitChange::default() };
         self.emit(&Event::FreeCompleted(BlockEvent { split, ..before }), stack);
+        if !fixed && self.policy.moves_pages() {
+            self.send_pages_home(id, stack);
+        }
     }
 
     /// Marks, on every foreign stream of the block, the end of what may use it.

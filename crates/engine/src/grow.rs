@@ -7,7 +7,7 @@ use crate::block::{Block, BlockId, Blocks};
 use crate::engine::{Engine, share_of};
 use crate::error::{AllocError, Rejected};
 use crate::request::Request;
-use crate::segment::Places;
+use crate::segment::{Places, Role};
 use crate::stats::MOST_RESERVED;
 
 impl<D: Device> Engine<D> {
@@ -154,7 +154,7 @@ impl<D: Device> Engine<D> {
         let page = self.page_size(request.pool.kind);
         self.check_page(page)?;
         let Some(size) = self.range_size(request.stream, page) else { return Ok(None) };
-        let range = match self.ranges.reserve(&mut self.device, size, page) {
+        let range = match self.ranges.reserve(&mut self.device, size, page, Role::Expandable) {
             Ok(range) => range,
             Err(DeviceError::OutOfMemory { .. }) => return Ok(None),
             Err(error) => return Err(error),

@@ -11,6 +11,7 @@ use tonnage_events::{PoolKind, SplitChange};
 use crate::block::{Block, BlockId};
 use crate::engine::Engine;
 use crate::pool::{PoolRef, PoolSet, PrivateKey};
+use crate::segment::Role;
 
 /// Blocks that an operation pays for, at most, on average.
 const BLOCKS_A_CALL: usize = 64;
@@ -52,6 +53,7 @@ impl<D: Device> Engine<D> {
             self.check_block(id, block)?;
             self.add(&mut sums, id, block);
         }
+        self.check_pages_that_move()?;
         self.check_sets(&sums)?;
         self.check_figures(&sums)
     }
@@ -93,12 +95,18 @@ impl<D: Device> Engine<D> {
                 "the ranks at {at} and behind it do not fit"
             );
             ensure!(
-                (next.stream, next.pool, next.range) == (block.stream, block.pool, block.range),
-                "the segment of {at} mixes streams, pools or ranges"
+                (next.pool, next.range) == (block.pool, block.range),
+                "the segment of {at} mixes pools or ranges"
+            );
+            ensure!(
+                self.policy.moves_pages() || next.stream == block.stream,
+                "the segment of {at} mixes streams"
             );
             let unmerged = self.unmerged().is_some_and(|it| it.id == id && it.rest == block.next);
-            let merged =
-                unmerged || !(block.is_idle() && next.is_idle() && block.mapped == next.mapped);
+            let merged = unmerged
+                || block.blocked
+                || self.mergeable(id, block.next).is_none()
+                || !block.is_idle();
             ensure!(merged, "the free block at {at} was not merged with the next");
         }
         if let Some(prev) = block.prev {
@@ -111,7 +119,7 @@ impl<D: Device> Engine<D> {
             let covers = block.next.is_some() || block.end() == range.base.offset(range.size);
             ensure!(ends && covers, "the blocks around {at} do not cover their range");
             let places = range.places_within(at, block.size);
-            if places.count > 0 {
+            if places.count > 0 && range.role == Role::Expandable {
                 let ends = [places.first, places.first + places.count - 1];
                 let right = ends.iter().all(|&place| range.has_page(place) == block.mapped);
                 ensure!(right, "pages under {at} and the block disagree");

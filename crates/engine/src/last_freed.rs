@@ -17,6 +17,7 @@ use crate::engine::Engine;
 use crate::owner::Allocation;
 use crate::pool::PoolRef;
 use crate::request::Request;
+use crate::segment::Role;
 
 /// A block that is free by all accounts but in no set; or that was one until it was handed out again,
 /// with nothing else since.
@@ -80,8 +81,9 @@ impl<D: Device> Engine<D> {
 
     fn as_last_freed(&self, id: BlockId) -> Option<LastFreed> {
         let block = &self.blocks[id];
-        // Pages of a range can go by themselves; and under garbage collection a block's age counts.
-        if block.range.is_some()
+        // Pages of a range can go by themselves, but those of a home go only when asked for; and under garbage
+        // collection a block's age counts.
+        if block.range.is_some_and(|range| self.ranges[range].role != Role::Home)
             || self.collects_garbage()
             || self.mergeable(id, block.prev).is_some()
         {
@@ -89,6 +91,13 @@ impl<D: Device> Engine<D> {
         }
         let rest = self.mergeable(id, block.next);
         if rest.is_some() && !self.blocks.cutting_undoes_merging() {
+            return None;
+        }
+        // One that others have used is taken only after them.
+        if rest
+            .map(|rest| &self.blocks[rest])
+            .is_some_and(|it| it.stream != block.stream || !it.is_unfenced())
+        {
             return None;
         }
         let mut split = SplitChange::default();
@@ -102,6 +111,10 @@ impl<D: Device> Engine<D> {
         if is_split {
             split.count += 1;
             split.bytes += size.cast_signed();
+        }
+        if block.range.is_some() {
+            // Only fixed segments have remainders that count.
+            split = SplitChange::default();
         }
         Some(LastFreed {
             id,

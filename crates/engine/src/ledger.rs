@@ -38,6 +38,20 @@ impl Ledger {
         device.observe(event);
     }
 
+    /// The same for pages that move, which are neither obtained nor given back.
+    pub(crate) fn emit_move<D: Device>(
+        &mut self,
+        device: &mut D,
+        event: &Event,
+        stack: Option<StackId>,
+    ) {
+        self.stats.apply_move(event);
+        if let Some(history) = &mut self.history {
+            history.push(event, stack);
+        }
+        device.observe(event);
+    }
+
     /// The stack of a change, if history is on and wants one for changes of this level.
     #[inline]
     pub(crate) fn stack(&mut self, wanted_from: Context, caller: Caller) -> Option<StackId> {

@@ -30,6 +30,9 @@ mod block;
 // 5. Where blocks are cut from.
 mod segment;
 
+// Pages that go where they are needed.
+mod pages;
+
 // What callers ask for,
 mod engine;
 
@@ -104,7 +107,7 @@ pub use history::{Context, History, RecordOptions, StackDepth, system_time_us};
 pub use live_lines::LiveLine;
 pub use oom_verdict::OomVerdict;
 pub use owner::Allocation;
-pub use policy::Policy;
+pub use policy::{Policy, Slack};
 pub use pool::{PoolError, StreamFilter};
 pub use restore::{RestoreError, Start};
 pub use said::{SaidPurpose, SaidScope};

@@ -18,18 +18,30 @@ impl<D: Device> Engine<D> {
         self.pools.half_mut(block.pool).take(block);
     }
 
-    /// The neighbour, if `id` may absorb it: idle, and mapped or unmapped like it.
+    /// The neighbour, if `id`, which stands for no page in use elsewhere, may absorb it: idle, and mapped or unmapped
+    /// like it.
     #[inline]
     pub(crate) fn mergeable(&self, id: BlockId, neighbour: Option<BlockId>) -> Option<BlockId> {
         let other = &self.blocks[neighbour?];
-        (other.is_idle() && other.mapped == self.blocks[id].mapped).then_some(neighbour?)
+        let alike = other.mapped == self.blocks[id].mapped && !other.blocked;
+        (alike && other.is_idle()).then_some(neighbour?)
+    }
+
+    /// Makes a free neighbour part of `id`, and whoever takes it comes after those who have used either.
+    #[inline]
+    pub(crate) fn absorb(&mut self, id: BlockId, neighbour: BlockId) {
+        let other = &self.blocks[neighbour];
+        if other.stream != self.blocks[id].stream || !other.is_unfenced() {
+            self.join_fences(id, neighbour);
+        }
+        self.blocks.absorb(id, neighbour);
     }
 
     /// Lets `id`, which is in no set, absorb a neighbour, if it may.
     pub(crate) fn try_merge(&mut self, id: BlockId, neighbour: Option<BlockId>) {
         if let Some(neighbour) = self.mergeable(id, neighbour) {
             self.take(neighbour);
-            self.blocks.absorb(id, neighbour);
+            self.absorb(id, neighbour);
         }
     }
 }

@@ -91,7 +91,10 @@ impl<D: Device> Engine<D> {
         if let Some(live) = &mut self.live {
             live.remove(&address);
         }
-        let result = self.give_back(id, caller);
+        let mut result = self.give_back(id, caller);
+        if !self.store.retired.is_empty() {
+            result = result.and(self.drop_a_retired_view());
+        }
         self.debug_walk("free");
         result.map_err(FreeError::Device)
     }

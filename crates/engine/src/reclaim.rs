@@ -10,6 +10,7 @@ use crate::history::History;
 use crate::oom_verdict::OomVerdict;
 use crate::pool::{PoolRef, PoolSet, PrivateKey};
 use crate::request::Request;
+use crate::segment::{RangeId, Role};
 
 /// The pool whose blocks garbage collection ages: no other, PyTorch's rule.
 const AGED: PoolRef = PoolRef { set: PoolSet::Default, kind: PoolKind::Large };
@@ -21,6 +22,9 @@ impl<D: Device> Engine<D> {
         self.ranges.release_stranded(&mut self.device)?;
         if !self.capturing() {
             self.synchronize_events(None)?;
+            if self.policy.moves_pages() {
+                self.give_pages_back(PoolSet::Default, u64::MAX, stack)?;
+            }
             for kind in [PoolKind::Large, PoolKind::Small] {
                 self.release_half(PoolRef { set: PoolSet::Default, kind }, stack)?;
             }
@@ -47,8 +51,13 @@ impl<D: Device> Engine<D> {
     /// Whether a free block is a whole segment, or has whole pages.
     fn can_go_back(&self, id: BlockId) -> bool {
         let block = &self.blocks[id];
-        let pages = |range| self.ranges[range].places_within(block.address, block.size).count;
-        block.range.map_or_else(|| !block.is_split(), |range| pages(range) > 0)
+        let pages = |range: RangeId| match self.ranges[range].role {
+            Role::Expandable => {
+                self.ranges[range].places_within(block.address, block.size).count > 0
+            }
+            Role::Home | Role::View(_) => self.pages_in(id).next().is_some(),
+        };
+        block.range.map_or_else(|| !block.is_split(), pages)
     }
 
     /// Gives back what one freeable private pool caches; does nothing if it is still used.
@@ -69,11 +78,14 @@ impl<D: Device> Engine<D> {
         Ok(())
     }
 
-    fn release_private(
+    pub(crate) fn release_private(
         &mut self,
         key: PrivateKey,
         stack: Option<StackId>,
     ) -> Result<(), DeviceError> {
+        if self.policy.moves_pages() {
+            self.give_pages_back(PoolSet::Private(key), u64::MAX, stack)?;
+        }
         for kind in [PoolKind::Small, PoolKind::Large] {
             self.release_half(PoolRef { set: PoolSet::Private(key), kind }, stack)?;
         }
@@ -101,6 +113,8 @@ impl<D: Device> Engine<D> {
         let free: Vec<_> = self.pools.half(pool).free().iter().collect();
         let (parts, whole): (Vec<_>, Vec<_>) =
             free.into_iter().partition(|&id| self.blocks[id].range.is_some());
+        let parts = parts.into_iter().filter(|&id| self.is_part_of_expandable(id));
+        let parts: Vec<_> = parts.collect();
         for id in whole {
             if !self.blocks[id].is_split() {
                 self.release_segment(id, stack)?;
@@ -111,6 +125,11 @@ impl<D: Device> Engine<D> {
         }
         self.pools.half_mut(pool).trim();
         Ok(())
+    }
+
+    fn is_part_of_expandable(&self, id: BlockId) -> bool {
+        let range = self.blocks[id].range;
+        range.is_some_and(|range| self.ranges[range].role == Role::Expandable)
     }
 
     /// With a finite `max_split_size`: gives back free oversize segments of the request's own pool and

@@ -20,6 +20,7 @@ use crate::config::Tie;
 use crate::engine::Engine;
 use crate::pending::Waiting;
 use crate::pool::{PoolError, PoolRef, PoolSet};
+use crate::segment::Role;
 use crate::stats::MOST_RESERVED;
 
 /// The state of an allocator at a moment, to go on from.
@@ -195,7 +196,7 @@ impl<D: Device> Engine<D> {
             tiles.push(Piece { offset: reached, size: size - reached, block: None });
         }
         let pool = self.restore_pool(first)?;
-        let range = self.ranges.reserve(&mut self.device, size, page)?;
+        let range = self.ranges.reserve(&mut self.device, size, page, Role::Expandable)?;
         let base = self.ranges[range].base;
         for run in runs {
             let address = base.offset(run.address.distance_from(old_base));

@@ -213,6 +213,15 @@ impl Stats {
         }
     }
 
+    /// Counts pages that came into use in one place or went out of use in another: the device knows nothing of it.
+    pub(crate) fn apply_move(&mut self, event: &Event) {
+        match event {
+            Event::SegmentMap(it) => self.count_reserved(it, StatArray::increase),
+            Event::SegmentUnmap(it) => self.count_reserved(it, StatArray::decrease),
+            other => self.apply(other),
+        }
+    }
+
     fn count_reserved(&mut self, it: &SegmentEvent, change: fn(&mut StatArray, PoolKind, i64)) {
         change(&mut self.reserved_bytes, it.kind, signed(it.size));
         if !it.pool.is_default() {

@@ -196,6 +196,10 @@ impl Device for AnyDevice {
         each!(self, it => it.wait_event(event))
     }
 
+    fn wait_on(&mut self, stream: StreamId, event: EventId) -> Result<(), DeviceError> {
+        each!(self, it => it.wait_on(stream, event))
+    }
+
     fn destroy_event(&mut self, event: EventId) -> Result<(), DeviceError> {
         each!(self, it => it.destroy_event(event))
     }

@@ -32,6 +32,25 @@ pub enum OpenError {
     /// The device cannot be had.
     #[error(transparent)]
     Device(#[from] DeviceError),
+    /// The environment names no policy.
+    #[error("TONNAGE_CONF: {0}")]
+    Policy(String),
+}
+
+/// The placement rules that the environment names.
+fn policy_from_env() -> Result<Policy, OpenError> {
+    let conf = std::env::var_os("TONNAGE_CONF").unwrap_or_default();
+    Policy::from_conf(&conf.to_string_lossy()).map_err(OpenError::Policy)
+}
+
+impl DeviceOptions {
+    /// With the policy that holds.
+    fn resolved(mut self) -> Result<Self, OpenError> {
+        if self.policy.is_none() {
+            self.policy = Some(policy_from_env()?);
+        }
+        Ok(self)
+    }
 }
 
 /// A size: bytes, or words such as `8 GiB`.
@@ -73,8 +92,9 @@ impl<T: ToBytes + ?Sized> ToBytes for &T {
 pub struct DeviceOptions {
     /// PyTorch's settings.
     pub config: Config,
-    /// The placement rules.
-    pub policy: Policy,
+    /// The placement rules. By default those that the environment variable `TONNAGE_CONF` names, such as
+    /// `policy:pages,slack:0.02`; without it PyTorch's.
+    pub policy: Option<Policy>,
     /// The ordinal of a `host` or `dry` device, to tell several apart.
     pub id: DeviceId,
     /// On `host`: fill freed and fresh memory with patterns, so that wrong use shows.
@@ -136,6 +156,7 @@ impl Device {
     ///
     /// If the capacity is no size.
     pub fn host_with(capacity: impl ToBytes, options: DeviceOptions) -> Result<Self, OpenError> {
+        let options = options.resolved()?;
         let host = Host::new(capacity.to_bytes()?).with_id(options.id).poison(options.poison);
         Ok(Self::of(AnyDevice::Host(Box::new(host)), options))
     }
@@ -155,6 +176,7 @@ impl Device {
     ///
     /// If there is no driver, or no such GPU.
     pub fn cuda_with(ordinal: u32, options: DeviceOptions) -> Result<Self, OpenError> {
+        let options = options.resolved()?;
         Ok(Self::of(AnyDevice::Cuda(Box::new(Cuda::open(ordinal)?)), options))
     }
 
@@ -173,16 +195,18 @@ impl Device {
     ///
     /// If the capacity is no size.
     pub fn dry_with(capacity: impl ToBytes, options: DeviceOptions) -> Result<Self, OpenError> {
+        let options = options.resolved()?;
         let dry = Dry::new(capacity.to_bytes()?).with_id(options.id);
         Ok(Self::of(AnyDevice::Dry(Box::new(dry)), options))
     }
 
-    /// A handle to a device that was made elsewhere.
+    /// A handle to a device that was made elsewhere. It does not look into the environment: without a policy, PyTorch's.
     #[must_use]
     pub fn of(device: AnyDevice, options: DeviceOptions) -> Self {
         let (id, kind, streams) = (device.id(), device.kind(), device.streams());
         let driver_pinned = device.driver_pinned();
-        let engine = Engine::with_policy(device, options.config, options.policy);
+        let engine =
+            Engine::with_policy(device, options.config, options.policy.unwrap_or_default());
         let shared = Shared {
             engine: SharedEngine::new(engine),
             streams,

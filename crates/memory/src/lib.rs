@@ -79,7 +79,7 @@ pub use pinned::{PinnedAllocator, PinnedBlock, PinnedBytes, PinnedError, PinnedS
 pub use stream::Stream;
 pub use tonnage_device::{DeviceError, MemoryInfo};
 pub use tonnage_engine::{
-    AllocError, CacheError, Config, OomNote, OomNotes, OutOfMemory, RecordOptions, Release,
+    AllocError, CacheError, Config, OomNote, OomNotes, OutOfMemory, Policy, RecordOptions, Release,
     Snapshot, Stats,
 };
 pub use tonnage_events::{Address, Bytes, DeviceId, StreamId};

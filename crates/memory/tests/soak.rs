@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use tonnage_memory::{AllocError, Block, Config, Device, DeviceOptions, Release};
+use tonnage_memory::{AllocError, Block, Config, Device, DeviceOptions, Policy, Release};
 
 const THREADS: u64 = 16;
 
@@ -91,10 +91,17 @@ fn work(device: &Device, thread: u64, until: Instant) -> u64 {
     served
 }
 
+/// PyTorch's settings, or a policy.
 fn options(conf: &str) -> DeviceOptions {
+    let (conf, policy) = match conf.starts_with("policy:") {
+        true => ("", Policy::from_conf(conf).unwrap()),
+        false => (conf, Policy::Pytorch),
+    };
     let config = Config::parse(conf, Release::default()).unwrap();
-    DeviceOptions { config, poison: true, ..DeviceOptions::default() }
+    DeviceOptions { config, policy: Some(policy), poison: true, ..DeviceOptions::default() }
 }
+
+const CONFS: [&str; 3] = ["", "expandable_segments:True", "policy:pages,slack:0"];
 
 fn soak(device: Device, conf: &str) {
     let seconds = std::env::var("TONNAGE_SOAK_SECONDS").ok().and_then(|text| text.parse().ok());
@@ -120,7 +127,7 @@ fn soak(device: Device, conf: &str) {
 
 #[test]
 fn sixteen_threads_never_see_each_others_bytes() {
-    for conf in ["", "expandable_segments:True"] {
+    for conf in CONFS {
         soak(Device::host_with("1 GiB", options(conf)).unwrap(), conf);
     }
 }
@@ -131,7 +138,7 @@ fn nor_do_they_on_a_gpu() {
         println!("skipped: TONNAGE_TEST_CUDA is not set");
         return;
     }
-    for conf in ["", "expandable_segments:True"] {
+    for conf in CONFS {
         soak(Device::cuda_with(0, options(conf)).unwrap(), conf);
     }
 }

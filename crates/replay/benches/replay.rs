@@ -3,7 +3,7 @@
 //! Three widths of the same work on the same recordings:
 //!
 //! - `engine`: the recorded requests straight into the allocator, on a dry device; beside the newest release's order
-//!   of equal blocks, those of 2.11 and 2.12;
+//!   of equal blocks, those of 2.11 and 2.12, and the policy `pages`;
 //! - `replay`: with every entry and the final blocks compared;
 //! - `end_to_end`: from the bytes of the compressed file to the outcome.
 
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use tonnage_device::Dry;
-use tonnage_engine::{Allocation, Config, Engine, Release};
+use tonnage_engine::{Allocation, Config, Engine, Policy, Release, Slack};
 use tonnage_replay::job::{Call, Job, Request};
 use tonnage_replay::recording::{Reading, RecordingOptions, replay_recording};
 
@@ -23,8 +23,8 @@ const RECORDINGS: [(&str, &str); 3] = [
     ("bert_dynpad.split128", "max_split_size_mb:128"),
 ];
 
-fn run(job: &Job, config: &Config) -> u64 {
-    let mut engine = Engine::new(Dry::new(140 << 30), config.clone());
+fn run(job: &Job, config: &Config, policy: Policy) -> u64 {
+    let mut engine = Engine::with_policy(Dry::new(140 << 30), config.clone(), policy);
     let mut blocks: Vec<Allocation> = Vec::with_capacity(job.blocks());
     for step in job.steps() {
         match step.call {
@@ -54,13 +54,21 @@ fn benchmark(criterion: &mut Criterion) {
         group.throughput(Throughput::Elements(file.traces[0].len() as u64));
         group.measurement_time(Duration::from_secs(3));
         group.sample_size(20);
-        group.bench_function("engine", |bencher| bencher.iter(|| run(black_box(&job), &config)));
+        group.bench_function("engine", |bencher| {
+            bencher.iter(|| run(black_box(&job), &config, Policy::Pytorch))
+        });
         // Ties between equal blocks: by address in 2.11, by block in 2.12.
         for release in [Release::V2_11, Release::V2_12] {
             let config = Config::parse(conf, release).expect("a valid setting");
             let name = format!("engine_{release}");
-            group.bench_function(name, |bencher| bencher.iter(|| run(black_box(&job), &config)));
+            group.bench_function(name, |bencher| {
+                bencher.iter(|| run(black_box(&job), &config, Policy::Pytorch))
+            });
         }
+        let pages = Policy::Pages(Slack::DEFAULT);
+        group.bench_function("engine_pages", |bencher| {
+            bencher.iter(|| run(black_box(&job), &config, pages));
+        });
         group.bench_function("replay", |bencher| {
             bencher.iter(|| replay_recording(black_box(&file), &options));
         });

@@ -98,6 +98,9 @@ impl tonnage_device::Device for Watched {
     fn wait_event(&mut self, event: EventId) -> Result<(), DeviceError> {
         self.lock().device.wait_event(event)
     }
+    fn wait_on(&mut self, stream: StreamId, event: EventId) -> Result<(), DeviceError> {
+        self.lock().device.wait_on(stream, event)
+    }
     fn destroy_event(&mut self, event: EventId) -> Result<(), DeviceError> {
         let mut behind = self.lock();
         let taken = behind.device.destroy_event(event);

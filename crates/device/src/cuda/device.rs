@@ -339,6 +339,10 @@ impl Device for Cuda {
         self.queues.wait(event)
     }
 
+    fn wait_on(&mut self, stream: StreamId, event: EventId) -> Result<(), DeviceError> {
+        Self::wait_on(self, stream, event)
+    }
+
     /// As the trait says; the driver's event is kept for the next one.
     fn destroy_event(&mut self, event: EventId) -> Result<(), DeviceError> {
         self.queues.forget(event)

@@ -3,10 +3,13 @@
 //! Because nothing here depends on time or hardware, a run on `dry` is a prediction: the same
 //! requests always get the same addresses.
 
+mod calls;
+
 pub(crate) mod placement;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+pub use calls::PageCalls;
 pub use placement::{Arenas, FirstFit, Placement};
 use tonnage_events::{Address, DeviceId, StreamId};
 
@@ -35,6 +38,21 @@ pub struct Dry {
     completion: Completion,
     /// The last number given to a page or an event.
     last_id: u64,
+    calls: PageCalls,
+}
+
+/// A part of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PagePart {
+    /// The page.
+    pub page: PageId,
+    /// Its bytes.
+    pub page_size: u64,
+    /// Where in the page the part begins.
+    pub offset: u64,
+    /// Bytes of the part.
+    pub bytes: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -68,6 +86,7 @@ impl Dry {
             events: BTreeMap::new(),
             completion: Completion::All,
             last_id: 0,
+            calls: PageCalls::default(),
         }
     }
 
@@ -114,6 +133,29 @@ impl Dry {
     #[must_use]
     pub fn handles(&self) -> usize {
         self.ranges.len() + self.pages.len() + self.events.len()
+    }
+
+    /// The calls about pages so far, and what they would have cost.
+    #[must_use]
+    pub fn page_calls(&self) -> PageCalls {
+        self.calls
+    }
+
+    /// What lies under `size` bytes at `address`, by address; nothing where these are a segment's, or not mapped.
+    pub fn pages_under(&self, address: Address, size: u64) -> impl Iterator<Item = PagePart> + '_ {
+        let end = address.offset(size);
+        let first = self.mappings.range(..=address).next_back().map_or(address, |(&at, _)| at);
+        self.mappings.range(first..end).filter_map(move |(&at, &page)| {
+            let page_size = self.pages[&page].size;
+            let from = at.max(address);
+            let to = at.offset(page_size).min(end);
+            (from < to).then(|| PagePart {
+                page,
+                page_size,
+                offset: from.distance_from(at),
+                bytes: to.distance_from(from),
+            })
+        })
     }
 
     /// Every event, recorded or still to come, counts as complete. So it is at the start.
@@ -213,6 +255,7 @@ impl Device for Dry {
             DeviceError::misuse("reserve", format!("the address space has no {size} bytes left"))
         })?;
         self.ranges.insert(address, size);
+        self.calls.reserved += 1;
         Ok(address)
     }
 
@@ -235,6 +278,7 @@ impl Device for Dry {
         self.take(size)?;
         let page = PageId(self.next_id());
         self.pages.insert(page, Page { size, mappings: 0 });
+        self.calls.created += 1;
         Ok(page)
     }
 
@@ -250,6 +294,8 @@ impl Device for Dry {
             ));
         }
         self.used -= entry.size;
+        self.calls.destroyed += 1;
+        self.calls.destroyed_bytes += entry.size;
         self.pages.remove(&page);
         Ok(())
     }
@@ -274,6 +320,7 @@ impl Device for Dry {
             return Err(DeviceError::misuse("map", format!("a page is mapped at {at} already")));
         }
         self.mappings.insert(address, page);
+        self.calls.mapped += 1;
         self.pages.get_mut(&page).expect("looked up above").mappings += 1;
         Ok(())
     }
@@ -283,6 +330,7 @@ impl Device for Dry {
             DeviceError::misuse("unmap", format!("no mapping begins at {address}"))
         })?;
         self.pages.get_mut(&page).expect("a mapped page exists").mappings -= 1;
+        self.calls.unmapped += 1;
         Ok(())
     }
 

@@ -318,6 +318,10 @@ impl Device for Host {
         self.streams.wait(event)
     }
 
+    fn wait_on(&mut self, stream: StreamId, event: EventId) -> Result<(), DeviceError> {
+        self.streams.wait_on(stream, event)
+    }
+
     fn destroy_event(&mut self, event: EventId) -> Result<(), DeviceError> {
         self.streams.destroy_event(event)
     }

@@ -17,4 +17,14 @@ pub(crate) enum Rung {
     ReleaseOversize,
     /// Gives everything back that is cached, and obtains memory. Not during a capture.
     Flush,
+    /// Takes a free block of another stream, after it.
+    Borrow,
+    /// Takes a view that was made before and is free.
+    View,
+    /// Obtains memory from the device, if little of what is there is free.
+    GrowWithinSlack,
+    /// Makes a view of free pages.
+    Stitch,
+    /// Waits for pending blocks, and looks everywhere again. Not during a capture.
+    Reclaim,
 }

@@ -100,6 +100,18 @@ impl FreeBlocks {
         self.of(stream).into_iter().flat_map(move |blocks| blocks.from(size))
     }
 
+    /// The smallest block of any other stream with at least `size` bytes.
+    pub(crate) fn best_elsewhere(&self, stream: StreamId, size: u64) -> Option<BlockId> {
+        let others = self.streams.iter().filter(|&&(of, _)| of != stream);
+        let firsts = others.filter_map(|(_, blocks)| blocks.entry_from(key(size, 0)));
+        firsts.min_by_key(|entry| entry.key).map(|entry| entry.id)
+    }
+
+    /// Blocks of all streams with at least `size` bytes.
+    pub(crate) fn with_at_least(&self, size: u64) -> impl Iterator<Item = BlockId> {
+        self.streams.iter().flat_map(move |(_, blocks)| blocks.from(size))
+    }
+
     /// Blocks of `stream` with fewer than `size` bytes, the largest first.
     pub(crate) fn below(&self, stream: StreamId, size: u64) -> impl Iterator<Item = BlockId> {
         self.of(stream).into_iter().flat_map(move |blocks| blocks.below(size))

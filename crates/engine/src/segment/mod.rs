@@ -6,4 +6,4 @@
 
 mod range;
 
-pub(crate) use range::{Places, RangeId, Ranges};
+pub(crate) use range::{Places, RangeId, Ranges, Role};

@@ -20,6 +20,8 @@ use slotmap::{SlotMap, new_key_type};
 use tonnage_device::{Device, DeviceError, PageId};
 use tonnage_events::Address;
 
+use crate::pages::{PageKey, ViewKey};
+
 new_key_type! {
     /// Names an expandable segment.
     pub(crate) struct RangeId;
@@ -31,8 +33,23 @@ pub(crate) struct Range {
     pub(crate) base: Address,
     pub(crate) size: u64,
     pub(crate) page_size: u64,
-    /// The places that have a page: as much as is mapped, however far into the range that lies.
+    pub(crate) role: Role,
+    /// The places that have a page: as much as is mapped, however far into the range that lies. Of an expandable
+    /// segment alone.
     pages: BTreeMap<usize, PageId>,
+    /// Pages that move, with their sizes, by where they begin in the range: those of a home or view.
+    pub(crate) laid: BTreeMap<u64, (PageKey, u64)>,
+}
+
+/// What a range is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// An expandable segment, with pages of its own.
+    Expandable,
+    /// The place where pages that move begin.
+    Home,
+    /// A place where some of them lie one behind the other a second time.
+    View(ViewKey),
 }
 
 /// Consecutive places for pages in a range.
@@ -81,6 +98,18 @@ impl Range {
         Places { first: first as usize, count: end.saturating_sub(first) as usize }
     }
 
+    /// The pages that move and lie entirely within `bytes` from `start`, by address.
+    pub(crate) fn laid_within(
+        &self,
+        start: Address,
+        bytes: u64,
+    ) -> impl Iterator<Item = (Address, PageKey)> + '_ {
+        let offset = start.distance_from(self.base);
+        let end = offset + bytes;
+        let here = self.laid.range(offset..end).filter(move |(at, (_, size))| *at + size <= end);
+        here.map(|(&offset, &(page, _))| (self.base.offset(offset), page))
+    }
+
     /// Whether a page lies at this place.
     pub(crate) fn has_page(&self, place: usize) -> bool {
         self.pages.contains_key(&place)
@@ -95,6 +124,12 @@ impl std::ops::Index<RangeId> for Ranges {
     }
 }
 
+impl std::ops::IndexMut<RangeId> for Ranges {
+    fn index_mut(&mut self, id: RangeId) -> &mut Range {
+        &mut self.all[id]
+    }
+}
+
 impl Ranges {
     /// Reserves a range.
     pub(crate) fn reserve<D: Device>(
@@ -102,6 +137,7 @@ impl Ranges {
         device: &mut D,
         size: u64,
         page_size: u64,
+        role: Role,
     ) -> Result<RangeId, DeviceError> {
         let addresses = self.addresses.saturating_add(size);
         if addresses > MOST_ADDRESSES {
@@ -110,7 +146,8 @@ impl Ranges {
         }
         let base = device.reserve(size)?;
         self.addresses = addresses;
-        Ok(self.all.insert(Range { base, size, page_size, pages: BTreeMap::new() }))
+        let (pages, laid) = (BTreeMap::new(), BTreeMap::new());
+        Ok(self.all.insert(Range { base, size, page_size, role, pages, laid }))
     }
 
     /// Forgets a range that holds no pages; its addresses stay reserved.
@@ -146,6 +183,11 @@ impl Ranges {
             self.stranded.pop();
         }
         Ok(())
+    }
+
+    /// Keeps a page that the device would not take back.
+    pub(crate) fn strand(&mut self, size: u64, page: PageId) {
+        self.stranded.push((size, page));
     }
 
     /// Puts pages in all these places, or, if the device fails, in none of them.
@@ -219,7 +261,12 @@ impl Ranges {
         (places.count, Ok(()))
     }
 
-    fn obtain<D: Device>(&mut self, device: &mut D, size: u64) -> Result<PageId, DeviceError> {
+    /// A page that the device would not take back, or a new one.
+    pub(crate) fn obtain<D: Device>(
+        &mut self,
+        device: &mut D,
+        size: u64,
+    ) -> Result<PageId, DeviceError> {
         if let Some(at) = self.stranded.iter().position(|&(of, _)| of == size) {
             return Ok(self.stranded.swap_remove(at).1);
         }
@@ -239,7 +286,7 @@ mod tests {
     fn places_touched_round_outwards_and_places_within_inwards() {
         let mut device = Dry::new(1 << 30);
         let mut ranges = Ranges::default();
-        let id = ranges.reserve(&mut device, 64 * PAGE, PAGE).unwrap();
+        let id = ranges.reserve(&mut device, 64 * PAGE, PAGE, Role::Expandable).unwrap();
         let range = &ranges[id];
         let at = |bytes| range.base.offset(bytes);
         assert_eq!(range.places_touched(at(2 * PAGE), PAGE + 1), Places { first: 2, count: 2 });
@@ -252,7 +299,7 @@ mod tests {
     fn a_page_takes_as_much_wherever_it_lies() {
         let mut device = Dry::new(1 << 30);
         let mut ranges = Ranges::default();
-        let id = ranges.reserve(&mut device, 1 << 60, PAGE).unwrap();
+        let id = ranges.reserve(&mut device, 1 << 60, PAGE, Role::Expandable).unwrap();
         let far = Places { first: (1 << 60) / PAGE as usize - 1, count: 1 };
         ranges.map(&mut device, id, far).unwrap();
         assert_eq!(
@@ -266,7 +313,9 @@ mod tests {
         for n in 0.. {
             let mut device = FailNth::new(Dry::new(1 << 30), n);
             let mut ranges = Ranges::default();
-            let Ok(id) = ranges.reserve(&mut device, 64 * PAGE, PAGE) else { continue };
+            let Ok(id) = ranges.reserve(&mut device, 64 * PAGE, PAGE, Role::Expandable) else {
+                continue;
+            };
             let places = Places { first: 1, count: 3 };
             if ranges.map(&mut device, id, places).is_ok() {
                 let (done, result) = ranges.unmap(&mut device, id, places);

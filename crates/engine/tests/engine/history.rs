@@ -475,6 +475,10 @@ impl Device for Watching {
         self.inner.wait_event(event)
     }
 
+    fn wait_on(&mut self, stream: StreamId, event: EventId) -> Result<(), DeviceError> {
+        self.inner.wait_on(stream, event)
+    }
+
     fn destroy_event(&mut self, event: EventId) -> Result<(), DeviceError> {
         self.inner.destroy_event(event)
     }

@@ -313,10 +313,8 @@ impl Tuner<'_> {
             }
             self.tried.push(conf.clone());
             let Some(config) = self.conditions.accepted(&conf) else { continue };
-            for policy in Policy::ALL {
-                new.push(conf.clone());
-                what_ifs.push(self.conditions.what_if(config.clone(), policy));
-            }
+            new.push(conf.clone());
+            what_ifs.push(self.conditions.what_if(config.clone(), Policy::Pytorch));
         }
         let done = self.candidates.len();
         let of = done + new.len();

@@ -3,7 +3,7 @@
 //! Its clock shows an entry of the recording, and an event is named by the entry where it completes:
 //! nothing has to be looked up.
 
-use tonnage_device::{Device, DeviceError, Dry, EventId, MemoryInfo, PageId};
+use tonnage_device::{Device, DeviceError, Dry, EventId, MemoryInfo, PageCalls, PageId, PagePart};
 use tonnage_events::{Address, DeviceId, StreamId};
 
 #[derive(Clone, Debug)]
@@ -18,6 +18,20 @@ pub(super) struct Clock {
 impl Clock {
     pub(super) fn new(dry: Dry) -> Self {
         Self { dry, now: 0, complete: 0 }
+    }
+
+    /// The pages under these bytes.
+    pub(super) fn pages_under(
+        &self,
+        address: Address,
+        size: u64,
+    ) -> impl Iterator<Item = PagePart> + '_ {
+        self.dry.pages_under(address, size)
+    }
+
+    /// The calls about pages so far.
+    pub(super) fn page_calls(&self) -> PageCalls {
+        self.dry.page_calls()
     }
 }
 

@@ -20,7 +20,7 @@ mod upgrade;
 
 use std::time::Instant;
 
-use tonnage_device::{Arenas, Dry, Placement};
+use tonnage_device::{Arenas, Dry, PageCalls, PagePart, Placement};
 use tonnage_engine::config::{Backend, Reserve};
 use tonnage_engine::{Config, Engine, Policy, Release, Stats};
 use tonnage_events::{SnapshotSegment, StreamId};
@@ -129,6 +129,26 @@ impl WhatIf {
         run.prediction(job)
     }
 
+    /// Serves the job `times` times on one allocator, freeing what is left in between, and says how each time went: the
+    /// driver's calls of that time alone.
+    #[must_use]
+    pub fn predict_again(&self, job: &Job, times: usize) -> Vec<PageCalls> {
+        let mut run = Run::new(self.engine(), job);
+        let mut calls = Vec::with_capacity(times);
+        let mut before = run.page_calls();
+        for _ in 0..times {
+            for step in job.steps() {
+                if run.step(step).is_break() {
+                    break;
+                }
+            }
+            calls.push(run.page_calls() - before);
+            run.begin_again();
+            before = run.page_calls();
+        }
+        calls
+    }
+
     /// The same, unless it takes longer than until then.
     #[must_use]
     pub fn predict_until(&self, job: &Job, until: Instant) -> Option<Prediction> {
@@ -206,6 +226,34 @@ pub struct Prediction {
     pub served_after_all: usize,
     /// Where reserved memory first was at its peak; none if nothing was reserved.
     pub peak: Option<Peak>,
+    /// The driver's calls about pages, and what they cost.
+    pub page_calls: PageCalls,
+    /// What lay under large blocks.
+    pub large_blocks: LargeBlocks,
+}
+
+/// Bytes of large blocks, each counted when it is handed out, and those of them in small pages, under which copies are
+/// slower.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LargeBlocks {
+    /// All bytes.
+    pub bytes: u64,
+    /// Those in pages of less than 4 MiB.
+    pub in_small_pages: u64,
+}
+
+impl LargeBlocks {
+    /// From this size on a block is large.
+    pub const FROM: u64 = 64 << 20;
+
+    /// Pages are small below this size.
+    const SMALL_PAGE: u64 = 4 << 20;
+
+    fn add(&mut self, bytes: u64, pages: impl Iterator<Item = PagePart>) {
+        let small = pages.filter(|part| part.page_size < Self::SMALL_PAGE);
+        self.in_small_pages += small.map(|part| part.bytes).sum::<u64>();
+        self.bytes += bytes;
+    }
 }
 
 impl Prediction {

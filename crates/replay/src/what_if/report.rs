@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
+use tonnage_device::PageCalls;
 use tonnage_engine::{Policy, Stats};
 use tonnage_events::BlockState;
 
@@ -27,6 +28,10 @@ pub struct Report {
     pub inferred: Vec<String>,
     /// What of the job the recording has: so far it is known how it goes.
     pub reach: Reach,
+    /// The driver's calls about pages, each time that the job is played.
+    pub passes: Vec<PageCalls>,
+    /// How long the job took when it was recorded, in microseconds.
+    pub recorded_us: u64,
 }
 
 /// Reserved memory when it first was at its peak. *Requested + waste = reserved.*
@@ -58,6 +63,7 @@ impl Report {
         if what_if.config.garbage_collection_threshold() > 0.0 && prediction.limit.is_none() {
             inferred.push("garbage_collection_threshold does nothing without a limit".to_owned());
         }
+        let page_calls = prediction.page_calls;
         let oom_means = prediction.oom.map(|oom| meaning(&oom, job, &prediction));
         Self {
             conf,
@@ -67,7 +73,31 @@ impl Report {
             oom_means,
             inferred,
             reach: job.reach(),
+            passes: vec![page_calls],
+            recorded_us: 0,
         }
+    }
+
+    /// The same with the driver's calls of each of `times` times that the job is played on one allocator, beside how long it took
+    /// when it was recorded, in microseconds.
+    #[must_use]
+    pub fn with_passes(self, job: &Job, what_if: &WhatIf, times: usize, recorded_us: u64) -> Self {
+        let passes = if times > 1 { what_if.predict_again(job, times) } else { self.passes };
+        Self { passes, recorded_us, ..self }
+    }
+
+    /// Peak reserved ÷ the most that is live at once; none if nothing ever is.
+    #[must_use]
+    pub fn waste_ratio(&self) -> Option<f64> {
+        let Prediction { stats, floor, .. } = &self.prediction;
+        (*floor > 0).then(|| stats.max_memory_reserved() as f64 / *floor as f64)
+    }
+
+    /// What the driver takes for pages in a pass, in percent of the time that the recorded job took; none if that is not known.
+    #[must_use]
+    pub fn driver_percent(&self, pass: &PageCalls) -> Option<f64> {
+        let recorded = self.recorded_us as f64 * 1e3;
+        (recorded > 0.0).then(|| pass.nanoseconds() as f64 / recorded * 100.0)
     }
 }
 
@@ -146,6 +176,10 @@ struct Json<'a> {
     at_peak: JsonAtPeak,
     #[serde(serialize_with = "serialize_waste")]
     waste: Waste,
+    /// Peak reserved ÷ floor.
+    waste_ratio: Option<f64>,
+    driver_ns: JsonDriver,
+    large_blocks: JsonLargeBlocks,
     oom: Option<JsonOom>,
     oom_means: Option<&'a str>,
     known: Reach,
@@ -167,6 +201,32 @@ struct JsonAtPeak {
     event: usize,
     reserved: u64,
     requested: u64,
+}
+
+/// What the driver's calls about pages take: all, what of it made memory grow, and for each time that the job is played.
+#[derive(Serialize)]
+struct JsonDriver {
+    total: u64,
+    growth: u64,
+    recorded: u64,
+    passes: Vec<JsonPass>,
+}
+
+#[derive(Serialize)]
+struct JsonPass {
+    total: u64,
+    growth: u64,
+    percent: Option<f64>,
+    created: u64,
+    mapped: u64,
+    unmapped: u64,
+    destroyed: u64,
+}
+
+#[derive(Serialize)]
+struct JsonLargeBlocks {
+    bytes: u64,
+    in_small_pages: u64,
 }
 
 #[derive(Serialize)]
@@ -220,6 +280,12 @@ impl Report {
                 requested: self.at_peak.requested,
             },
             waste: self.at_peak.waste,
+            waste_ratio: self.waste_ratio(),
+            driver_ns: self.driver_json(),
+            large_blocks: JsonLargeBlocks {
+                bytes: self.prediction.large_blocks.bytes,
+                in_small_pages: self.prediction.large_blocks.in_small_pages,
+            },
             oom: oom.map(|oom| JsonOom {
                 event: oom.event,
                 request: oom.request,
@@ -232,5 +298,27 @@ impl Report {
             stats,
         };
         serde_json::to_string_pretty(&json).expect("numbers and strings can be written")
+    }
+
+    fn driver_json(&self) -> JsonDriver {
+        let passes: Vec<_> = self
+            .passes
+            .iter()
+            .map(|pass| JsonPass {
+                total: pass.nanoseconds(),
+                growth: pass.growth_nanoseconds(),
+                percent: self.driver_percent(pass),
+                created: pass.created,
+                mapped: pass.mapped,
+                unmapped: pass.unmapped,
+                destroyed: pass.destroyed,
+            })
+            .collect();
+        JsonDriver {
+            total: passes.iter().map(|pass| pass.total).sum(),
+            growth: passes.iter().map(|pass| pass.growth).sum(),
+            recorded: self.recorded_us * 1000,
+            passes,
+        }
     }
 }

@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
+use tonnage_device::PageCalls;
 use tonnage_engine::{Allocation, Capture, Engine, PoolId, Snapshot, StreamFilter};
 use tonnage_events::SnapshotSegment;
 
 use super::clock::Clock;
-use super::{FirstOom, Peak, Prediction};
+use super::{FirstOom, LargeBlocks, Peak, Prediction};
 use crate::job::{Call, Job, Request, Step};
 
 pub(super) struct Run {
@@ -26,6 +27,7 @@ pub(super) struct Run {
     reserved_peak: i64,
     peak: Option<Peak>,
     steps: usize,
+    large_blocks: LargeBlocks,
 }
 
 impl Run {
@@ -42,6 +44,7 @@ impl Run {
             reserved_peak: 0,
             peak: None,
             steps: 0,
+            large_blocks: LargeBlocks::default(),
         }
     }
 
@@ -105,6 +108,12 @@ impl Run {
             self.request_to_pool(request)
         };
         self.served += u64::from(served.is_some());
+        if let Some(block) = &served
+            && block.size >= LargeBlocks::FROM
+        {
+            let pages = self.engine.device().pages_under(block.address, block.size);
+            self.large_blocks.add(block.size, pages);
+        }
         let reserved_peak = self.engine.stats().reserved_bytes.all.peak;
         if reserved_peak > self.reserved_peak {
             self.reserved_peak = reserved_peak;
@@ -134,6 +143,24 @@ impl Run {
         self.oom.get_or_insert(FirstOom { event, request, bytes, stream, recorded });
     }
 
+    /// Frees all that is left, so that the job can begin again on what the allocator holds by now.
+    pub(super) fn begin_again(&mut self) {
+        for block in self.ownerless.take().into_iter().chain(std::mem::take(&mut self.blocks)) {
+            // Most are freed already.
+            self.engine.device_mut().complete = 0;
+            let _ = self.engine.free(&block);
+        }
+        for pool in std::mem::take(&mut self.pools) {
+            let _ = self.engine.release_pool(pool);
+        }
+        self.steps = 0;
+    }
+
+    /// The calls about pages so far.
+    pub(super) fn page_calls(&self) -> PageCalls {
+        self.engine.device().page_calls()
+    }
+
     pub(super) fn segments(&self) -> Vec<SnapshotSegment> {
         self.engine.segments()
     }
@@ -156,6 +183,8 @@ impl Run {
             stopped_at: self.stopped_at,
             served_after_all: self.served_after_all,
             peak: self.peak,
+            page_calls: self.engine.device().page_calls(),
+            large_blocks: self.large_blocks,
         }
     }
 }

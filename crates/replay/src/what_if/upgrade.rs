@@ -288,6 +288,9 @@ impl Upgrade {
 mod tests {
     use tonnage_engine::Stats;
 
+    use tonnage_device::PageCalls;
+
+    use super::super::LargeBlocks;
     use super::*;
 
     fn under(release: Release, stopped_at: Option<usize>, reserved: i64) -> UnderRelease {
@@ -300,6 +303,8 @@ mod tests {
             oom: None,
             stopped_at,
             served_after_all: 0,
+            page_calls: PageCalls::default(),
+            large_blocks: LargeBlocks::default(),
             peak: None,
         };
         UnderRelease { release, conf: String::new(), prediction }

@@ -192,6 +192,11 @@ impl<R: Real> Device for Shadowed<R> {
         self.real.wait_event(self.events[&event])
     }
 
+    fn wait_on(&mut self, stream: StreamId, event: EventId) -> Result<(), DeviceError> {
+        self.dry.wait_on(stream, event).unwrap();
+        self.real.wait_on(self.streams[&stream], self.events[&event])
+    }
+
     fn destroy_event(&mut self, event: EventId) -> Result<(), DeviceError> {
         self.dry.destroy_event(event).unwrap();
         self.real.destroy_event(self.events.remove(&event).unwrap())

@@ -7,6 +7,7 @@ mod ages;
 mod bounded;
 mod changed;
 mod damaged;
+mod pages;
 mod partial;
 mod pools;
 mod recordings;

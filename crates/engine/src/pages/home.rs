@@ -1,0 +1,272 @@
+//! New pages, laid one behind the other in the homes of pools.
+
+use tonnage_device::{Device, DeviceError, PageId};
+use tonnage_events::{Address, Event, SegmentEvent, StackId, StreamId};
+
+use super::store::{Page, Place};
+use crate::block::{Block, BlockId};
+use crate::engine::Engine;
+use crate::pool::PoolRef;
+use crate::request::Request;
+use crate::segment::Role;
+use crate::stats::MOST_RESERVED;
+
+/// Room for new pages: a part of a home without any, and the free block before it, which they make larger.
+#[derive(Clone, Copy, Debug)]
+struct Gap {
+    id: BlockId,
+    before: Option<BlockId>,
+    /// Bytes of pages that the request needs here.
+    bytes: u64,
+}
+
+impl<D: Device> Engine<D> {
+    /// The unit of pages that move.
+    pub(crate) fn granule(&self) -> u64 {
+        self.policy.granule(self.device.granularity())
+    }
+
+    /// A block for the request out of pages that the device makes now; none if it has not enough, or if the limit
+    /// forbids it. The block is in no set. `within_slack` is whether what is reserved must stay near what is in use.
+    pub(crate) fn grow_home(
+        &mut self,
+        request: &Request,
+        within_slack: bool,
+        stack: Option<StackId>,
+    ) -> Result<Option<BlockId>, DeviceError> {
+        let Some(gap) = self.find_gap(request)? else { return Ok(None) };
+        if !self.may_hold(gap.bytes) || within_slack && !self.is_within_slack(request, gap.bytes) {
+            return Ok(None);
+        }
+        if let Some(before) = gap.before {
+            let users = self.users_of(before);
+            // `find_gap` has seen that this is possible.
+            self.order_after(request.stream, &users)?;
+        }
+        let Some(id) = self.lay_pages(&gap, request.size, request.stream, stack)? else {
+            return Ok(None);
+        };
+        if let Some(before) = gap.before {
+            self.take(before);
+            self.blocks.absorb(id, before);
+        }
+        // What lies behind, if the gap is full, has its own users: the rest of the block keeps them.
+        self.try_merge(id, self.blocks[id].next);
+        let whole = self.pools.never_splits(request.pool.set);
+        if whole && !self.may_take(id, request.stream)? {
+            self.put(id);
+            return Ok(None);
+        }
+        Ok(Some(id))
+    }
+
+    /// Free pages of `bytes` more, at home in a pool, if the device has them and the limit allows it.
+    pub(crate) fn extend_home(
+        &mut self,
+        request: &Request,
+        bytes: u64,
+        stack: Option<StackId>,
+    ) -> Result<Option<BlockId>, DeviceError> {
+        if !self.may_hold(bytes) {
+            return Ok(None);
+        }
+        let alone = Request { size: bytes, ..*request };
+        let Some(gap) = self.find_gap(&alone)? else { return Ok(None) };
+        let gap = Gap { before: None, bytes, ..gap };
+        if self.blocks[gap.id].size < bytes {
+            return Ok(None);
+        }
+        let Some(id) = self.lay_pages(&gap, request.size, request.stream, stack)? else {
+            return Ok(None);
+        };
+        for neighbour in [self.blocks[id].prev, self.blocks[id].next] {
+            self.try_merge(id, neighbour);
+        }
+        self.put(id);
+        Ok(Some(id))
+    }
+
+    /// Whether the limit, and what figures can count, allow so many bytes more.
+    fn may_hold(&self, bytes: u64) -> bool {
+        let after = self.reserved().saturating_add(bytes);
+        self.limit.is_none_or(|limit| after <= limit) && after <= MOST_RESERVED
+    }
+
+    /// Whether so many bytes more are in proportion to the most that was ever in use.
+    fn is_within_slack(&mut self, request: &Request, bytes: u64) -> bool {
+        let active = &self.stats().active_bytes.all;
+        let now = active.current.cast_unsigned() + request.size;
+        let peak = active.peak.cast_unsigned().max(now).max(self.store.live_peak);
+        self.store.live_peak = peak;
+        let slack = self.store.governor.slack(self.policy);
+        self.reserved() + bytes <= peak + (peak as f64 * slack) as u64
+    }
+
+    /// Where the request fits with new pages: the first gap by address, or a new home.
+    fn find_gap(&mut self, request: &Request) -> Result<Option<Gap>, DeviceError> {
+        let granule = self.granule();
+        let unordered = self.capturing();
+        let half = self.pools.half(request.pool);
+        let found = half.unmapped().filter(|&id| self.is_gap(id)).find_map(|id| {
+            let before = self.blocks[id].prev.filter(|&before| {
+                let before = &self.blocks[before];
+                let at_once = before.stream == request.stream && before.is_unfenced();
+                before.is_idle() && before.mapped && (at_once || !unordered)
+            });
+            let have = before.map_or(0, |before| self.blocks[before].size);
+            let missing = request.size.saturating_sub(have).max(1);
+            let bytes = missing.checked_next_multiple_of(granule)?;
+            (bytes <= self.blocks[id].size).then_some(Gap { id, before, bytes })
+        });
+        match found {
+            Some(gap) => Ok(Some(gap)),
+            None => self.new_home(request),
+        }
+    }
+
+    /// Whether an unmapped block is a part of a home without pages.
+    fn is_gap(&self, id: BlockId) -> bool {
+        let block = &self.blocks[id];
+        !block.blocked && block.range.is_some_and(|range| self.ranges[range].role == Role::Home)
+    }
+
+    fn new_home(&mut self, request: &Request) -> Result<Option<Gap>, DeviceError> {
+        let granule = self.granule();
+        let Some(size) = self.policy.range_size(self.device.total(), u64::MAX, granule) else {
+            return Ok(None);
+        };
+        let bytes = request.size.next_multiple_of(granule);
+        if size < bytes {
+            return Ok(None);
+        }
+        let range = match self.ranges.reserve(&mut self.device, size, granule, Role::Home) {
+            Ok(range) => range,
+            Err(DeviceError::OutOfMemory { .. }) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        self.store.homes.push((request.pool, range));
+        let mut block = Block::new(self.ranges[range].base, size, StreamId::DEFAULT, request.pool);
+        block.mapped = false;
+        block.range = Some(range);
+        let id = self.insert_segment(block, size);
+        self.put(id);
+        Ok(Some(Gap { id, before: None, bytes }))
+    }
+
+    /// Lays new pages at the beginning of a gap. The block that they make is in no set. None if the device has not
+    /// enough; nothing has changed then.
+    fn lay_pages(
+        &mut self,
+        gap: &Gap,
+        size: u64,
+        stream: StreamId,
+        stack: Option<StackId>,
+    ) -> Result<Option<BlockId>, DeviceError> {
+        let range = self.blocks[gap.id].range.expect("a gap is part of a home");
+        let start = self.blocks[gap.id].address;
+        let sizes = self.policy.page_sizes(gap.bytes, size, self.reserved(), self.granule());
+        let pages = match self.make_pages(start, &sizes) {
+            Ok(pages) => pages,
+            Err(DeviceError::OutOfMemory { .. }) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let mut address = start;
+        for (id, size) in pages {
+            let places = vec![Place { range, address, blocked: None }];
+            let key = self.store.pages.insert(Page { id, size, places, active: 0 });
+            let range = &mut self.ranges[range];
+            range.laid.insert(address.distance_from(range.base), (key, size));
+            address = address.offset(size);
+        }
+        let id = gap.id;
+        self.take(id);
+        if gap.bytes < self.blocks[id].size {
+            let rest = self.blocks.split_back(id, gap.bytes);
+            self.put(rest);
+        }
+        let block = &mut self.blocks[id];
+        block.mapped = true;
+        block.stream = stream;
+        block.segment_stack = stack;
+        self.note_new(id, stack);
+        Ok(Some(id))
+    }
+
+    /// Makes pages and maps them one behind the other: all, or none.
+    fn make_pages(
+        &mut self,
+        start: Address,
+        sizes: &[u64],
+    ) -> Result<Vec<(PageId, u64)>, DeviceError> {
+        let mut made = Vec::with_capacity(sizes.len());
+        let mut address = start;
+        let mut result = Ok(());
+        for &size in sizes {
+            let page = match self.ranges.obtain(&mut self.device, size) {
+                Ok(page) => page,
+                Err(error) => {
+                    result = Err(error);
+                    break;
+                }
+            };
+            if let Err(error) = self.device.map(page, address) {
+                self.destroy_or_strand(page, size);
+                result = Err(error);
+                break;
+            }
+            made.push((page, size));
+            address = address.offset(size);
+        }
+        let Err(error) = result else { return Ok(made) };
+        let mut address = start;
+        for (page, size) in made {
+            // One that cannot be unmapped stays where it is; a second failure while undoing the first. Nothing is
+            // handed out twice: mapping this place again fails.
+            if self.device.unmap(address).is_ok() {
+                self.destroy_or_strand(page, size);
+            }
+            address = address.offset(size);
+        }
+        Err(error)
+    }
+
+    /// Gives a page back that is mapped nowhere, or keeps it for the next one who needs its size.
+    pub(crate) fn destroy_or_strand(&mut self, page: PageId, size: u64) {
+        if self.device.destroy_page(page).is_err() {
+            self.ranges.strand(size, page);
+        }
+    }
+
+    /// Enters pages that came into use at a block, which is exactly theirs, in the figures and the history.
+    fn note_new(&mut self, id: BlockId, stack: Option<StackId>) {
+        let event = self.pages_event(id);
+        self.pools.add_reserved(self.blocks[id].pool.set, event.size);
+        self.emit(&Event::SegmentMap(event), stack);
+    }
+
+    /// Enters pages that go back to the device from a block, which is exactly theirs.
+    pub(crate) fn note_gone(&mut self, id: BlockId, stack: Option<StackId>) {
+        let event = self.pages_event(id);
+        self.pools.sub_reserved(self.blocks[id].pool.set, event.size);
+        self.emit(&Event::SegmentUnmap(event), stack);
+    }
+
+    /// Enters pages that came into use at a block, which is exactly theirs, and went out of use elsewhere.
+    pub(crate) fn note_arrived(&mut self, id: BlockId, stack: Option<StackId>) {
+        let event = self.pages_event(id);
+        self.pools.add_reserved(self.blocks[id].pool.set, event.size);
+        self.ledger.emit_move(&mut self.device, &Event::SegmentMap(event), stack);
+    }
+
+    /// Enters pages that go out of use at a block, which is exactly theirs, to be of use elsewhere.
+    pub(crate) fn note_left(&mut self, id: BlockId, stack: Option<StackId>) {
+        let event = self.pages_event(id);
+        self.pools.sub_reserved(self.blocks[id].pool.set, event.size);
+        self.ledger.emit_move(&mut self.device, &Event::SegmentUnmap(event), stack);
+    }
+
+    fn pages_event(&self, id: BlockId) -> SegmentEvent {
+        let Block { address, size, stream, pool: PoolRef { set, kind }, .. } = self.blocks[id];
+        SegmentEvent { address, size, stream, pool: self.pools.id(set), kind, oversize: false }
+    }
+}

@@ -1,0 +1,87 @@
+//! The pages of a device, where each of them lies, and the views made of them.
+//!
+//! *Each page has one place in use. In every other place a blocked block stands for it. The pages of a device are what it
+//! has reserved, each counted once.*
+
+use slotmap::{SlotMap, new_key_type};
+use tonnage_device::{EventId, PageId};
+use tonnage_events::{Address, StreamId};
+
+use crate::block::BlockId;
+use crate::policy::Governor;
+use crate::pool::PoolRef;
+use crate::segment::RangeId;
+
+new_key_type! {
+    /// Names a page that moves.
+    pub(crate) struct PageKey;
+    /// Names a view.
+    pub(crate) struct ViewKey;
+}
+
+/// A piece of physical memory.
+#[derive(Clone, Debug)]
+pub(crate) struct Page {
+    pub(crate) id: PageId,
+    pub(crate) size: u64,
+    /// Where it is mapped. The first place is its home, the others are views.
+    pub(crate) places: Vec<Place>,
+    /// Which of them is in use.
+    pub(crate) active: usize,
+}
+
+/// Where a page is mapped.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) range: RangeId,
+    pub(crate) address: Address,
+    /// The block that stands for it while the page is in use elsewhere.
+    pub(crate) blocked: Option<BlockId>,
+}
+
+impl Page {
+    /// Which of its places lies in this range.
+    pub(crate) fn place_in(&self, range: RangeId) -> Option<usize> {
+        self.places.iter().position(|place| place.range == range)
+    }
+}
+
+/// Pages that lie one behind the other a second time.
+#[derive(Clone, Debug)]
+pub(crate) struct View {
+    pub(crate) range: RangeId,
+    pub(crate) pool: PoolRef,
+    pub(crate) size: u64,
+    pub(crate) pages: Vec<PageKey>,
+    /// Stitches so far when it was last used.
+    pub(crate) used_at: u64,
+    /// The streams that have used it, or come after those who have.
+    pub(crate) streams: Vec<StreamId>,
+    /// It serves no more, and goes once nothing is in use there and these events are complete.
+    pub(crate) retired: Option<Vec<EventId>>,
+    /// Whether the events are those of everything that has used it.
+    pub(crate) marked: bool,
+}
+
+impl View {
+    /// An event that its end waits for.
+    pub(crate) fn next_event(&self) -> Option<EventId> {
+        self.retired.as_ref()?.last().copied()
+    }
+}
+
+/// Every page that moves, of one device.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PageStore {
+    pub(crate) pages: SlotMap<PageKey, Page>,
+    pub(crate) views: SlotMap<ViewKey, View>,
+    /// The homes of each half of a pool.
+    pub(crate) homes: Vec<(PoolRef, RangeId)>,
+    /// Most bytes that were in use at once, as far as growing has seen.
+    pub(crate) live_peak: u64,
+    /// Views used so far: the clock by which they age.
+    pub(crate) stitches: u64,
+    /// Views that serve no more and are still there.
+    pub(crate) retired: Vec<ViewKey>,
+    pub(crate) governor: Governor,
+}

@@ -1,0 +1,215 @@
+//! The rules of `pages`: how large pages are, how much more than what is in use may be held, what is tried in which order.
+
+use tonnage_events::PoolKind;
+
+use super::{Policy, Rung};
+use crate::request::{MIN_BLOCK, Request};
+
+/// The largest rounded size that the small pool serves: small blocks live long, and would keep large pages.
+const SMALL_SIZE: u64 = 1 << 20;
+
+/// The smallest page, that of NVIDIA's devices.
+const SMALLEST_PAGE: u64 = 2 << 20;
+
+/// The largest page. Its mapping costs as much as that of a small one, but one live block keeps what else is free in it.
+/// Copies in pages of this size lose next to nothing (H200).
+const LARGEST_PAGE: u64 = 16 << 20;
+
+/// From this size on pages under a large block cost no bandwidth to speak of.
+const FAST_PAGE: u64 = 4 << 20;
+
+/// From here on a block is copied so much that pages below [`FAST_PAGE`] under it cost bandwidth.
+const LARGE_BLOCK: u64 = 64 << 20;
+
+/// A large block has about this many pages, a small one half as many: few to map, and more than one to move.
+const PAGES_A_BLOCK: u64 = 8;
+
+/// A page under a block that is not large is at most this share of what is reserved: small jobs need small pages.
+const PAGES_A_JOB: u64 = 128;
+
+/// What slack may grow to where sizes never repeat and moving does not pay.
+const MOST_SLACK: f64 = 0.12;
+
+/// Requests after which the governor counts anew.
+const WINDOW: u64 = 10_000;
+
+/// Pages that may be moved in a window: 6 ms of the driver's time, in which programs were seen to work for 0.5 to 2 s.
+const MOST_MOVED: u64 = 200;
+
+/// What the governor adds to the slack at a time.
+const STEP: f64 = 0.02;
+
+/// Each costs more than the one before: nothing, an event, books, new memory, mappings, memory beyond the slack, waiting.
+pub(super) const LADDER: [Rung; 8] = [
+    Rung::Callbacks,
+    Rung::Borrow,
+    Rung::View,
+    Rung::GrowWithinSlack,
+    Rung::Stitch,
+    Rung::Grow,
+    Rung::SparePools,
+    Rung::Reclaim,
+];
+
+pub(super) fn kind_of(size: u64) -> PoolKind {
+    if size <= SMALL_SIZE { PoolKind::Small } else { PoolKind::Large }
+}
+
+/// What is not needed always goes back: to the byte, so that neighbours share pages.
+pub(super) fn splits(size: u64, request: &Request) -> bool {
+    size - request.size >= MIN_BLOCK
+}
+
+pub(super) fn granule(of_device: u64) -> u64 {
+    of_device.max(SMALLEST_PAGE)
+}
+
+/// The sizes of new pages that together have `bytes`, a multiple of the granule, for a block of `size` where `reserved` bytes
+/// are held already.
+pub(super) fn page_sizes(bytes: u64, size: u64, reserved: u64, granule: u64) -> Vec<u64> {
+    let is_large = size >= LARGE_BLOCK;
+    let share = (size / PAGES_A_BLOCK).max((2 * size / PAGES_A_BLOCK).min(FAST_PAGE));
+    let share = if is_large { share } else { share.min(reserved / PAGES_A_JOB) };
+    let unit = share.next_multiple_of(granule).clamp(granule, LARGEST_PAGE.max(granule));
+    let mut sizes = vec![unit; (bytes / unit) as usize];
+    let rest = bytes % unit;
+    match sizes.last_mut() {
+        Some(last) if is_large && rest < FAST_PAGE => *last += rest,
+        _ => sizes.extend(Some(rest).filter(|&rest| rest > 0)),
+    }
+    sizes
+}
+
+/// Whether a free page of this size is of use in a view for a block of `size`.
+pub(super) fn stitches(page: u64, size: u64, granule: u64) -> bool {
+    match kind_of(size) {
+        // A small block would keep all of a larger one.
+        PoolKind::Small => page == granule,
+        PoolKind::Large => size < LARGE_BLOCK || page > granule,
+    }
+}
+
+/// How much free memory is held beyond what is in use, as a share of it, before pages are moved rather than made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slack {
+    per_mille: u16,
+}
+
+impl Default for Slack {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+impl Slack {
+    /// A fiftieth: see `docs/notes/pages.md` for what others give.
+    pub const DEFAULT: Self = Self { per_mille: 20 };
+
+    /// This share, between 0 and 1, to the thousandth. None if it is no such share.
+    #[must_use]
+    pub fn new(share: f64) -> Option<Self> {
+        (0.0..=1.0).contains(&share).then(|| Self { per_mille: (share * 1000.0).round() as u16 })
+    }
+
+    /// The share.
+    #[must_use]
+    pub fn share(self) -> f64 {
+        f64::from(self.per_mille) / 1000.0
+    }
+}
+
+/// Raises the slack of loops whose sizes never repeat: they would move pages for ever.
+///
+/// Counted in requests, not in time, so that the same requests are always served in the same way.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Governor {
+    /// Requests when the window began.
+    since: u64,
+    /// Pages moved in it.
+    moved: u64,
+    /// What is added to the slack.
+    more: f64,
+}
+
+impl Governor {
+    pub(crate) fn slack(&self, policy: Policy) -> f64 {
+        let slack = policy.slack().share();
+        (slack + self.more).min(MOST_SLACK.max(slack))
+    }
+
+    /// Notes that pages were mapped for a view when so many requests had been made.
+    pub(crate) fn note_moved(&mut self, pages: u64, requests: u64) {
+        if requests.saturating_sub(self.since) > WINDOW || requests < self.since {
+            *self = Self { since: requests, moved: 0, more: self.more };
+        }
+        self.moved += pages;
+        if self.moved > MOST_MOVED {
+            let more = (self.more + STEP).min(MOST_SLACK);
+            *self = Self { since: requests, moved: 0, more };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn pages_are_a_share_of_their_block_within_bounds_and_add_up() {
+        for (bytes, size, reserved, expected) in [
+            (2, MIB / 2, 0, vec![2]),
+            // A job that has little yet has small pages.
+            (10, 10 * MIB, 0, vec![2; 5]),
+            (10, 10 * MIB, 4096 * MIB, vec![4, 4, 2]),
+            (32, 32 * MIB, 4096 * MIB, vec![4; 8]),
+            (64, 64 * MIB, 0, vec![8; 8]),
+            (302, 302 * MIB, 0, [vec![16; 18], vec![14]].concat()),
+            // A large block has no small rest.
+            (66, 66 * MIB, 0, vec![10, 10, 10, 10, 10, 10, 6]),
+            (82, 82 * MIB, 0, vec![12, 12, 12, 12, 12, 12, 10]),
+            (130, 130 * MIB, 0, vec![16, 16, 16, 16, 16, 16, 16, 18]),
+            // Only the end is missing.
+            (6, 300 * MIB, 0, vec![6]),
+        ] {
+            let sizes = page_sizes(bytes * MIB, size, reserved, 2 * MIB);
+            let sizes: Vec<_> = sizes.into_iter().map(|it| it / MIB).collect();
+            assert_eq!(sizes, expected, "{bytes} MiB of {size}");
+        }
+    }
+
+    #[test]
+    fn pages_add_up_and_are_whole_granules_for_all_sizes() {
+        for granule in [2 * MIB, 32 * MIB] {
+            for bytes in (1..400).map(|it| it * granule) {
+                for size in [1, bytes / 2, bytes, 4 * bytes] {
+                    let sizes = page_sizes(bytes, size, 3 * bytes, granule);
+                    assert_eq!(sizes.iter().sum::<u64>(), bytes);
+                    assert!(sizes.iter().all(|it| *it > 0 && it.is_multiple_of(granule)));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_governor_raises_the_slack_of_those_who_move_without_end_and_no_further_than_its_bound() {
+        let policy = Policy::Pages(Slack::default());
+        let mut seldom = Governor::default();
+        let mut often = Governor::default();
+        for requests in (0..100).map(|it| it * WINDOW / 10) {
+            seldom.note_moved(15, requests);
+            often.note_moved(60, requests);
+        }
+        assert_eq!(seldom.slack(policy), 0.02);
+        assert_eq!(often.slack(policy), MOST_SLACK);
+        // Who asks for more has it.
+        assert_eq!(often.slack(Policy::Pages(Slack::new(0.5).unwrap())), 0.5);
+    }
+
+    #[test]
+    fn a_slack_is_a_share() {
+        assert_eq!([-0.1, 1.5, f64::NAN].map(Slack::new), [None; 3]);
+        assert_eq!(Slack::new(0.0304).map(Slack::share), Some(0.03));
+    }
+}

@@ -1,0 +1,6 @@
+//! The policy `pages`: what it promises whatever is asked of it.
+
+mod failures;
+mod loops;
+mod ordered;
+mod random;
