@@ -4,7 +4,7 @@
 //! Out: the first complaint, with the call that queued the work, when someone synchronises.
 
 use std::collections::BTreeMap;
-use std::ptr;
+use std::marker::PhantomData;
 use std::sync::{Mutex, OnceLock};
 
 use tonnage_device::cuda::Arguments;
@@ -15,12 +15,41 @@ use crate::device::Device;
 use crate::error::{Call, ErrorKind, Result};
 use crate::exec::order::lock;
 
-/// As in the prelude: who took the word, who has written the value too, the value.
-#[repr(C)]
-struct Word {
-    taken: u32,
-    ready: u32,
-    value: i64,
+/// Bytes of a word, as in the prelude: who took it, who has written the value too, the value.
+const WORD: u64 = 16;
+
+/// The word of a device, in pinned memory: kernels write it, this machine reads and clears it.
+struct Fields<'a> {
+    words: *mut u32,
+    block: PhantomData<&'a PinnedBlock>,
+}
+
+impl<'a> Fields<'a> {
+    const TAKEN: usize = 0;
+    const READY: usize = 1;
+
+    fn of(block: &'a PinnedBlock) -> Self {
+        assert!(block.len() as u64 >= WORD, "a block has room for a word");
+        Self { words: block.pointer().cast(), block: PhantomData }
+    }
+
+    fn read(&self, field: usize) -> u32 {
+        assert!(field < 4, "a word has four parts");
+        // SAFETY: four parts lie in the block, which is borrowed, at the alignment of pinned memory. Kernels write parts
+        // at once, and nobody else does; volatile, since they do so unseen.
+        unsafe { self.words.wrapping_add(field).read_volatile() }
+    }
+
+    fn clear(&self, field: usize) {
+        assert!(field < 4, "a word has four parts");
+        // SAFETY: as in `read`.
+        unsafe { self.words.wrapping_add(field).write_volatile(0) }
+    }
+
+    /// What the kernel met: its lower half first.
+    fn value(&self) -> i64 {
+        (u64::from(self.read(3)) << 32 | u64::from(self.read(2))) as i64
+    }
 }
 
 /// Launches that are remembered: more than are ever queued at once. What is older is done.
@@ -52,10 +81,8 @@ impl Failures {
         let word = match self.word.get() {
             Some(word) => word,
             None => {
-                let mut block = device
-                    .pinned()
-                    .allocate(size_of::<Word>() as u64)
-                    .map_err(|error| call.pinned(error))?;
+                let mut block =
+                    device.pinned().allocate(WORD).map_err(|error| call.pinned(error))?;
                 block.try_as_mut_slice().map_err(|error| call.pinned(error))?.fill(0);
                 self.word.get_or_init(|| block)
             }
@@ -77,22 +104,16 @@ impl Failures {
     /// The complaint that came first since the last look, after the work that may have made it is done.
     pub(super) fn report(&self) -> Result<()> {
         let Some(word) = self.word.get() else { return Ok(()) };
-        let word = word.pointer().cast::<Word>();
-        // SAFETY: the block has room for a word, at the alignment of pinned memory, and lives as long as `self`; only
-        // kernels and this function touch it, kernels with atomic operations, so each field is read and written at once.
-        let (ready, value) = unsafe {
-            let ready = ptr::read_volatile(&raw const (*word).ready);
-            (ready, ptr::read_volatile(&raw const (*word).value))
-        };
+        let word = Fields::of(word);
+        let ready = word.read(Fields::READY);
         if ready == 0 {
             return Ok(());
         }
+        let value = word.value();
         let complaint = lock(&self.tickets).queued.remove(&ready);
-        // SAFETY: as above. Last the field by which kernels take the word.
-        unsafe {
-            ptr::write_volatile(&raw mut (*word).ready, 0);
-            ptr::write_volatile(&raw mut (*word).taken, 0);
-        }
+        // Last the field by which kernels take the word.
+        word.clear(Fields::READY);
+        word.clear(Fields::TAKEN);
         Err(match complaint {
             Some((call, complaint)) => call.error(ErrorKind::Queued, complaint(value)),
             None => Call::here("synchronize")

@@ -241,16 +241,15 @@ impl CudaQueue {
         let bytes = to.operand.layout.numel() * to.operand.dtype.size();
         let (to, from) = (to.operand.first(), from.operand.first());
         let queued = self.order.queue(stream, one, other, |launcher| {
-            // SAFETY: both are memory of so many bytes, one pinned, which waits for the recorded stream, and one a block;
-            // others use them in the order of *exec*.
-            unsafe {
-                if to_pinned {
-                    let to = std::ptr::with_exposed_provenance_mut(to as usize);
-                    launcher.copy_to_host(to, Address(from), bytes, stream)
-                } else {
-                    let from = std::ptr::with_exposed_provenance(from as usize);
-                    launcher.copy_to_device(Address(to), from, bytes, stream)
-                }
+            if to_pinned {
+                let to = std::ptr::with_exposed_provenance_mut(to as usize);
+                // SAFETY: `to` is pinned memory of so many bytes, which waits for the recorded stream, `from` a block of as
+                // many; others use them in the order of *exec*.
+                unsafe { launcher.copy_to_host(to, Address(from), bytes, stream) }
+            } else {
+                let from = std::ptr::with_exposed_provenance(from as usize);
+                // SAFETY: the same, the other way.
+                unsafe { launcher.copy_to_device(Address(to), from, bytes, stream) }
             }
         });
         queued.map_err(|error: DeviceError| call.driver(error))
