@@ -98,7 +98,10 @@ impl Hook {
     fn run(&self, arguments: &Arguments) -> anyhow::Result<ExitStatus> {
         let [program, words @ ..] = &arguments.command[..] else { bail!("no program was named") };
         let mut path = vec![self.0.path().to_owned()];
-        path.extend(std::env::split_paths(&std::env::var_os("PYTHONPATH").unwrap_or_default()));
+        // An empty variable would be a folder: the current one.
+        if let Some(given) = std::env::var_os("PYTHONPATH").filter(|it| !it.is_empty()) {
+            path.extend(std::env::split_paths(&given));
+        }
         let mut command = Command::new(program);
         command
             .args(words)

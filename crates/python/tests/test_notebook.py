@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import types
 
+import pytest
+
 import tonnage
 
 def test_reports_are_pages_in_a_frame_that_runs_nothing(snapshot):
@@ -28,8 +30,17 @@ def test_the_cell_magic_records_the_cell(monkeypatch, plain):
             self.magics[magic_name] = function
 
         def run_cell(self, cell):
-            exec(cell, {})
-            return types.SimpleNamespace(error_in_exec=None)
+            raised = None
+            try:
+                exec(cell, {})
+            except ZeroDivisionError as error:
+                raised = error
+
+            def raise_error():
+                if raised is not None:
+                    raise raised
+
+            return types.SimpleNamespace(error_in_exec=raised, raise_error=raise_error)
 
     import stand_in
 
@@ -41,3 +52,5 @@ def test_the_cell_magic_records_the_cell(monkeypatch, plain):
     tonnage.load_ipython_extension(shell)
     shell.magics["tonnage"]("1GiB", "import torch\ntorch.empty(3, device='cuda')\n")
     assert isinstance(shown[0], tonnage.Report) and shown[0].limit == 1 << 30
+    with pytest.raises(ZeroDivisionError):
+        shell.magics["tonnage"]("", "import torch\ntorch.empty(3, device='cuda')\n1 / 0\n")

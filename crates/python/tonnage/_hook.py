@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import importlib.abc
 import importlib.machinery
+import importlib.util
 import os
 import sys
 
@@ -27,14 +28,19 @@ class Watch(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def __init__(self, recorder: Any) -> None:
         self._recorder = recorder
         self._loader: Any = None
+        self._asks = False
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if name != "torch" or path is not None:
+        if name != "torch" or path is not None or self._asks:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        # Others find it, as they would without this; whoever only asks whether it is there changes nothing.
+        self._asks = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._asks = False
         if spec is not None and spec.loader is not None:
             self._loader = spec.loader
             spec.loader = self
@@ -49,7 +55,12 @@ class Watch(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             module.__spec__.loader = self._loader
         module.__loader__ = self._loader
         self._loader.exec_module(module)
-        Job(self._recorder, module).begin()
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+        try:
+            Job(self._recorder, module).begin()
+        except Exception as error:
+            print(f"tonnage: this process is not recorded: {error}", file=sys.stderr)
 
 
 class Job:

@@ -20,16 +20,18 @@ def load(shell: Any) -> None:
         limit = line.strip() or None
         if limit is not None and len(limit.split()) > 2:
             raise UsageError(f"%%tonnage takes a limit such as 24GiB, or nothing: not {limit!r}")
-        recording = _record(shell, cell)
+        recording, result = _record(shell, cell)
         try:
             display(recording.report(limit=limit))
         except Error as error:
             print(f"tonnage: {error}")
+        # A cell that failed is a failed cell to whoever runs the notebook.
+        result.raise_error()
 
     shell.register_magic_function(tonnage, magic_kind="cell", magic_name="tonnage")
 
 
-def _record(shell: Any, cell: str) -> Recording:
+def _record(shell: Any, cell: str) -> tuple[Recording, Any]:
     """Runs a cell as IPython does, which shows what it raises."""
     with record(save=False) as recording:
         result = shell.run_cell(cell)
@@ -39,4 +41,4 @@ def _record(shell: Any, cell: str) -> Recording:
             for note in getattr(raised, "__notes__", ()):
                 print(note)
     made: Recording = recording
-    return made
+    return made, result

@@ -53,7 +53,13 @@ class Recording:
     ) -> None:
         if raised is not None and is_out_of_memory(raised):
             self.explain(raised)
-        self.stop()
+        try:
+            self.stop()
+        except Exception as error:
+            # The program's own exception is what counts.
+            if raised is None:
+                raise
+            _tell(f"the recording cannot be kept: {error}")
 
     def start(self) -> None:
         """Begins to record, unless the program does that already."""
@@ -71,11 +77,13 @@ class Recording:
         torch = sys.modules.get("torch")
         if torch is None or not torch.cuda.is_initialized():
             return
-        if self._snapshot is None:
-            self._snapshot = torch.cuda.memory._snapshot()
-        if self._ours:
-            torch.cuda.memory._record_memory_history(enabled=None)
-            self._ours = False
+        try:
+            if self._snapshot is None:
+                self._snapshot = torch.cuda.memory._snapshot()
+        finally:
+            if self._ours:
+                torch.cuda.memory._record_memory_history(enabled=None)
+                self._ours = False
         if self._save and self.path is None and self._path is not None:
             self.save(self._path)
 
@@ -141,7 +149,7 @@ class Recording:
             add_note(raised, "\n".join(f"tonnage: {line}" for line in lines))
         except Exception as error:
             # The program's own exception is what counts.
-            _warn(f"what held the memory cannot be told: {error}")
+            _tell(f"what held the memory cannot be told: {error}")
 
     def _verdict(self) -> list[str]:
         try:
@@ -264,7 +272,15 @@ def add_note(raised: BaseException, note: str) -> None:
     if hasattr(raised, "add_note"):
         raised.add_note(note)
     else:
-        _warn(note)
+        _tell(note)
+
+
+def _tell(text: str) -> None:
+    """Says something while an exception passes through: where warnings are errors, on standard error."""
+    try:
+        _warn(text)
+    except RuntimeWarning:
+        print(text if text.startswith("tonnage") else f"tonnage: {text}", file=sys.stderr)
 
 
 def _warn(text: str) -> None:

@@ -49,6 +49,15 @@ pub enum Scalar {
 }
 
 impl Scalar {
+    /// Whether it is anything but zero.
+    fn is_true(self) -> bool {
+        match self {
+            Self::Integer(value) => value != 0,
+            Self::Float(value) => value != 0.0,
+            Self::Complex(value) => value != Complex64::default(),
+        }
+    }
+
     /// Its real part.
     pub(crate) fn to_f64(self) -> f64 {
         match self {
@@ -80,6 +89,9 @@ impl Scalar {
 
     /// The number that an element of this type would hold.
     pub(crate) fn rounded(self, dtype: DType) -> Self {
+        if dtype == DType::Bool {
+            return Self::Integer(i64::from(self.is_true()));
+        }
         dispatch!(dtype, T => {
             let stored: T = self.stored();
             match dtype.category() {
@@ -108,8 +120,9 @@ pub(crate) struct Fill(pub(crate) Scalar);
 
 impl Kernel for Fill {
     fn host(&self, args: &mut Args<'_>) -> Result<(), String> {
-        dispatch!(args.output_dtype(0), T => {
-            let value: T = self.0.stored();
+        let dtype = args.output_dtype(0);
+        dispatch!(dtype, T => {
+            let value: T = self.0.rounded(dtype).stored();
             fill_with::<T>(args.take(0), |_| value);
         });
         Ok(())
@@ -279,6 +292,9 @@ impl Tensor {
         let TensorOptions { device, dtype } = options.into();
         let whole = [start, end, step].iter().all(|it| matches!(it, Scalar::Integer(_)));
         let dtype = dtype.unwrap_or(if whole { DType::I64 } else { DType::F32 });
+        if dtype == DType::Bool {
+            return Err(call.dtype_error("truths cannot be counted").help("count in int64"));
+        }
         let length = ((end.to_f64() - start.to_f64()) / step.to_f64()).ceil();
         if !(0.0..MOST_COUNTED).contains(&length) {
             return Err(call
@@ -411,8 +427,10 @@ mod tests {
             results.push(Tensor::full([33, 5], 3, (device, dtype))?);
             results.push(Tensor::full([7], 2.75, (device, dtype))?);
             results.push(Tensor::full([7], Complex64::new(1.5, -2.0), (device, dtype))?);
-            results.push(Tensor::arange(-3, 40, 2, (device, dtype))?);
-            results.push(Tensor::arange(0.5, 3.0, 0.1, (device, dtype))?);
+            if dtype != DType::Bool {
+                results.push(Tensor::arange(-3, 40, 2, (device, dtype))?);
+                results.push(Tensor::arange(0.5, 3.0, 0.1, (device, dtype))?);
+            }
             let view = Tensor::zeros([9, 16], (device, dtype))?;
             view.t()?.narrow(0, 1, 5)?.fill_(1)?;
             results.push(view);

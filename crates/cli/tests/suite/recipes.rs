@@ -314,7 +314,7 @@ fn fit_says_the_largest_batch_and_what_techniques_buy() {
 #[test]
 fn what_is_wrong_is_said_in_a_sentence() {
     for (arguments, expected) in [
-        (&["run", "gpt2", "--device", "cuda:0"][..], "recipes do not run on CUDA yet"),
+        (&["run", "gpt2", "--device", "cuda:first"][..], "names no GPU: take cuda:0"),
         (
             &["run", "bert"],
             "`bert` is no recipe: take one of mlp, deepnet, gpt2-tiny, gpt2, gpt2-medium, gpt2-large, gpt2-xl, resnet50, mimo",
@@ -326,7 +326,7 @@ fn what_is_wrong_is_said_in_a_sentence() {
         (&["predict", "gpt2", "--accumulate", "3"], "does not split"),
         (&["predict", "gpt2", "--checkpoint", "often"], "every:K"),
         (&["run", "mlp", "--width", "131072", "--layers", "100"], "the machine has"),
-        (&["run", "--device", "tpu"], "`tpu` is no device: take host or dry"),
+        (&["run", "--device", "tpu"], "`tpu` is no device: take host, dry or cuda:0"),
         (&["run", "--steps", "0"], "--steps 0: take 1 to 1000000"),
         (&["predict", "--limit", "0"], "--limit 0: nothing fits"),
         (&["predict", "--width", "100"], "multiple of 8"),

@@ -292,17 +292,17 @@ impl Launcher {
         })
     }
 
-    /// Marks the end of what is queued on `stream` now. The mark is kept until
+    /// Marks the end of what is queued on `stream` now; on a stream that has ended, nothing is. The mark is kept until
     /// [`destroy_event`](Self::destroy_event); the device knows it by the same number.
     ///
     /// # Errors
     ///
     /// If there is no such stream, or if the driver refuses.
     pub fn record(&self, stream: StreamId) -> Result<EventId, DeviceError> {
-        self.on("record", stream, |current, stream| {
-            // SAFETY: the stream is alive by the book that is held.
-            unsafe { self.queues.record(current, stream) }
-        })
+        let (_streams, stream) = self.queues.stream_or_ended("record", stream)?;
+        let current = self.queues.context.enter()?;
+        // SAFETY: the stream is alive by the book that is held.
+        unsafe { self.queues.record(&current, stream) }
     }
 
     /// Lets what is queued on `stream` from now on wait for `event`. Does not wait itself.

@@ -115,6 +115,17 @@ impl Queues {
         let handle = streams.get(call, stream)?;
         Ok((streams, handle))
     }
+
+    /// The same; the default stream for one that has ended.
+    pub(super) fn stream_or_ended(
+        &self,
+        call: &'static str,
+        stream: StreamId,
+    ) -> Result<(RwLockReadGuard<'_, Streams>, CUstream), DeviceError> {
+        let streams = self.streams();
+        let handle = streams.get_or_ended(call, stream)?;
+        Ok((streams, handle))
+    }
 }
 
 impl Drop for Queues {

@@ -205,7 +205,7 @@ mod tests {
         let text = error.to_string();
         assert!(text.contains(&path.display().to_string()), "{text}");
         assert!(text.contains("Verdict: need: 40.00 MiB"), "{text}");
-        assert!(text.contains("memory/src/oom/mod.rs:"), "{text}");
+        assert!(text.contains("tonnage-memory/oom/mod.rs:"), "{text}");
         assert!(text.lines().count() <= 12, "{text}");
         assert!(matches!(error, AllocError::OutOfMemory(_)));
         let file = tonnage_snapshot::open(&path).unwrap();

@@ -223,6 +223,9 @@ fn convert<W: Copy, T>(from: &[W], into: &mut [T], convert: impl Fn(W) -> T) {
 pub(super) fn numbers_in<T: Stored>(copy: &[u8], operand: &Operand) -> Vec<T> {
     let span = operand.layout.span();
     assert_eq!(copy.len(), span.len() * operand.dtype.size(), "a copy of the whole span");
+    if span.is_empty() {
+        return Vec::new();
+    }
     dispatch!(operand.dtype, S => {
         let numbers: Vec<S> = copy.chunks_exact(size_of::<S>()).map(S::from_bytes).collect();
         let address = numbers.as_ptr().expose_provenance() - span.start * size_of::<S>();

@@ -151,7 +151,7 @@ impl Gemm {
         }
         let blocks = |size: usize| size.div_ceil(TILE) as u32;
         let extent = Extent {
-            grid: [blocks(n), blocks(m), batch.min(65_535) as u32],
+            grid: [blocks(n), blocks(m).min(65_535), batch.min(65_535) as u32],
             block: [TILE as u32, TILE as u32, 1],
             shared: 0,
         };

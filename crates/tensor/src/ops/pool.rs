@@ -421,6 +421,11 @@ fn checked(call: Call, x: &Tensor, options: PoolOptions) -> Result<[Window; 2]> 
     if !x.dtype().is_float() {
         return Err(call.dtype_error("pools are of floats").with_tensor("self", x));
     }
+    let [_, _, height, width] = images(call, x)?;
+    if height == 0 || width == 0 {
+        let what = "an image without elements has nothing to pool";
+        return Err(call.shape_error(what).with_tensor("self", x));
+    }
     let (kernel, padding) = (options.kernel.0, options.padding.0);
     let [rows, columns] = windows(
         call,

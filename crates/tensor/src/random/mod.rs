@@ -140,13 +140,15 @@ impl Kernel for Random {
         let dtype = args.output_dtype(0);
         match self.distribution {
             Distribution::Integers { low, high } => dispatch!(dtype, T => {
+                let is_truth = dtype == DType::Bool;
                 let range = high.wrapping_sub(low) as u64;
                 fill::<T, 2>(args.take(0), draw, |[a, b, c, d]| {
                     [(a, b), (c, d)].map(|(high, low_bits)| {
                         let bits = u64::from(high) << 32 | u64::from(low_bits);
                         // A product's upper half is even enough: the error is range / 2⁶⁴.
                         let step = ((u128::from(bits) * u128::from(range)) >> 64) as i64;
-                        T::from_i64(low.wrapping_add(step))
+                        let number = low.wrapping_add(step);
+                        T::from_i64(if is_truth { i64::from(number != 0) } else { number })
                     })
                 });
             }),

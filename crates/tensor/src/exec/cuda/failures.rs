@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
+use std::sync::atomic::{Ordering, fence};
 use std::sync::{Mutex, OnceLock};
 
 use tonnage_device::cuda::Arguments;
@@ -105,15 +106,20 @@ impl Failures {
     pub(super) fn report(&self) -> Result<()> {
         let Some(word) = self.word.get() else { return Ok(()) };
         let word = Fields::of(word);
+        // One reader at a time: the word is read and cleared at once.
+        let mut tickets = lock(&self.tickets);
         let ready = word.read(Fields::READY);
         if ready == 0 {
             return Ok(());
         }
+        // Behind the mark, the value is whole.
+        fence(Ordering::Acquire);
         let value = word.value();
-        let complaint = lock(&self.tickets).queued.remove(&ready);
+        let complaint = tickets.queued.remove(&ready);
         // Last the field by which kernels take the word.
         word.clear(Fields::READY);
         word.clear(Fields::TAKEN);
+        drop(tickets);
         Err(match complaint {
             Some((call, complaint)) => call.error(ErrorKind::Queued, complaint(value)),
             None => Call::here("synchronize")

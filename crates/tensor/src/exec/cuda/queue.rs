@@ -34,10 +34,10 @@ pub(crate) struct CudaQueue {
     kernels: Kernels,
     /// Functions by what they were compiled from, which is looked up at every launch.
     functions: RwLock<HashMap<Program, Function>>,
-    /// Loaded with the first product.
-    blas: OnceLock<Result<Blas, LibraryError>>,
+    /// Loaded with the first product. One that does not start is tried again: the GPU may have been full.
+    blas: OnceLock<Blas>,
     /// Loaded with the first convolution.
-    dnn: OnceLock<Result<Dnn, LibraryError>>,
+    dnn: OnceLock<Dnn>,
     failures: Failures,
 }
 
@@ -153,21 +153,28 @@ impl CudaQueue {
     }
 
     fn blas(&self, call: Call) -> Result<&Blas> {
-        let loaded = self.blas.get_or_init(|| {
-            let launcher = self.launcher().clone();
-            let search = Search::here().for_driver(launcher.driver().version()?);
-            Blas::load(launcher, &search)
-        });
-        loaded.as_ref().map_err(|error| library(call, error.clone()))
+        self.library(call, &self.blas, Blas::load)
     }
 
     fn dnn(&self, call: Call) -> Result<&Dnn> {
-        let loaded = self.dnn.get_or_init(|| {
-            let launcher = self.launcher().clone();
-            let search = Search::here().for_driver(launcher.driver().version()?);
-            Dnn::load(launcher, &search)
-        });
-        loaded.as_ref().map_err(|error| library(call, error.clone()))
+        self.library(call, &self.dnn, Dnn::load)
+    }
+
+    fn library<'a, L>(
+        &self,
+        call: Call,
+        place: &'a OnceLock<L>,
+        load: impl FnOnce(Launcher, &Search) -> Result<L, LibraryError>,
+    ) -> Result<&'a L> {
+        if let Some(loaded) = place.get() {
+            return Ok(loaded);
+        }
+        let launcher = self.launcher().clone();
+        let version = launcher.driver().version().map_err(|error| call.driver(error))?;
+        let loaded = load(launcher, &Search::here().for_driver(version));
+        let loaded = loaded.map_err(|error| library(call, error))?;
+        // Two threads at once load two, and one is kept.
+        Ok(place.get_or_init(|| loaded))
     }
 
     /// Queues a copy of numbers to a tensor whose elements lie one after the other.

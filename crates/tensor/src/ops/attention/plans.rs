@@ -111,7 +111,8 @@ pub(super) fn backward(sizes: &Sizes, on: Operands<'_>) -> Plan {
 /// Whether the programs for tensor cores have these sizes. They find the largest score before it is scaled.
 fn suits_tensor_cores(sizes: &Sizes, output: &Operand) -> bool {
     let fits = |it: usize| (1..=WIDEST).contains(&it);
-    let is_scaled_up = sizes.scale > 0.0 && sizes.scale.is_finite();
+    let scale = sizes.scale as f32;
+    let is_scaled_up = scale > 0.0 && scale.is_normal();
     output.dtype.size() == 2 && fits(sizes.width) && fits(sizes.depth) && is_scaled_up
 }
 
