@@ -1,6 +1,6 @@
 //! NVRTC: CUDA C++ in, an image for one architecture out.
 //!
-//! Kernels see no header but the [`prelude`](crate::prelude), which they include by its name: users have the compiler's
+//! Kernels see no header but the [`prelude`], which they include by its name: users have the compiler's
 //! library, and in general not its folder of headers.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
