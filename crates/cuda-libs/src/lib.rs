@@ -32,6 +32,8 @@ pub mod dnn;
 
 mod error;
 
+mod table;
+
 #[allow(unsafe_code, reason = "opening a library runs its initialisers")]
 pub mod find;
 

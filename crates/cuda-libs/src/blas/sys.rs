@@ -4,7 +4,7 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-use crate::find::Found;
+use crate::table::table;
 use crate::{Error, Result};
 
 /// What every call returns.
@@ -153,24 +153,6 @@ pub(super) mod epilogue {
 
 /// `CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE`: parts of a sum are added in the type in which they were computed.
 pub(super) const REDUCE_IN_COMPUTE_TYPE: u32 = 2;
-
-macro_rules! table {
-    ($($name:ident = $symbol:literal ($($arg:ident: $kind:ty),* $(,)?) -> $answer:ty;)*) => {
-        /// The library's functions.
-        pub(super) struct Table {
-            $(pub(super) $name: unsafe extern "C" fn($($arg: $kind),*) -> $answer,)*
-        }
-
-        impl Table {
-            pub(super) fn resolve(found: &Found) -> Result<Self> {
-                Ok(Self {
-                    // SAFETY: the type is that of the function of this name in the library's manual.
-                    $($name: unsafe { found.function($symbol) }?,)*
-                })
-            }
-        }
-    };
-}
 
 table! {
     version = "cublasLtGetVersion" () -> usize;

@@ -4,7 +4,7 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-use crate::find::Found;
+use crate::table::table;
 use crate::{Error, Result};
 
 /// What every call returns.
@@ -147,24 +147,6 @@ pub(super) const NOTE_NONDETERMINISTIC: i32 = 4;
 
 /// More notes than there are kinds of.
 pub(super) const NOTES_MOST: usize = 32;
-
-macro_rules! table {
-    ($($name:ident = $symbol:literal ($($arg:ident: $kind:ty),* $(,)?) -> $answer:ty;)*) => {
-        /// The library's functions.
-        pub(super) struct Table {
-            $(pub(super) $name: unsafe extern "C" fn($($arg: $kind),*) -> $answer,)*
-        }
-
-        impl Table {
-            pub(super) fn resolve(found: &Found) -> Result<Self> {
-                Ok(Self {
-                    // SAFETY: the type is that of the function of this name in the library's manual.
-                    $($name: unsafe { found.function($symbol) }?,)*
-                })
-            }
-        }
-    };
-}
 
 table! {
     version = "cudnnGetVersion" () -> usize;
