@@ -103,10 +103,12 @@ pub(crate) fn browse(html: &str, check: impl AsyncFnOnce(&Browser)) {
     });
 }
 
-/// The headless shell, if it is on the path.
+/// The headless shell, if it is installed. What Debian has on the path is a script that starts it and is all that the driver
+/// then ends; so the program itself comes first.
 fn headless_shell() -> Option<PathBuf> {
     let folders = std::env::var_os("PATH")?;
-    std::env::split_paths(&folders)
+    std::iter::once(PathBuf::from("/usr/lib/chromium"))
+        .chain(std::env::split_paths(&folders))
         .map(|folder| folder.join("chromium-headless-shell"))
         .find(|it| it.is_file())
 }
