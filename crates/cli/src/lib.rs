@@ -31,6 +31,8 @@ mod size;
 // The verbs.
 mod bench;
 
+mod devices;
+
 mod diff;
 
 mod export;
@@ -98,6 +100,7 @@ enum Verb {
     Diff(diff::Arguments),
     Export(export::Arguments),
     Top(top::Arguments),
+    Devices(devices::Arguments),
     Bench(bench::Arguments),
     Schema(schema::Arguments),
     Completions(manual::CompletionsArguments),
@@ -137,6 +140,7 @@ pub fn command(words: impl IntoIterator<Item = OsString>) -> u8 {
         Verb::Diff(arguments) => diff::run(&arguments),
         Verb::Export(arguments) => export::run(&arguments),
         Verb::Top(arguments) => top::run(&arguments),
+        Verb::Devices(arguments) => devices::run(&arguments),
         Verb::Bench(arguments) => bench::run(&arguments),
         Verb::Schema(arguments) => schema::run(&arguments),
         Verb::Completions(arguments) => manual::completions(&arguments, Arguments::command()),

@@ -17,7 +17,7 @@ struct Schema {
     text: &'static str,
 }
 
-const SCHEMAS: [Schema; 10] = [
+const SCHEMAS: [Schema; 11] = [
     Schema { verb: "run", what: "what a recipe took", text: include_str!("../schema/run.json") },
     Schema {
         verb: "predict",
@@ -58,6 +58,11 @@ const SCHEMAS: [Schema; 10] = [
         verb: "top",
         what: "the memory of running processes",
         text: include_str!("../schema/top.json"),
+    },
+    Schema {
+        verb: "devices",
+        what: "the GPUs of this machine",
+        text: include_str!("../schema/devices.json"),
     },
     Schema { verb: "bench", what: "measurements", text: include_str!("../schema/bench.json") },
 ];

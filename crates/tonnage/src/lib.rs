@@ -106,6 +106,7 @@
 #![forbid(unsafe_code)]
 
 pub use tonnage_analysis as analysis;
+pub use tonnage_cuda_libs as cuda_libs;
 pub use tonnage_device as device;
 pub use tonnage_device::{DeviceError, Dry};
 pub use tonnage_engine as engine;

@@ -13,6 +13,8 @@ mod limits;
 mod schemas;
 
 // Each verb.
+mod devices;
+
 mod diff;
 
 mod export;

@@ -5,7 +5,7 @@ use std::process::Command;
 use crate::support::{command, python_with_packages, recording, root, text, tonnage};
 use tonnage::export::Table;
 
-const VERBS: [&str; 15] = [
+const VERBS: [&str; 16] = [
     "run",
     "predict",
     "inspect",
@@ -17,6 +17,7 @@ const VERBS: [&str; 15] = [
     "diff",
     "export",
     "top",
+    "devices",
     "bench",
     "schema",
     "completions",

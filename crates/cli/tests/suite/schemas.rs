@@ -8,8 +8,10 @@ use serde_json::{Value, json};
 use crate::support::{command, recording, root, snapshot, testdata, text, tonnage};
 
 /// Verbs that print JSON.
-const VERBS: [&str; 10] =
-    ["run", "predict", "inspect", "replay", "report", "tune", "diff", "export", "top", "bench"];
+const VERBS: [&str; 11] = [
+    "run", "predict", "inspect", "replay", "report", "tune", "diff", "export", "top", "devices",
+    "bench",
+];
 
 /// Objects whose keys come from PyTorch or from a recipe: any may come and go.
 const OPEN: [&str; 3] = ["stats", "actions", "sizes"];
@@ -27,7 +29,12 @@ fn validator(schema: &Value) -> Validator {
 }
 
 fn printed(arguments: &[&str]) -> Value {
-    let output = command().args(arguments).arg("--json").output().unwrap();
+    // `devices` is asked of the fake driver, which the others leave alone.
+    let driver = tempfile::tempdir().unwrap();
+    tonnage_fake_cuda::Fake::install(driver.path()).unwrap();
+    let mut command = command();
+    command.env("LD_LIBRARY_PATH", driver.path());
+    let output = command.args(arguments).arg("--json").output().unwrap();
     let code = output.status.code();
     assert!(matches!(code, Some(0 | 1)), "{arguments:?}: {}", text(&output.stderr));
     serde_json::from_slice(&output.stdout).unwrap()
@@ -99,6 +106,7 @@ fn questions() -> Vec<Vec<String>> {
         recipe("predict", &["--fit", "64MiB"]),
         recipe("predict", &["--fit", "1MiB"]),
         vec!["top"],
+        vec!["devices"],
         vec!["bench", "--pairs", "10"],
     ];
     cases.into_iter().map(|case| case.into_iter().map(str::to_owned).collect()).collect()
@@ -191,6 +199,7 @@ fn nothing_that_is_printed_can_change_without_its_schema() {
         &[&["run"], &recipe[..]].concat(),
         &[&["predict"], &recipe[..], &["--fit", "64MiB"]].concat(),
         &[&["predict"], &recipe[..], &["--limit", "1MiB"]].concat(),
+        &["devices"],
         &["bench", "--pairs", "10"],
     ] {
         let validator = validator(&schema(question[0]));
