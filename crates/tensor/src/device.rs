@@ -16,7 +16,7 @@ use tonnage_device::host::Host;
 use tonnage_memory::{AnyDevice, DeviceOptions, OpenError, ToBytes};
 
 use crate::error::{Call, Result};
-use crate::exec::cuda::RecordedPrograms;
+use crate::exec::cuda::{RecordedPrograms, WorkTime};
 use crate::exec::{CudaQueue, Queue};
 use crate::levels::Levels;
 use crate::live::{Live, Registry};
@@ -256,6 +256,27 @@ impl Device {
     #[must_use]
     pub fn take_programs(&self) -> Vec<KernelSource> {
         self.shared.programs.take()
+    }
+
+    /// From now on, the time that each kind of work takes is measured on a GPU: see
+    /// [`take_profile`](Self::take_profile). Other devices measure nothing.
+    pub fn start_profile(&self) {
+        if let Queue::Cuda(queue) = self.queue() {
+            queue.start_profile();
+        }
+    }
+
+    /// Ends measuring, and returns what took how long, the longest first; waits until it is done.
+    ///
+    /// # Errors
+    ///
+    /// If the driver refuses.
+    #[track_caller]
+    pub fn take_profile(&self) -> Result<Vec<WorkTime>> {
+        match self.queue() {
+            Queue::Cuda(queue) => queue.take_profile(Call::here("take_profile")),
+            Queue::Host(_) | Queue::Dry => Ok(Vec::new()),
+        }
     }
 
     pub(crate) fn programs(&self) -> &RecordedPrograms {

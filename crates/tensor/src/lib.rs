@@ -170,4 +170,5 @@ pub use tensor::Tensor;
 pub use tonnage_cuda_libs::KernelSource;
 pub use transfer::Pinned;
 pub use work::QueuedWork;
+pub use exec::cuda::WorkTime;
 pub use workspace::MemoryProfile;

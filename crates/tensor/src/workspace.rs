@@ -6,7 +6,7 @@
 //! | profile | what a device keeps |
 //! | --- | --- |
 //! | [`Bare`](MemoryProfile::Bare) | nothing: tensors alone |
-//! | [`Tonnage`](MemoryProfile::Tonnage) | for each stream that multiplies, 32 MiB, which products on a GPU use; 64 MiB while a convolution is queued |
+//! | [`Tonnage`](MemoryProfile::Tonnage) | for each stream that multiplies, 32 MiB, which products on a GPU use; as much as its three tensors and 16 MiB while a convolution is queued. Losses of rows of classes keep one number for each row |
 //! | [`PyTorch`](MemoryProfile::PyTorch) | what PyTorch keeps: for each thread that multiplies 32 MiB for cuBLAS from its first product on, and 1 MiB for cuBLASLt from its first product with a bias on. Gradients are computed on a thread of their own |
 
 use std::collections::BTreeMap;
@@ -15,7 +15,6 @@ use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 
-use tonnage_cuda_libs::dnn;
 use tonnage_events::Address;
 use tonnage_memory::{Block, StreamId, current_stream};
 
@@ -126,11 +125,16 @@ impl Workspaces {
     }
 
     /// What a convolution uses while it runs; to be dropped once it is queued.
-    pub(crate) fn for_convolution(&self, call: Call, device: &Device) -> Result<Option<Block>> {
+    pub(crate) fn for_convolution(
+        &self,
+        call: Call,
+        device: &Device,
+        bytes: u64,
+    ) -> Result<Option<Block>> {
         if self.lock().profile != MemoryProfile::Tonnage {
             return Ok(None);
         }
-        let block = device.allocate_on(dnn::WORKSPACE, current_stream(device));
+        let block = device.allocate_on(bytes, current_stream(device));
         Ok(Some(block.map_err(|error| call.memory(error))?))
     }
 

@@ -199,7 +199,7 @@ pub(super) mod tests {
             number,
             math: Math::Full,
             deterministic: false,
-            workspace: super::super::WORKSPACE,
+            workspace: super::super::workspace(1 << 20),
         }
     }
 

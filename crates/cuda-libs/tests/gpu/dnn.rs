@@ -1,7 +1,7 @@
 //! Convolutions by cuDNN against a plain loop.
 
 use tonnage_cuda_libs::blas::{Math, Number};
-use tonnage_cuda_libs::dnn::{Convolution, Dnn, Layout4, Operands, Pass, WORKSPACE};
+use tonnage_cuda_libs::dnn::{Convolution, Dnn, Layout4, Operands, Pass, workspace};
 
 use crate::support::{
     Cases, Gpu, Measured, Outcome, distance, missing, pack, random, unpack, words,
@@ -93,7 +93,7 @@ fn convolution(shape: &Shape, pass: Pass, number: Number, last: bool) -> Convolu
         number,
         math: Math::Full,
         deterministic: false,
-        workspace: WORKSPACE,
+        workspace: workspace(64 << 20),
     }
 }
 

@@ -110,6 +110,12 @@ impl Geometry {
         self.groups * self.outputs * self.seen()
     }
 
+    /// Bytes of workspace, of the convolution and of each of its gradients.
+    fn workspace(&self, dtype: DType) -> u64 {
+        let numbers = self.images * (self.image() + self.result()) + self.weight();
+        dnn::workspace((numbers * dtype.size()) as u64)
+    }
+
     /// Of the convolution, and of each of its gradients.
     fn operations(&self) -> f64 {
         product_operations([self.images, self.groups, self.outputs, self.places(), self.seen()])
@@ -310,7 +316,7 @@ impl Geometry {
             number,
             math: Math::Full,
             deterministic: true,
-            workspace: dnn::WORKSPACE,
+            workspace: self.workspace(made.dtype),
         };
         let at = |it: &Operand| Address(it.first());
         let operands = dnn::Operands { input: at(x), filter: at(weight), output: at(y), workspace };
@@ -549,10 +555,14 @@ impl Backward for ConvBackward {
         let (x, weight) = (self.x.unpack()?, self.weight.unpack()?);
         let grad = grad.in_order(call)?;
         let like = |it: &Tensor| Tensor::uninit(call, it.shape().clone(), it.dtype(), it.device());
+        let scratch = |to: &Tensor| {
+            let bytes = geometry.workspace(to.dtype());
+            to.device().workspaces().for_convolution(call, to.device(), bytes)
+        };
         if needs.input(0) {
             let to = like(&x)?;
             let weight = weight.in_order(call)?;
-            let scratch = to.device().workspaces().for_convolution(call, to.device())?;
+            let scratch = scratch(&to)?;
             let workspace = scratch.as_ref().map(Block::address);
             call.launch(Conv2dInputGrad { geometry, workspace }, &[&to], &[&grad, &weight])?;
             results[0] = Some(to);
@@ -560,7 +570,7 @@ impl Backward for ConvBackward {
         if needs.input(1) {
             let to = like(&weight)?;
             let x = x.in_order(call)?;
-            let scratch = to.device().workspaces().for_convolution(call, to.device())?;
+            let scratch = scratch(&to)?;
             let workspace = scratch.as_ref().map(Block::address);
             call.launch(Conv2dWeightGrad { geometry, workspace }, &[&to], &[&grad, &x])?;
             results[1] = Some(to);
@@ -615,7 +625,8 @@ impl Tensor {
             geometry.columns.places,
         ]);
         let output = Tensor::uninit(call, shape, self.dtype(), self.device())?;
-        let scratch = self.device().workspaces().for_convolution(call, self.device())?;
+        let bytes = geometry.workspace(self.dtype());
+        let scratch = self.device().workspaces().for_convolution(call, self.device(), bytes)?;
         let workspace = scratch.as_ref().map(Block::address);
         let kernel = Conv2d { geometry, bias: bias.is_some(), workspace };
         let inputs = |x, weight| -> Vec<&Tensor> { [x, weight].into_iter().chain(bias).collect() };

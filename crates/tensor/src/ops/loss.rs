@@ -4,6 +4,8 @@
 //! | --- | --- | --- |
 //! | [`Tensor::cross_entropy`] | the logarithms of all probabilities | bytes as in PyTorch |
 //! | [`Tensor::cross_entropy_lean`] | one number for each row | large vocabularies |
+//!
+//! With the profile [`MemoryProfile::Tonnage`], which GPUs have, the first is computed as the second where it can be.
 
 use tonnage_device::cuda::{Arguments, Extent};
 
@@ -17,6 +19,7 @@ use crate::exec::cuda::{self, Elementwise, Launch, Program, stored, wide};
 use crate::exec::{Args, Input, Kernel, Operand, Operands, Plan, for_each_chunk, map2, rows};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
+use crate::workspace::MemoryProfile;
 
 /// What becomes of the losses of single elements.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -670,6 +673,35 @@ fn first_element(call: Call, x: &Tensor) -> Result<Tensor> {
     }
 }
 
+/// Whether rows of scores are all there is.
+fn has_lean_form(scores: &Tensor, options: &CrossEntropyOptions) -> bool {
+    scores.dim() == 2 && options.weight.is_none()
+}
+
+#[track_caller]
+fn lean(
+    call: Call,
+    scores: &Tensor,
+    targets: &Tensor,
+    options: &CrossEntropyOptions,
+) -> Result<Tensor> {
+    let of = classes_of(call, scores, targets, options)?;
+    let wide = if scores.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
+    let each = targets.shape().clone();
+    let shape = if of.reduction == Reduction::None { each.clone() } else { ().into() };
+    let output = Tensor::uninit(call, shape, wide, scores.device())?;
+    let log_sums = Tensor::uninit(call, each, wide, scores.device())?;
+    let (x, ordered) = (scores.in_order(call)?, targets.in_order(call)?);
+    call.launch(LeanCrossEntropy { of }, &[&output, &log_sums], &[&x, &ordered])?;
+    drop((x, ordered));
+    record(call, "CrossEntropyBackward", &[&output], &[scores], || {
+        let (x, targets) = (Saved::input(call, scores)?, Saved::input(call, targets)?);
+        let log_sums = Saved::output(call, &log_sums)?;
+        Ok(Box::new(LeanCrossEntropyBackward { call, of, x, targets, log_sums }))
+    })?;
+    Ok(output)
+}
+
 impl Tensor {
     /// The negative log-likelihood of targets under logarithms of probabilities, of which classes are
     /// the second axis (or the only one).
@@ -685,7 +717,8 @@ impl Tensor {
 
     /// The mean cross-entropy between scores and target classes: `log_softmax`, then
     /// [`nll_loss`](Self::nll_loss), with what PyTorch keeps of each. Classes are the second axis (or
-    /// the only one).
+    /// the only one). With [`MemoryProfile::Tonnage`], rows of scores go the way of
+    /// [`cross_entropy_lean`](Self::cross_entropy_lean).
     ///
     /// ```
     /// # use tonnage_tensor::{Device, Tensor};
@@ -717,6 +750,9 @@ impl Tensor {
         options: &CrossEntropyOptions,
     ) -> Result<Tensor> {
         let call = Call::here("cross_entropy");
+        if self.device().memory_profile() == MemoryProfile::Tonnage && has_lean_form(self, options) {
+            return lean(call, self, targets, options);
+        }
         classes_of(call, self, targets, options)?;
         let log = softmax_along(call, self, class_axis(self).unwrap_or(0), true)?;
         nll(call, &log, targets, options)
@@ -738,27 +774,13 @@ impl Tensor {
         options: &CrossEntropyOptions,
     ) -> Result<Tensor> {
         let call = Call::here("cross_entropy_lean");
-        let of = classes_of(call, self, targets, options)?;
-        if self.dim() != 2 || options.weight.is_some() {
+        if !has_lean_form(self, options) {
             return Err(call
                 .shape_error("the lean form takes rows of scores, without weights")
                 .with_tensor("self", self)
                 .help("reshape to [batch, classes], or use cross_entropy_with"));
         }
-        let wide = if self.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
-        let each = targets.shape().clone();
-        let shape = if of.reduction == Reduction::None { each.clone() } else { ().into() };
-        let output = Tensor::uninit(call, shape, wide, self.device())?;
-        let log_sums = Tensor::uninit(call, each, wide, self.device())?;
-        let (x, ordered) = (self.in_order(call)?, targets.in_order(call)?);
-        call.launch(LeanCrossEntropy { of }, &[&output, &log_sums], &[&x, &ordered])?;
-        drop((x, ordered));
-        record(call, "CrossEntropyBackward", &[&output], &[self], || {
-            let (x, targets) = (Saved::input(call, self)?, Saved::input(call, targets)?);
-            let log_sums = Saved::output(call, &log_sums)?;
-            Ok(Box::new(LeanCrossEntropyBackward { call, of, x, targets, log_sums }))
-        })?;
-        Ok(output)
+        lean(call, self, targets, options)
     }
 
     /// The mean of squared differences to `target`, of the same shape; or their sum, or each of them.

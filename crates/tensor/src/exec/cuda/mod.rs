@@ -10,6 +10,7 @@
 //! | `places.rs` | how operands of one shape lie |
 //! | `multi.rs` | kernels over lists of tensors, as one launch |
 //! | `rows.rs`, `rows.cuh` | rows and columns that are reduced |
+//! | `profile.rs` | how long work takes |
 //! | `recorded.rs` | the programs that a GPU would run, written down |
 //! | `prelude.cu` | what every program begins with |
 
@@ -25,6 +26,8 @@ mod multi;
 
 mod plan;
 
+mod profile;
+
 mod queue;
 
 mod recorded;
@@ -36,6 +39,7 @@ pub(crate) use multi::MultiTensor;
 pub(crate) use plan::{
     Launch, LibraryConvolution, LibraryProduct, Operands, Plan, Program, stored, wide,
 };
+pub use profile::WorkTime;
 pub(crate) use queue::CudaQueue;
 pub(crate) use recorded::RecordedPrograms;
 pub(crate) use rows::{AnyRows, Axes, FULL, Group, blocks, index_type, pack_of};

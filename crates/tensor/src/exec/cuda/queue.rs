@@ -19,6 +19,7 @@ use tonnage_memory::StreamId;
 
 use super::failures::Failures;
 use super::plan::{Launch, LibraryConvolution, LibraryProduct, Operands, Plan, Program};
+use super::profile::{Profile, WorkTime};
 use crate::device::Device;
 use crate::error::{Call, Error, ErrorKind, Result};
 use crate::exec::order::Order;
@@ -39,6 +40,7 @@ pub(crate) struct CudaQueue {
     /// Loaded with the first convolution.
     dnn: OnceLock<Dnn>,
     failures: Failures,
+    profile: Profile,
 }
 
 /// A launch, ready to be queued.
@@ -57,6 +59,7 @@ impl CudaQueue {
             blas: OnceLock::new(),
             dnn: OnceLock::new(),
             failures: Failures::default(),
+            profile: Profile::default(),
         })
     }
 
@@ -79,7 +82,7 @@ impl CudaQueue {
                 let ready = self.prepare_all(call, device, launches)?;
                 let queued = self
                     .order
-                    .queue(stream, outputs, inputs, |launcher| queue_all(launcher, stream, &ready));
+                    .queue(stream, outputs, inputs, |launcher| self.queue_all(launcher, stream, &ready));
                 queued.map_err(|error: DeviceError| call.driver(error))
             }
             Plan::Convolution(convolution) => {
@@ -87,11 +90,16 @@ impl CudaQueue {
                 let ready = self.prepare_all(call, device, then)?;
                 let dnn = self.dnn(call)?;
                 let queued = self.order.queue(stream, outputs, inputs, |launcher| {
-                    // SAFETY: the operands are whole tensors of the sizes that the plan took from them, and a workspace of
-                    // the bytes that it names, all blocks of this stream or recorded for it; others use them in the order
-                    // of *exec*.
-                    unsafe { dnn.convolve(&convolution, &operands, stream) }?;
-                    queue_all(launcher, stream, &ready).map_err(LibraryError::from)
+                    self.profile.measure(
+                        launcher,
+                        stream,
+                        || convolution.to_string(),
+                        // SAFETY: the operands are whole tensors of the sizes that the plan took from them, and a workspace
+                        // of the bytes that it names, all blocks of this stream or recorded for it; others use them in the
+                        // order of *exec*.
+                        || unsafe { dnn.convolve(&convolution, &operands, stream) },
+                    )?;
+                    self.queue_all(launcher, stream, &ready).map_err(LibraryError::from)
                 });
                 queued.map_err(|error| library(call, error))
             }
@@ -103,11 +111,16 @@ impl CudaQueue {
                     return Err(call.error(ErrorKind::NoKernel, what));
                 };
                 operands.workspace = workspace;
-                let queued = self.order.queue(stream, outputs, inputs, |_| {
-                    // SAFETY: the layouts of the operands lie inside their blocks, which stay until this work is done, and
-                    // the plan took sizes and strides from them. The workspace is this stream's, in whose order products
-                    // use it.
-                    unsafe { blas.multiply(&product, &operands, stream) }
+                let queued = self.order.queue(stream, outputs, inputs, |launcher| {
+                    self.profile.measure(
+                        launcher,
+                        stream,
+                        || product.to_string(),
+                        // SAFETY: the layouts of the operands lie inside their blocks, which stay until this work is done,
+                        // and the plan took sizes and strides from them. The workspace is this stream's, in whose order
+                        // products use it.
+                        || unsafe { blas.multiply(&product, &operands, stream) },
+                    )
                 });
                 queued.map_err(|error| library(call, error))
             }
@@ -115,6 +128,36 @@ impl CudaQueue {
                 .error(ErrorKind::NoKernel, "this operation has no kernel for GPUs yet")
                 .help("compute it on host")),
         }
+    }
+
+    /// Queues launches one after the other.
+    fn queue_all(
+        &self,
+        launcher: &Launcher,
+        stream: StreamId,
+        ready: &[Ready],
+    ) -> Result<(), DeviceError> {
+        ready.iter().try_for_each(|Ready { function, launch }| {
+            self.profile.measure(
+                launcher,
+                stream,
+                || launch.program.name.to_string(),
+                // SAFETY: the function is of this device; its arguments are what the plan gives a program that it wrote
+                // itself. They are addresses of blocks and pinned memory, which stay until this work is done (see
+                // `exec::host::run`), and others use them in the order of *exec*. The table of functions keeps the module.
+                || unsafe { launcher.launch(function, launch.extent, stream, &launch.arguments) },
+            )
+        })
+    }
+
+    /// Measures how long work takes from now on.
+    pub(crate) fn start_profile(&self) {
+        self.profile.start();
+    }
+
+    /// Ends measuring.
+    pub(crate) fn take_profile(&self, call: Call) -> Result<Vec<WorkTime>> {
+        self.profile.take().map_err(|error| call.driver(error))
     }
 
     fn prepare_all(
@@ -280,16 +323,6 @@ impl CudaQueue {
         self.failures.report()?;
         reached
     }
-}
-
-/// Queues launches one after the other.
-fn queue_all(launcher: &Launcher, stream: StreamId, ready: &[Ready]) -> Result<(), DeviceError> {
-    ready.iter().try_for_each(|Ready { function, launch }| {
-        // SAFETY: the function is of this device; its arguments are what the plan gives a program that it wrote itself. They
-        // are addresses of blocks and pinned memory, which stay until this work is done (see `exec::host::run`), and others
-        // use them in the order of *exec*. The table of functions keeps the module.
-        unsafe { launcher.launch(function, launch.extent, stream, &launch.arguments) }
-    })
 }
 
 /// What a library said, to the caller of an operation.

@@ -1,0 +1,169 @@
+"""Training steps of PyTorch and of Tonnage in turns, on one GPU: same weights, inputs and precision.
+
+    python throughput.py PROGRAM [CASE...]
+
+PROGRAM is the example `throughput` of tonnage-tensor. Prints a table and writes throughput.json beside it: for each case the
+time of a step (the best of the rounds of each side), peaks in bytes, and the losses of both.
+"""
+import json, os, subprocess, sys, tempfile, time
+import torch, torch.nn as nn, torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
+from safetensors.torch import save_file
+
+FIRST, MEASURED, ROUNDS = 5, 20, 2
+DEVICE = "cuda"
+
+
+class Block(nn.Module):
+    def __init__(self, d, h):
+        super().__init__()
+        self.ln_1, self.qkv, self.o = nn.LayerNorm(d), nn.Linear(d, 3 * d), nn.Linear(d, d)
+        self.ln_2, self.fc, self.proj, self.h = nn.LayerNorm(d), nn.Linear(d, 4 * d), nn.Linear(4 * d, d), h
+
+    def forward(self, x):
+        B, T, D = x.shape
+        q, k, v = self.qkv(self.ln_1(x)).view(B, T, 3, self.h, D // self.h).permute(2, 0, 3, 1, 4)
+        x = x + self.o(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(B, T, D))
+        return x + self.proj(F.gelu(self.fc(self.ln_2(x)), approximate="tanh"))
+
+
+class GPT(nn.Module):
+    def __init__(self, V=50304, d=768, L=12, h=12, T=1024, recompute=False):
+        super().__init__()
+        self.wte, self.wpe = nn.Embedding(V, d), nn.Embedding(T, d)
+        self.h, self.ln_f = nn.ModuleList([Block(d, h) for _ in range(L)]), nn.LayerNorm(d)
+        self.recompute = recompute
+        for name, it in self.named_parameters():
+            if it.dim() == 2:
+                nn.init.normal_(it, 0.0, 0.02)
+
+    def loss(self, x, y):
+        h = self.wte(x) + self.wpe(torch.arange(x.shape[1], device=x.device))
+        for b in self.h:
+            h = checkpoint(b, h, use_reentrant=False) if self.recompute else b(h)
+        return F.cross_entropy(F.linear(self.ln_f(h), self.wte.weight).view(-1, self.wte.num_embeddings), y.view(-1))
+
+
+NAMES = {"qkv": "attn.c_attn", "o": "attn.c_proj", "fc": "mlp.c_fc", "proj": "mlp.c_proj"}
+
+
+def as_tonnage(name):
+    parts = name.split(".")
+    return ".".join(NAMES.get(it, it) if parts[0] == "h" else it for it in parts)
+
+
+class Residual(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.b = nn.ModuleList([nn.Sequential(nn.Linear(4096, 4096), nn.ReLU(), nn.Linear(4096, 4096), nn.ReLU()) for _ in range(20)])
+
+    def forward(self, x):
+        for b in self.b:
+            x = b(x) + x
+        return x
+
+
+def case(name):
+    """The model, its optimizer, its loss, the inputs, and the names of the weights as the other side has them."""
+    torch.manual_seed(0)
+    kind, *rest = name.split()
+    same = lambda it: it
+    if kind.startswith("gpt2"):
+        batch = int(rest[0])
+        model = GPT(recompute=kind == "gpt2-checkpoint").to(DEVICE)
+        run = torch.compile(model.loss) if "compiled" in rest else model.loss
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+        inputs = {"x": torch.randint(0, 50257, (batch, 1024), device=DEVICE)}
+
+        def loss():
+            with torch.autocast("cuda", dtype=torch.bfloat16):
+                return run(inputs["x"], inputs["x"])
+        return model, optimizer, loss, inputs, as_tonnage, batch * 1024
+    if kind.startswith("resnet50"):
+        import torchvision
+        model = torchvision.models.resnet50().to(DEVICE)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)  # small, so that losses can be compared
+        inputs = {"x": torch.randn(32, 3, 224, 224, device=DEVICE), "y": torch.randint(0, 1000, (32,), device=DEVICE)}
+
+        def loss():
+            with torch.autocast("cuda", dtype=torch.bfloat16, enabled=kind.endswith("bf16")):
+                return F.cross_entropy(model(inputs["x"]), inputs["y"])
+        return model, optimizer, loss, inputs, same, 32
+    model = Residual().to(DEVICE)
+    optimizer = torch.optim.Adam(model.parameters(), fused=True)
+    inputs = {"x": torch.randn(8192, 4096, device=DEVICE)}
+    return model, optimizer, lambda: model(inputs["x"]).square().mean(), inputs, lambda it: it[2:], 8192
+
+
+def ours(name):
+    """One case in a process of its own, so that nothing stays: prints JSON. With a folder, saves what it began with."""
+    model, optimizer, loss, inputs, names, units = case(name)
+    if len(sys.argv) > 3:
+        weights = {names(key): it.detach().cpu().contiguous().clone() for key, it in model.state_dict().items()}
+        save_file(weights, os.path.join(sys.argv[3], "weights"))
+        save_file({key: it.cpu() for key, it in inputs.items()}, os.path.join(sys.argv[3], "inputs"))
+    losses = []
+
+    def step():
+        it = loss()
+        it.backward()
+        losses.append(it.detach())
+        optimizer.step()
+        optimizer.zero_grad()
+    for _ in range(FIRST):
+        step()
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    start = time.time()
+    for _ in range(MEASURED):
+        step()
+    torch.cuda.synchronize()
+    ms = (time.time() - start) * 1e3 / MEASURED
+    print(json.dumps({"ms": ms, "allocated": torch.cuda.max_memory_allocated(), "reserved": torch.cuda.max_memory_reserved(),
+                      "parameters": sum(it.numel() for it in model.parameters()),
+                      "losses": [float(it) for it in losses], "units": units}))
+
+
+CASES = ["gpt2 8", "gpt2 32", "gpt2-checkpoint 32", "resnet50", "resnet50-bf16", "residual"]
+
+
+def both(program, names):
+    results = {}
+    for name in names:
+        rounds = {"pytorch": [], "tonnage": []}
+        with tempfile.TemporaryDirectory() as folder:
+            for turn in range(ROUNDS):
+                command = [sys.executable, __file__, "--one", name] + ([folder] if turn == 0 else [])
+                rounds["pytorch"].append(run(command))
+                kind = name.split()[0]
+                command = [program, kind, os.path.join(folder, "weights"), os.path.join(folder, "inputs")]
+                if "compiled" not in name:
+                    rounds["tonnage"].append(run(command))
+        results[name] = rounds
+        units = rounds["pytorch"][0]["units"]
+        for side, all in rounds.items():
+            good = [it for it in all if "ms" in it]
+            if not good:
+                print(f"{name:24} {side:8} failed: {all}", flush=True)
+                continue
+            best = min(good, key=lambda it: it["ms"])
+            print(f"{name:24} {side:8} {best['ms']:9.2f} ms {units / best['ms'] * 1e3:11.0f}/s {best['allocated'] / 2**30:7.2f} GiB allocated"
+                  f" {best['reserved'] / 2**30:7.2f} reserved  {best['parameters']:,} parameters  loss {best['losses'][0]:.4f} … {best['losses'][19]:.4f}", flush=True)
+    return results
+
+
+def run(command):
+    done = subprocess.run(command, capture_output=True, text=True)
+    try:
+        return json.loads(done.stdout.splitlines()[-1])
+    except (IndexError, ValueError):
+        return {"error": (done.stderr or done.stdout)[-2000:]}
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--one":
+        ours(sys.argv[2])
+    else:
+        results = both(sys.argv[1], sys.argv[2:] or CASES)
+        with open(os.path.join(os.environ.get("OUT", "."), "throughput.json"), "w") as file:
+            json.dump(results, file, indent=1)
