@@ -205,8 +205,9 @@ impl Walk {
     /// Runs a node. Incoming gradients go once the outgoing ones have their shapes, then what was
     /// saved: the order in which PyTorch gives memory back.
     fn run(&self, node: &Node, grads: Grads) -> Result<Grads> {
-        node.run(self.options.retain_graph, |operation| {
-            let mut from = operation.backward(&grads, &node.needs())?;
+        let retain = self.options.retain_graph;
+        node.run(retain, |operation| {
+            let mut from = operation.backward(&grads, &node.needs(!retain))?;
             debug_assert_eq!(from.len(), node.edges.len(), "{}", node.name);
             for (gradient, edge) in from.iter_mut().zip(&node.edges) {
                 *gradient = match (gradient.take(), edge) {

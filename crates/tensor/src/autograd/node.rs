@@ -20,12 +20,20 @@ use crate::tensor::Tensor;
 pub(crate) type Grads = SmallVec<[Option<Tensor>; 3]>;
 
 /// Which inputs want a gradient.
-pub(crate) struct Needs<'a>(&'a [Option<Edge>]);
+pub(crate) struct Needs<'a> {
+    edges: &'a [Option<Edge>],
+    is_last: bool,
+}
 
 impl Needs<'_> {
     /// Whether the `place`-th input wants one.
     pub(crate) fn input(&self, place: usize) -> bool {
-        self.0[place].is_some()
+        self.edges[place].is_some()
+    }
+
+    /// Whether this backward is not run again: the graph is not retained.
+    pub(crate) fn is_last(&self) -> bool {
+        self.is_last
     }
 }
 
@@ -142,8 +150,8 @@ impl Node {
             .help("pass retain_graph to the first backward, or compute the result again")
     }
 
-    pub(super) fn needs(&self) -> Needs<'_> {
-        Needs(&self.edges)
+    pub(super) fn needs(&self, is_last: bool) -> Needs<'_> {
+        Needs { edges: &self.edges, is_last }
     }
 }
 

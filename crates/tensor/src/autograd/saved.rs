@@ -135,6 +135,16 @@ impl Saved {
         }
     }
 
+    /// Whether nobody but this has the memory of what it [unpacked](Self::unpack): a backward that is not run again may
+    /// overwrite it.
+    pub(crate) fn is_alone(&self, unpacked: &Tensor) -> bool {
+        let own = match &self.content {
+            Content::Kept { .. } => 2,
+            Content::Packed { .. } => 1,
+        };
+        unpacked.handles() == own && unpacked.owns_storage()
+    }
+
     fn overwritten(&self, tensor: &Tensor, version: u64) -> crate::error::Error {
         let what = "a value that the backward needs was overwritten";
         let error = self

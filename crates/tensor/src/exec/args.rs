@@ -41,6 +41,11 @@ impl<'a> Args<'a> {
         Input { operand: &self.inputs[place], memory: PhantomData }
     }
 
+    /// How many inputs there are.
+    pub(crate) fn inputs(&self) -> usize {
+        self.inputs.len()
+    }
+
     /// The element type of the `place`-th output.
     pub(crate) fn output_dtype(&self, place: usize) -> DType {
         self.outputs[place].expect("asked before it is taken").dtype

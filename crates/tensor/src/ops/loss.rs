@@ -500,37 +500,50 @@ fn over_rows<A: Stored, B: Stored>(
     each.with_min_len(together).for_each(|(row, (a, b))| work(row, a, b));
 }
 
-/// The gradient of [`LeanCrossEntropy`]: probabilities, less one at the target. Inputs: gradient, scores, targets,
-/// logarithms of sums.
+/// The gradient of [`LeanCrossEntropy`]: probabilities, less one at the target. Inputs: gradient, targets, logarithms of
+/// sums, scores; without scores, the output has them before.
 struct LeanCrossEntropyGrad {
     of: Classes,
 }
 
 impl Kernel for LeanCrossEntropyGrad {
     fn host(&self, args: &mut Args<'_>) -> Result<(), String> {
-        let (x, of) = (args.input(1), self.of);
-        let targets = of.targets(args.input(2))?;
+        let of = self.of;
+        let x = (args.inputs() > 3).then(|| args.input(3));
+        let targets = of.targets(args.input(1))?;
         let scale = of.scales(args.input(0), targets.iter().flatten().count() as f64);
         let width = of.classes;
-        dispatch_float!(x.dtype(), T => {
+        dispatch_float!(args.output_dtype(0), T => {
             type W = <T as Float>::Wide;
-            let log_sums = args.input(3).to_slice::<W>();
+            let log_sums = args.input(2).to_slice::<W>();
             rows::<T>(args.take(0), width, &|row, places| {
                 let Some(class) = targets[row] else { return places.fill(T::default()) };
-                let (scale, mut scratch) = (W::from_f64(scale(row)), Vec::new());
-                let x = x.chunk::<W>(row * width..(row + 1) * width, &mut scratch);
-                let probability = |x: W| (x - log_sums[row]).exp();
-                let each = places.iter_mut().zip(x);
-                each.for_each(|(place, x)| *place = T::narrow(scale * probability(*x)));
-                places[class] = T::narrow(scale * (probability(x[class]) - W::n(1.0)));
+                let (scale, log_sum) = (W::from_f64(scale(row)), log_sums[row]);
+                let of_score = |class_score: bool, x: W| {
+                    let probability = (x - log_sum).exp();
+                    T::narrow(scale * if class_score { probability - W::n(1.0) } else { probability })
+                };
+                let mut scratch = Vec::new();
+                match x {
+                    Some(x) => {
+                        let x = x.chunk::<W>(row * width..(row + 1) * width, &mut scratch);
+                        let each = places.iter_mut().zip(x).enumerate();
+                        each.for_each(|(at, (place, x))| *place = of_score(at == class, *x));
+                    }
+                    None => {
+                        let each = places.iter_mut().enumerate();
+                        each.for_each(|(at, place)| *place = of_score(at == class, place.widen()));
+                    }
+                }
             });
-        }, else return Err(format!("{} is no float", x.dtype())));
+        }, else return Err(format!("{} is no float", args.output_dtype(0))));
         Ok(())
     }
 
     fn cuda(&self, on: Operands<'_>) -> Plan {
-        let (output, targets) = (&on.outputs[0], &on.inputs[2]);
-        let (grad, x, log_sums) = (&on.inputs[0], &on.inputs[1], &on.inputs[3]);
+        let (output, targets) = (&on.outputs[0], &on.inputs[1]);
+        let (grad, log_sums) = (&on.inputs[0], &on.inputs[2]);
+        let x = on.inputs.get(3).unwrap_or(output);
         let rows = targets.layout.numel();
         if output.layout.numel() == 0 {
             return Plan::nothing();
@@ -565,16 +578,23 @@ struct LeanCrossEntropyBackward {
 }
 
 impl Backward for LeanCrossEntropyBackward {
-    fn backward(&self, grads: &[Option<Tensor>], _: &Needs<'_>) -> Result<Grads> {
+    fn backward(&self, grads: &[Option<Tensor>], needs: &Needs<'_>) -> Result<Grads> {
         let Some(grad) = &grads[0] else { return Ok(Grads::from_iter([None])) };
-        let call = self.call;
+        let (call, kernel) = (self.call, LeanCrossEntropyGrad { of: self.of });
         let grad = &grad.in_order(call)?;
-        let x = self.x.unpack()?.in_order(call)?;
+        let x = self.x.unpack()?;
         let targets = self.targets.unpack()?.in_order(call)?;
         let log_sums = self.log_sums.unpack()?;
-        let output = Tensor::uninit(self.call, x.shape().clone(), x.dtype(), x.device())?;
-        let inputs = [grad, &x, &targets, &log_sums];
-        self.call.launch(LeanCrossEntropyGrad { of: self.of }, &[&output], &inputs)?;
+        let is_tonnage = x.device().memory_profile() == MemoryProfile::Tonnage;
+        if is_tonnage && needs.is_last() && x.is_contiguous() && self.x.is_alone(&x) {
+            // Nobody reads the scores again: their gradient takes their place.
+            let output = x.detach();
+            call.launch(kernel, &[&output], &[grad, &targets, &log_sums])?;
+            return Ok(Grads::from_iter([Some(output)]));
+        }
+        let x = x.in_order(call)?;
+        let output = Tensor::uninit(call, x.shape().clone(), x.dtype(), x.device())?;
+        call.launch(kernel, &[&output], &[grad, &targets, &log_sums, &x])?;
         Ok(Grads::from_iter([Some(output)]))
     }
 }
@@ -750,7 +770,8 @@ impl Tensor {
         options: &CrossEntropyOptions,
     ) -> Result<Tensor> {
         let call = Call::here("cross_entropy");
-        if self.device().memory_profile() == MemoryProfile::Tonnage && has_lean_form(self, options) {
+        if self.device().memory_profile() == MemoryProfile::Tonnage && has_lean_form(self, options)
+        {
             return lean(call, self, targets, options);
         }
         classes_of(call, self, targets, options)?;
@@ -993,6 +1014,41 @@ mod tests {
         assert_eq!(packed(9, 4), "target 9 at element 4 is none of the 7 classes");
         assert_eq!(packed(-1, 70_000), "target -1 at element 70000 is none of the 7 classes");
         assert!(packed(i64::from(i32::MAX), 0).contains("2147483647 or more"));
+    }
+
+    #[test]
+    fn the_gradient_takes_the_place_of_scores_that_nobody_else_has() -> Result<()> {
+        let device = device();
+        let bytes = 64 * 1000 * 4;
+        for (profile, is_kept, peak) in [
+            (MemoryProfile::Bare, false, 2 * bytes),
+            (MemoryProfile::Tonnage, false, bytes),
+            (MemoryProfile::Tonnage, true, 2 * bytes),
+        ] {
+            device.set_memory_profile(profile);
+            let x = Tensor::randn([64, 1000], (&device, DType::F32))?.requires_grad_(true)?;
+            let targets = Tensor::randint(0, 1000, [64], &device)?;
+            let expected = {
+                let x = x.detach().requires_grad_(true)?;
+                x.cross_entropy_lean(&targets, &options())?.backward()?;
+                x.grad().unwrap().to_vec::<f32>()?
+            };
+            let scores = x.add(0.0)?;
+            let loss = scores.cross_entropy_lean(&targets, &options())?;
+            let kept = is_kept.then_some(scores);
+            device.synchronize()?;
+            device.memory().reset_peak_stats();
+            let before = device.memory().allocated() - bytes;
+            loss.backward()?;
+            // The scores and their gradient, which becomes that of `x` as it is.
+            let most = device.memory().max_allocated() - before;
+            assert!((peak..peak + 4096).contains(&most), "{profile} {is_kept}: {most}");
+            assert_eq!(x.grad().unwrap().to_vec::<f32>()?, expected);
+            if let Some(kept) = kept {
+                assert_eq!(kept.to_vec::<f32>()?, x.to_vec::<f32>()?);
+            }
+        }
+        Ok(())
     }
 
     conformance!(losses, |device| {

@@ -80,9 +80,9 @@ impl CudaQueue {
         match kernel.cuda(Operands { outputs: &to, inputs: &from }) {
             Plan::Launches(launches) => {
                 let ready = self.prepare_all(call, device, launches)?;
-                let queued = self
-                    .order
-                    .queue(stream, outputs, inputs, |launcher| self.queue_all(launcher, stream, &ready));
+                let queued = self.order.queue(stream, outputs, inputs, |launcher| {
+                    self.queue_all(launcher, stream, &ready)
+                });
                 queued.map_err(|error: DeviceError| call.driver(error))
             }
             Plan::Convolution(convolution) => {
