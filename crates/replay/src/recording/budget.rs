@@ -8,8 +8,12 @@
 use std::cell::Cell;
 
 /// How many times its length a recording is played at most, and then some for short ones.
-pub(super) const MOST_WORK: usize = 64;
+const MOST_WORK: usize = 64;
 const AND_MORE: usize = 50_000;
+
+/// So much work is seconds: long recordings get no more, but are played so many times whatever their length.
+const SECONDS: usize = 12_000_000;
+const LEAST_TIMES: usize = 8;
 
 /// How much of that one replay may take, so that one which leads nowhere leaves room for others.
 const PARTS: usize = 3;
@@ -25,6 +29,7 @@ impl Budget {
     /// Enough for a recording of so many entries.
     pub(super) fn of(entries: usize) -> Self {
         let all = entries.saturating_mul(MOST_WORK).saturating_add(AND_MORE);
+        let all = all.min(SECONDS.max(entries.saturating_mul(LEAST_TIMES)));
         Self { all, left: Cell::new(all) }
     }
 
@@ -56,5 +61,14 @@ mod tests {
         assert_eq!((budget.part(), budget.is_spent()), (14_000, false));
         budget.spend(usize::MAX);
         assert_eq!((budget.part(), budget.is_spent()), (0, true));
+    }
+
+    #[test]
+    fn long_recordings_are_played_fewer_times() {
+        for (entries, all) in
+            [(0, 50_000), (100_000, 6_450_000), (1_000_000, SECONDS), (10_000_000, 80_000_000)]
+        {
+            assert_eq!(Budget::of(entries).all, all, "{entries}");
+        }
     }
 }

@@ -2,7 +2,6 @@
 
 use tonnage_events::{Action, Address, Bytes, SnapshotSegment, TraceEntry, counted};
 
-use super::budget::MOST_WORK;
 use super::player::{Notes, Player, gives_back};
 use super::search::Attempt;
 
@@ -32,8 +31,7 @@ pub(super) fn describe(attempt: &Attempt, limit: Option<u64>, inferred: &mut Vec
     }
     if attempt.gave_up {
         inferred.push(format!(
-            "search: it gave up before it had played the recording {MOST_WORK} times; there may be a reading \
-             that fits"
+            "search: it gave up once it had played the recording as often as it is worth; there may be a reading that fits"
         ));
     }
 }

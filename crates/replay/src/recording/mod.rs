@@ -19,7 +19,7 @@
 //! 12. `limit`: which limits would explain what no other reading does.
 //! 13. `inferred`: what was concluded, in words.
 //!
-//! `budget` bounds all of that together: no outcome takes more than playing 64 times the recording and 50,000
+//! `budget` bounds all of that together: no outcome takes more than playing 64 times the recording, long ones fewer times, and 50,000
 //! entries for each release that is tried, and where that is not enough the outcome says so.
 
 mod budget;

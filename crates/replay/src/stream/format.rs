@@ -30,9 +30,9 @@ pub enum StreamError {
     },
 }
 
-/// The largest device that a stream may ask for: a pebibyte, beyond which sums of bytes would not
-/// fit the figures.
-const LARGEST_DEVICE: u64 = 1 << 50;
+/// The largest device that a stream may ask for: 4 TiB, far beyond any GPU. Expandable segments of more have more pages than
+/// are worth holding.
+const LARGEST_DEVICE: u64 = 1 << 42;
 
 /// What holds for a whole stream.
 #[derive(Clone, Debug, Deserialize)]

@@ -304,7 +304,7 @@ struct Tuner<'a> {
 }
 
 impl Tuner<'_> {
-    /// Predicts under every setting that is new and that the release accepts.
+    /// Predicts under every setting that is new, that the release accepts and that can be followed.
     fn try_all(&mut self, confs: Vec<String>) {
         let (mut new, mut what_ifs) = (Vec::new(), Vec::new());
         for conf in confs {
@@ -313,8 +313,13 @@ impl Tuner<'_> {
             }
             self.tried.push(conf.clone());
             let Some(config) = self.conditions.accepted(&conf) else { continue };
-            new.push(conf.clone());
-            what_ifs.push(self.conditions.what_if(config.clone(), Policy::Pytorch));
+            let what_if = self.conditions.what_if(config, Policy::Pytorch);
+            // What an engine cannot follow has no prediction.
+            if what_if.refusal().is_some() {
+                continue;
+            }
+            new.push(conf);
+            what_ifs.push(what_if);
         }
         let done = self.candidates.len();
         let of = done + new.len();
