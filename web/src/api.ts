@@ -257,6 +257,8 @@ export interface StepPhase {
   to: number;
   operations: number;
   kernels: number;
+  /** Seconds that it takes at least, by the name of a GPU. */
+  seconds: Record<string, number>;
 }
 
 /** The largest batch for a GPU, as asked and with each technique; 0 if none fits. */

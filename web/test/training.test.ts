@@ -10,6 +10,11 @@ const LAYERS = { least: 1, most: 48, step: 1 };
 const BATCH = { least: 1, most: 16384, step: 1 };
 const WIDTH = { least: 64, most: 2048, step: 64 };
 
+/** As if a kernel moved as much as 40 operations take. */
+function seconds(operations: number, kernels: number): Record<string, number> {
+  return Object.fromEntries(["H200", "H100", "A100", "RTX 4090"].map((name) => [name, (operations + 40 * kernels) / 1e4]));
+}
+
 test("every value of a narrow range has a place on its slider", () => {
   for (const range of [LAYERS, WIDTH]) {
     for (let value = range.least; value <= range.most; value += range.step) {
@@ -53,8 +58,8 @@ function step(allocated: number[], held: number[][], checkpoint = "none"): StepT
     checkpoint, allocated, reserved: allocated, held, purposes: held.map((_, row) => `p${row}`), parameters: 1,
     events: allocated.map((_, point) => point),
     phases: [
-      { name: "forward", begin: 0, end: 2, from: 0, to: 2, operations: 10, kernels: 2 },
-      { name: "step", begin: 2, end: 4, from: 2, to: 4, operations: 10, kernels: 2 },
+      { name: "forward", begin: 0, end: 2, from: 0, to: 2, operations: 10, kernels: 2, seconds: seconds(10, 2) },
+      { name: "step", begin: 2, end: 4, from: 2, to: 4, operations: 10, kernels: 2, seconds: seconds(10, 2) },
     ],
     peak: { allocated: peak, reserved: peak, point, phase: "backward" },
   };
@@ -147,10 +152,10 @@ test("a refusal is told, unless something newer is asked", async () => {
 const STEP = {
   allocated: [1, 2, 3, 4, 5, 6, 7, 8, 9, 10], events: [0, 1, 2, 3, 4, 5, 6, 7, 8, 9],
   phases: [
-    { name: "forward", begin: 0, end: 4, from: 0, to: 40, operations: 1000, kernels: 30 },
-    { name: "backward", begin: 4, end: 8, from: 40, to: 90, operations: 2000, kernels: 60 },
-    { name: "step", begin: 8, end: 8, from: 90, to: 90, operations: 20, kernels: 9 },
-    { name: "zero_grad", begin: 8, end: 10, from: 90, to: 100, operations: 0, kernels: 0 },
+    { name: "forward", begin: 0, end: 4, from: 0, to: 40, operations: 1000, kernels: 30, seconds: seconds(1000, 30) },
+    { name: "backward", begin: 4, end: 8, from: 40, to: 90, operations: 2000, kernels: 60, seconds: seconds(2000, 60) },
+    { name: "step", begin: 8, end: 8, from: 90, to: 90, operations: 20, kernels: 9, seconds: seconds(20, 9) },
+    { name: "zero_grad", begin: 8, end: 10, from: 90, to: 100, operations: 0, kernels: 0, seconds: seconds(0, 0) },
   ],
 };
 
@@ -172,11 +177,13 @@ test("every phase has a width, the optimizer that asks for nothing too", () => {
   };
   assert.ok(Math.abs(wide("arithmetic", 1) / wide("arithmetic", 0) - 2) < 1e-9);
   assert.ok(wide("kernels", 2) > wide("arithmetic", 2));
+  // What moves much takes time, whatever it computes.
+  assert.ok(wide("H200", 2) > 1.5 * wide("arithmetic", 2));
 });
 
 test("a step without anything has an axis all the same", () => {
   assert.deepEqual(placed({ allocated: [], events: [], phases: [] }, "events"), { x: [], phases: [], marks: [] });
-  const nothing = [{ name: "simulate", begin: 0, end: 1, from: 0, to: 0, operations: 0, kernels: 0 }];
+  const nothing = [{ name: "simulate", begin: 0, end: 1, from: 0, to: 0, operations: 0, kernels: 0, seconds: seconds(0, 0) }];
   assert.deepEqual(placed({ allocated: [5], events: [0], phases: nothing }, "arithmetic").phases, [{ name: "simulate", left: 0, right: 1 }]);
 });
 

@@ -4,7 +4,7 @@
 //! Out: a [`Timeline`] of the last step of a prediction, in which memory is as in every later one.
 
 use serde_json::{Value, json};
-use tonnage_tensor::{LevelPoint, QueuedWork, Role};
+use tonnage_tensor::{Gpu, LevelPoint, QueuedWork, Role};
 
 use crate::device_kind::DeviceKind;
 use crate::error::Result;
@@ -44,6 +44,13 @@ pub struct Span {
     pub to: u64,
     /// What it queues: a phase without events works too.
     pub work: QueuedWork,
+}
+
+impl Span {
+    /// Seconds that it takes at least, by the names of GPUs: kernel by kernel, by its arithmetic or the bytes that it moves.
+    pub fn seconds(&self) -> impl Iterator<Item = (&'static str, f64)> {
+        Gpu::ALL.into_iter().map(Gpu::name).zip(self.work.seconds)
+    }
 }
 
 impl Timeline {

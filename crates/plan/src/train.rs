@@ -129,7 +129,7 @@ struct Trainer<'a> {
     device: &'a Device,
     options: &'a Options,
     program: &'a dyn Program,
-    optimizer: Box<dyn Optimizer>,
+    optimizer: Chosen,
     scaler: Option<GradScaler>,
     offload: Option<Offload>,
     /// How often the last step asked for memory.
@@ -142,7 +142,7 @@ struct Trainer<'a> {
 
 impl<'a> Trainer<'a> {
     fn new(device: &'a Device, options: &'a Options, program: &'a dyn Program) -> Result<Self> {
-        let optimizer = optimizer(options, program.model())?;
+        let optimizer = Chosen::new(options, program.model())?;
         let scaling = options.amp == Some(Amp::F16);
         let scaler = scaling.then(|| GradScaler::new(ScalerOptions::default().scale(SCALE)));
         let offload = options.offload.then(|| Offload::in_order(device).min_bytes(OFFLOAD_FROM));
@@ -220,22 +220,70 @@ impl<'a> Trainer<'a> {
 
     fn change(&mut self) -> tonnage_tensor::Result<()> {
         let Some(scaler) = &mut self.scaler else { return self.optimizer.step() };
-        if !scaler.step(&mut *self.optimizer)? {
+        if !scaler.step(&mut self.optimizer)? {
             self.skipped += 1;
         }
         scaler.update()
     }
 }
 
-fn optimizer(options: &Options, model: &dyn Module) -> Result<Box<dyn Optimizer>> {
-    let parameters = model.parameters();
-    Ok(match options.optimizer {
-        OptimizerKind::Sgd => {
-            Box::new(Sgd::new(parameters, Sgd::options(10.0 * RATE).momentum(0.9))?)
+/// The optimizer that was asked for. No trait object: through one, the line that steps would not be known, and states are shown by it.
+enum Chosen {
+    Sgd(Sgd),
+    Adam(Adam),
+    AdamW(AdamW),
+}
+
+impl Chosen {
+    fn new(options: &Options, model: &dyn Module) -> Result<Self> {
+        let parameters = model.parameters();
+        Ok(match options.optimizer {
+            OptimizerKind::Sgd => {
+                Self::Sgd(Sgd::new(parameters, Sgd::options(10.0 * RATE).momentum(0.9))?)
+            }
+            OptimizerKind::Adam => Self::Adam(Adam::new(parameters, Adam::options().lr(RATE))?),
+            OptimizerKind::AdamW => Self::AdamW(AdamW::new(parameters, AdamW::options().lr(RATE))?),
+        })
+    }
+
+    fn any(&self) -> &dyn Optimizer {
+        match self {
+            Self::Sgd(it) => it,
+            Self::Adam(it) => it,
+            Self::AdamW(it) => it,
         }
-        OptimizerKind::Adam => Box::new(Adam::new(parameters, Adam::options().lr(RATE))?),
-        OptimizerKind::AdamW => Box::new(AdamW::new(parameters, AdamW::options().lr(RATE))?),
-    })
+    }
+
+    fn any_mut(&mut self) -> &mut dyn Optimizer {
+        match self {
+            Self::Sgd(it) => it,
+            Self::Adam(it) => it,
+            Self::AdamW(it) => it,
+        }
+    }
+}
+
+impl Optimizer for Chosen {
+    #[track_caller]
+    fn step(&mut self) -> tonnage_tensor::Result<()> {
+        match self {
+            Self::Sgd(it) => it.step(),
+            Self::Adam(it) => it.step(),
+            Self::AdamW(it) => it.step(),
+        }
+    }
+
+    fn parameters(&self) -> Vec<Tensor> {
+        self.any().parameters()
+    }
+
+    fn set_lr(&mut self, lr: f64) {
+        self.any_mut().set_lr(lr);
+    }
+
+    fn named_state(&self) -> Vec<(String, Tensor)> {
+        self.any().named_state()
+    }
 }
 
 /// Tells when a dry run only repeats itself: the allocator is deterministic and every step asks for

@@ -229,9 +229,10 @@ impl Device {
         *self.shared.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One kernel more, of so many operations.
-    pub(crate) fn count_work(&self, operations: f64) {
-        self.shared.work.lock().unwrap_or_else(PoisonError::into_inner).add(operations);
+    /// One kernel more, of so many operations and bytes; `is_half` says whether its numbers have 16 bits.
+    pub(crate) fn count_work(&self, operations: f64, bytes: f64, is_half: bool) {
+        let mut work = self.shared.work.lock().unwrap_or_else(PoisonError::into_inner);
+        work.add(operations, bytes, is_half);
     }
 
     /// From now on, what a GPU would run of the kernels that are queued is written down, on `dry` and anywhere else:

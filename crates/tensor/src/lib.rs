@@ -108,6 +108,8 @@ mod peak;
 
 mod work;
 
+mod gpu;
+
 // where work goes,
 #[allow(unsafe_code, reason = "kernels reach device memory by address")]
 mod exec;
@@ -157,6 +159,7 @@ pub use device::{Device, Memory, current_device, set_device};
 pub use dtype::{DType, Element, Stored};
 pub use error::{Error, ErrorKind, Result};
 pub use exec::cuda::WorkTime;
+pub use gpu::Gpu;
 pub use levels::{LevelPoint, Levels};
 pub use live::{Holder, Live, Role};
 pub use number::{Bf16, Complex64, F16};

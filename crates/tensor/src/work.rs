@@ -1,6 +1,8 @@
 //! How much a device was given to compute, counted when it is queued: on `dry` as well.
 
-use crate::shape::Shape;
+use crate::gpu::Gpu;
+use crate::shape::{Layout, Shape};
+use crate::tensor::Tensor;
 
 /// Kernels and their arithmetic. What copies numbers from one memory to another is not counted.
 ///
@@ -23,26 +25,50 @@ pub struct QueuedWork {
     /// Multiplications and additions of products, convolutions and attention; of everything else, one for
     /// each number that is written.
     pub operations: f64,
+    /// Bytes that kernels read and write, each operand once.
+    pub bytes: f64,
+    /// Seconds that this takes at least on each of [`Gpu::ALL`]: kernel by kernel, by its arithmetic or its bytes.
+    pub seconds: [f64; Gpu::ALL.len()],
 }
 
 impl QueuedWork {
     /// What came after `before`.
     #[must_use]
     pub fn since(self, before: Self) -> Self {
-        let kernels = self.kernels.saturating_sub(before.kernels);
-        Self { kernels, operations: self.operations - before.operations }
+        let mut seconds = self.seconds;
+        seconds.iter_mut().zip(before.seconds).for_each(|(now, then)| *now -= then);
+        Self {
+            kernels: self.kernels.saturating_sub(before.kernels),
+            operations: self.operations - before.operations,
+            bytes: self.bytes - before.bytes,
+            seconds,
+        }
     }
 
-    /// One kernel more.
-    pub(crate) fn add(&mut self, operations: f64) {
+    /// One kernel more; `is_half` says whether its numbers have 16 bits.
+    pub(crate) fn add(&mut self, operations: f64, bytes: f64, is_half: bool) {
         self.kernels += 1;
         self.operations += operations;
+        self.bytes += bytes;
+        for (sum, gpu) in self.seconds.iter_mut().zip(Gpu::ALL) {
+            *sum += gpu.seconds(operations, bytes, is_half);
+        }
     }
 }
 
 /// Numbers of a shape. As a float, which is exact far beyond any memory and does not overflow.
 pub(crate) fn numbers(shape: &Shape) -> f64 {
     shape.iter().map(|size| *size as f64).product()
+}
+
+/// Bytes of tensors, as they lie in memory: what is expanded is there once.
+pub(crate) fn bytes_of(tensors: &[&Tensor]) -> f64 {
+    tensors.iter().map(|it| distinct(it.layout()) * it.dtype().size() as f64).sum()
+}
+
+fn distinct(layout: &Layout) -> f64 {
+    let sizes = layout.shape().iter().zip(layout.strides());
+    sizes.filter(|(_, stride)| **stride != 0).map(|(size, _)| *size as f64).product()
 }
 
 /// Multiplications and additions of a product of so many rows, columns and terms.

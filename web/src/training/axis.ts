@@ -1,4 +1,4 @@
-// Where the points of a step lie along the axis: by events, by arithmetic or by kernels. Pure.
+// Where the points of a step lie along the axis: by events, by the time of a GPU, by arithmetic or by kernels. Pure.
 //
 // In:  a step's phases and points. Out: a place from 0 to 1 for each point and phase, and round marks.
 //
@@ -8,15 +8,36 @@ import type { StepTimeline } from "../api.ts";
 import { count } from "../format.ts";
 import { ticks } from "../timeline/ticks.ts";
 
-export type Along = "events" | "arithmetic" | "kernels";
+export type Along = "events" | "H200" | "H100" | "A100" | "RTX 4090" | "arithmetic" | "kernels";
 
-export const ALONGS: readonly [Along, string][] = [["events", "events"], ["arithmetic", "arithmetic"], ["kernels", "kernels"]];
+export const ALONGS: readonly [Along, string][] = [
+  ["events", "events"],
+  ["H200", "time of an H200"], ["H100", "time of an H100"], ["A100", "time of an A100"], ["RTX 4090", "time of an RTX 4090"],
+  ["arithmetic", "arithmetic"], ["kernels", "kernels"],
+];
 
-export const TITLES: Record<Along, string> = {
+const TITLES: Partial<Record<Along, string>> = {
   events: "Events of the step: allocations and frees",
   arithmetic: "Arithmetic that the step has queued: multiplications and additions",
   kernels: "Kernels that the step has queued",
 };
+
+/** What the axis says. */
+export function titleOf(along: Along): string {
+  return TITLES[along] ?? `Microseconds of the step at the least: each kernel by its arithmetic or by the bytes it moves, at the rates of the ${along}’s data sheet`;
+}
+
+/** Microseconds, so that marks are whole numbers. */
+const PER_SECOND = 1e6;
+
+function amountOf(phase: StepTimeline["phases"][number], along: Along): number {
+  switch (along) {
+    case "events": return phase.to - phase.from;
+    case "arithmetic": return phase.operations;
+    case "kernels": return phase.kernels;
+    default: return (phase.seconds[along] ?? 0) * PER_SECOND;
+  }
+}
 
 /** The part of the axis that a phase has at least. */
 const LEAST = 0.03;
@@ -38,7 +59,7 @@ export function brief(value: number): string {
 
 export function placed(step: Pick<StepTimeline, "phases" | "events" | "allocated">, along: Along): Placed {
   const { phases } = step;
-  const amounts = phases.map((it) => ({ events: it.to - it.from, arithmetic: it.operations, kernels: it.kernels })[along]);
+  const amounts = phases.map((it) => amountOf(it, along));
   const total = amounts.reduce((sum, it) => sum + it, 0);
   // What is widened is taken from the rest, so that all together fill the axis.
   const small = amounts.map((it) => total === 0 || it / total < LEAST);

@@ -11,7 +11,7 @@ import { Controls, choiceWord } from "./controls.ts";
 import { Drawing } from "./drawing.ts";
 import { Latest } from "./latest.ts";
 import { parseSize } from "../what-if/size.ts";
-import { ALONGS, type Along, TITLES } from "./axis.ts";
+import { ALONGS, type Along, titleOf } from "./axis.ts";
 import { fitWords, heldAt, meaning, most, phaseName } from "./step.ts";
 
 export function mountTraining(element: HTMLElement, app: App): void {
@@ -202,7 +202,7 @@ class Training {
     if (this.#answer === null) return;
     const { answer } = this.#answer;
     const { step, none, sqrt } = answer;
-    this.#axis.textContent = TITLES[this.#along];
+    this.#axis.textContent = titleOf(this.#along);
     this.#showFits();
     const top = most(answer);
     this.#wrong.textContent = "";

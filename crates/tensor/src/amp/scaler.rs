@@ -130,7 +130,7 @@ impl GradScaler {
     ///
     /// If no loss was scaled before, or if there is no memory.
     #[track_caller]
-    pub fn unscale(&mut self, optimizer: &dyn Optimizer) -> Result<()> {
+    pub fn unscale(&mut self, optimizer: &(impl Optimizer + ?Sized)) -> Result<()> {
         let call = Call::here("unscale");
         let Some(books) = &mut self.books else {
             let error = call.error(crate::error::ErrorKind::Value, "no loss was scaled yet");
@@ -164,7 +164,7 @@ impl GradScaler {
     ///
     /// Those of the optimizer, and if no loss was scaled before.
     #[track_caller]
-    pub fn step(&mut self, optimizer: &mut dyn Optimizer) -> Result<bool> {
+    pub fn step(&mut self, optimizer: &mut (impl Optimizer + ?Sized)) -> Result<bool> {
         self.unscale(optimizer)?;
         let found = self.books.as_ref().and_then(|books| books.found.as_ref());
         let finite = match found {

@@ -53,7 +53,7 @@ use crate::shape::Layout;
 use crate::storage::Uses;
 use crate::tensor::Tensor;
 use crate::transfer::Pinned;
-use crate::work::numbers;
+use crate::work::{bytes_of, numbers};
 
 /// Arithmetic as data: which function with which numbers. What it works on comes with the launch.
 pub(crate) trait Kernel: Any + Send {
@@ -71,6 +71,11 @@ pub(crate) trait Kernel: Any + Send {
     /// How much arithmetic that is: see [`QueuedWork`](crate::work::QueuedWork).
     fn operations(&self, outputs: &[&Tensor]) -> f64 {
         outputs.iter().map(|it| numbers(it.shape())).sum()
+    }
+
+    /// How many bytes it reads and writes. What updates its outputs in place reads them too, and says so.
+    fn bytes(&self, outputs: &[&Tensor], inputs: &[&Tensor]) -> f64 {
+        bytes_of(outputs) + bytes_of(inputs)
     }
 }
 
@@ -164,7 +169,9 @@ impl Call {
         let stream = current_stream(device);
         record_streams(stream, outputs);
         record_streams(stream, inputs);
-        device.count_work(kernel.operations(outputs));
+        let is_half = |it: &&Tensor| matches!(it.dtype(), DType::Bf16 | DType::F16);
+        let is_half = inputs.iter().chain(outputs).next().is_some_and(is_half);
+        device.count_work(kernel.operations(outputs), kernel.bytes(outputs, inputs), is_half);
         if device.programs().is_recording() {
             let [outputs, inputs] =
                 [outputs, inputs].map(|tensors| operands(&Used::tensors(tensors)));

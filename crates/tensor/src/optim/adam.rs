@@ -7,6 +7,7 @@ use crate::error::{Call, Result};
 use crate::exec::cuda::{MultiTensor, wide};
 use crate::exec::{Args, Kernel, Operands, Plan, for_each_piece};
 use crate::tensor::Tensor;
+use crate::work::bytes_of;
 
 /// How a group of parameters is changed.
 #[derive(Clone, Copy, Debug)]
@@ -122,6 +123,10 @@ impl Kernel for AdamStep {
         let runs = places.chunk_by(|&a, &b| self.0[a] == self.0[b]);
         Plan::Launches(runs.flat_map(list).collect())
     }
+
+    fn bytes(&self, outputs: &[&Tensor], inputs: &[&Tensor]) -> f64 {
+        2.0 * bytes_of(outputs) + bytes_of(inputs)
+    }
 }
 
 fn adam<T: Float>(numbers: &[Numbers], args: &mut Args<'_>) {
@@ -227,7 +232,7 @@ adams! {
 
 #[track_caller]
 fn step(call: Call, groups: &mut Groups<AdamOptions, State>, decoupled: bool) -> Result<()> {
-    let prepare = |parameter: &Tensor, _: &AdamOptions, state: &mut Option<State>| {
+    for (parameter, _, state) in groups.to_change() {
         match state {
             Some(state) => state.step += 1,
             None => {
@@ -235,9 +240,8 @@ fn step(call: Call, groups: &mut Groups<AdamOptions, State>, decoupled: bool) ->
                 *state = Some(State { step: 1, mean, square });
             }
         }
-        Ok(())
-    };
-    groups.step(call, prepare, |updates: &[Update<'_, AdamOptions, State>]| {
+    }
+    groups.step(call, |updates: &[Update<'_, AdamOptions, State>]| {
         let numbers = updates.iter().map(|it| Numbers::new(it.options, it.state.step, decoupled));
         let outputs: Vec<&Tensor> = updates
             .iter()

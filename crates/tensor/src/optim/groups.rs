@@ -63,20 +63,25 @@ impl<O, S> Groups<O, S> {
         self.entries.iter().map(|entry| entry.parameter.clone()).collect()
     }
 
-    /// Changes every parameter that has a gradient. `prepare` makes or counts up a parameter's state;
-    /// then `launch` gets lists of one device and element type.
+    /// The parameters that have a gradient, with their options and their state, to be made or counted up before
+    /// [`step`](Self::step). No callback: through one, a state's memory would not be known by the line of the program.
+    pub(super) fn to_change(&mut self) -> impl Iterator<Item = (&Tensor, &O, &mut Option<S>)> {
+        let options = &self.options;
+        let entries = self.entries.iter_mut().filter(|it| it.parameter.grad().is_some());
+        entries.map(|it| (&it.parameter, &options[it.group], &mut it.state))
+    }
+
+    /// Changes every parameter that has a gradient and a state: `launch` gets lists of one device and element type.
     pub(super) fn step(
-        &mut self,
+        &self,
         call: Call,
-        mut prepare: impl FnMut(&Tensor, &O, &mut Option<S>) -> Result<()>,
         launch: impl Fn(&[Update<'_, O, S>]) -> Result<()>,
     ) -> Result<()> {
         let _off = crate::autograd::no_grad_guard();
         let mut updates = Vec::new();
-        for entry in &mut self.entries {
+        for entry in &self.entries {
             let Some(gradient) = entry.parameter.grad() else { continue };
             let options = &self.options[entry.group];
-            prepare(&entry.parameter, options, &mut entry.state)?;
             if let Some(state) = &entry.state {
                 updates.push(Update { parameter: &entry.parameter, gradient, options, state });
             }
@@ -120,4 +125,42 @@ pub(super) fn zeros(parameter: &Tensor) -> Result<Tensor> {
 /// What a kernel says of an element type that no parameter has.
 pub(super) fn no_float(dtype: DType) -> String {
     format!("a parameter is {dtype}, not a float")
+}
+
+#[cfg(test)]
+mod tests {
+    use tonnage_engine::RecordOptions;
+    use tonnage_events::Action;
+
+    use super::*;
+    use crate::Device;
+    use crate::amp::{GradScaler, ScalerOptions};
+    use crate::optim::{Adam, Optimizer, Sgd};
+
+    /// Lines of this file at which memory was asked for since a history is recorded.
+    fn lines(device: &Device) -> Vec<u32> {
+        let snapshot = device.memory().snapshot();
+        let asked = snapshot.entries.iter().filter(|it| it.action == Action::Alloc);
+        let frames = asked.filter_map(|it| snapshot.stacks.frames(it.stack?).first());
+        frames.filter(|it| it.filename.ends_with("optim/groups.rs")).map(|it| it.line).collect()
+    }
+
+    #[test]
+    fn states_are_known_by_the_line_that_steps() -> Result<()> {
+        let device = Device::dry("1 GiB").unwrap();
+        let x = Tensor::zeros([1 << 10], &device)?.requires_grad_(true)?;
+        let mut scaler = GradScaler::new(ScalerOptions::default());
+        scaler.scale(&x.sum()?)?.backward()?;
+        let mut adam = Adam::new(vec![x.clone()], Adam::options())?;
+        let mut scaled = Adam::new(vec![x.clone()], Adam::options())?;
+        let mut sgd = Sgd::new(vec![x], Sgd::options(0.1).momentum(0.9))?;
+        scaler.unscale(&adam)?;
+        device.memory().record_history(Some(RecordOptions::default()));
+        let line = line!();
+        adam.step()?;
+        sgd.step()?;
+        scaler.step(&mut scaled)?;
+        assert_eq!(lines(&device), [1, 1, 2, 3, 3].map(|after| line + after));
+        Ok(())
+    }
 }

@@ -7,6 +7,7 @@ use crate::error::{Call, ErrorKind, Result};
 use crate::exec::cuda::{MultiTensor, wide};
 use crate::exec::{Args, Kernel, Operands, Plan, for_each_piece};
 use crate::tensor::Tensor;
+use crate::work::bytes_of;
 
 /// How a group of parameters is changed.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -120,6 +121,10 @@ impl Kernel for SgdStep {
         let runs = places.chunk_by(|&a, &b| self.0[a] == self.0[b]);
         Plan::Launches(runs.flat_map(list).collect())
     }
+
+    fn bytes(&self, outputs: &[&Tensor], inputs: &[&Tensor]) -> f64 {
+        2.0 * bytes_of(outputs) + bytes_of(inputs)
+    }
 }
 
 fn plain<T: Float>(numbers: &[Numbers], args: &mut Args<'_>) {
@@ -208,18 +213,17 @@ impl Optimizer for Sgd {
     #[track_caller]
     fn step(&mut self) -> Result<()> {
         let call = Call::here("step");
-        let prepare = |parameter: &Tensor, options: &SgdOptions, state: &mut Option<State>| {
+        for (parameter, options, state) in self.groups.to_change() {
             match state {
                 Some(state) => state.fresh = false,
                 None => {
                     let keeps = options.momentum != 0.0;
-                    let direction = keeps.then(|| zeros(parameter)).transpose()?;
+                    let direction = if keeps { Some(zeros(parameter)?) } else { None };
                     *state = Some(State { fresh: true, direction });
                 }
             }
-            Ok(())
-        };
-        self.groups.step(call, prepare, |updates: &[Update<'_, SgdOptions, State>]| {
+        }
+        self.groups.step(call, |updates: &[Update<'_, SgdOptions, State>]| {
             // With momentum or without: two lists of outputs, so two launches.
             for momentum in [true, false] {
                 let these = || updates.iter().filter(|it| it.state.direction.is_some() == momentum);

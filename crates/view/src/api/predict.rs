@@ -3,6 +3,8 @@
 //! In:  a recipe, its sizes and techniques. Out: the step as asked, and beside it without checkpoints and with √n of
 //! them. Each is a run on `dry`, at the same time where there are cores.
 
+use std::collections::BTreeMap;
+
 use axum::Json;
 use axum::extract::State;
 use axum::response::Response;
@@ -45,6 +47,8 @@ struct Phase {
     to: u64,
     operations: f64,
     kernels: u64,
+    /// Seconds that it takes at least, by the name of a GPU.
+    seconds: BTreeMap<&'static str, f64>,
 }
 
 #[derive(Clone, Serialize)]
@@ -203,6 +207,7 @@ impl Step {
             to: span.to,
             operations: span.work.operations,
             kernels: span.work.kernels,
+            seconds: span.seconds().collect(),
         });
         let held = Timeline::ROLES.map(|role| points.iter().map(|it| it.of(role)).collect());
         Self {

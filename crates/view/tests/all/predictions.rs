@@ -141,6 +141,17 @@ fn accumulation_image_size_and_a_recipe_that_does_not_train_are_predicted() {
             .map(|it| it["operations"].as_f64().unwrap())
             .sum();
         assert!(sum > 0.0, "{body}");
+        let phases = step["phases"].as_array().unwrap();
+        let seconds = |of: &str| -> f64 {
+            let phases = phases.iter().filter(|it| it["name"] == of);
+            phases.map(|it| it["seconds"]["H200"].as_f64().unwrap()).sum()
+        };
+        let all: f64 = phases.iter().map(|it| it["seconds"]["H200"].as_f64().unwrap()).sum();
+        assert!(all > 0.0, "{body}");
+        if options.recipe().trains() {
+            // An optimizer does little arithmetic and moves every parameter, gradient and state.
+            assert!(seconds("step") / all > 0.001, "{body}: {} of {all}", seconds("step"));
+        }
         check(step, body);
     }
 }
