@@ -16,9 +16,13 @@ mod outcome;
 
 mod reach;
 
+// When long work ends before it is done.
+mod until;
+
 // The engine's own history, as a recording.
 mod own_snapshot;
 
 pub use outcome::{Difference, HistoryKind, Outcome};
 pub use own_snapshot::snapshot_file;
 pub use reach::Reach;
+pub use until::{Stop, Until};

@@ -10,10 +10,10 @@ use tokio::sync::OnceCell;
 use tonnage_analysis::report::{Asked, Report, ReportOptions, Tuned};
 use tonnage_analysis::{Levels, Lifetimes, devices};
 use tonnage_engine::Policy;
-use tonnage_replay::Outcome;
 use tonnage_replay::job::Job;
 use tonnage_replay::recording::RecordingOptions;
-use tonnage_replay::tune::{Conditions, Tuning, tune};
+use tonnage_replay::tune::{Conditions, Tuning, tune_until};
+use tonnage_replay::{Outcome, Until};
 use tonnage_snapshot::SnapshotFile;
 
 use crate::encode::{encode, encode_stacks};
@@ -123,30 +123,31 @@ impl Recording {
         }
     }
 
-    pub(crate) fn encoded(&self) -> Result<Bytes, ApiError> {
+    pub(crate) fn encoded(&self, _: &Until) -> Result<Bytes, ApiError> {
         let timeline = Timeline::of(&self.file, self.info.device, self.options.limit);
         encode(&timeline).map(Bytes::from).map_err(ApiError::Failed)
     }
 
-    pub(crate) fn stacked(&self) -> Result<Bytes, ApiError> {
+    pub(crate) fn stacked(&self, _: &Until) -> Result<Bytes, ApiError> {
         let table = StackTable::of(&self.file, self.info.device);
         encode_stacks(&table).map(Bytes::from).map_err(ApiError::Failed)
     }
 
-    pub(crate) fn reported(&self) -> Result<Bytes, ApiError> {
-        self.report(false)
+    pub(crate) fn reported(&self, until: &Until) -> Result<Bytes, ApiError> {
+        self.report(false, until)
     }
 
     /// The same without the replay, which takes longest: what a long history shows first.
-    pub(crate) fn reported_at_once(&self) -> Result<Bytes, ApiError> {
-        self.report(true)
+    pub(crate) fn reported_at_once(&self, until: &Until) -> Result<Bytes, ApiError> {
+        self.report(true, until)
     }
 
-    fn report(&self, without_replay: bool) -> Result<Bytes, ApiError> {
+    fn report(&self, without_replay: bool, until: &Until) -> Result<Bytes, ApiError> {
         let ViewOptions { limit, total, release, .. } = self.options;
         let ordinal = Some(self.info.device as usize);
         // Without a time at which it has to be done: the page says what `tonnage report` says.
-        let options = ReportOptions { limit, total, release, ordinal, without_replay, until: None };
+        let until = until.clone();
+        let options = ReportOptions { limit, total, release, ordinal, without_replay, until };
         let report = Report::of(&self.file, &options);
         let report = report.map_err(|error| ApiError::Refused(error.to_string()))?;
         Ok(report.to_json().into())
@@ -154,12 +155,12 @@ impl Recording {
 
     /// Reads the job. The limit that it had is not in the file; if the recording cannot be read without one, the one
     /// that is asked about may be it.
-    pub(crate) fn understand(&self) -> Result<Arc<Understood>, ApiError> {
+    pub(crate) fn understand(&self, until: &Until) -> Result<Arc<Understood>, ApiError> {
         let ViewOptions { limit, total, release, .. } = self.options;
         let ordinal = Some(self.info.device as usize);
         let read = |limit: Option<u64>| {
             let options = RecordingOptions { limit, total, release, ordinal };
-            let read = Job::read(&self.file, &options);
+            let read = Job::read_until(&self.file, &options, until);
             read.map_err(|error| ApiError::Refused(error.to_string()))
         };
         let (mut outcome, mut job) = read(None)?;
@@ -187,12 +188,13 @@ impl Recording {
         peak.map_or(0, |peak| peak.bytes)
     }
 
-    pub(crate) fn tuned(&self, understood: &Understood) -> Tuning {
+    pub(crate) fn tuned(&self, understood: &Understood, until: &Until) -> Tuning {
         let Understood { outcome, job, .. } = understood;
         let asked = Asked { limit: self.options.limit, total: self.options.total };
         let devices = devices(&self.file);
         let device = devices.iter().find(|it| it.device.0 == self.info.device);
-        let try_them = |job: &Job, conditions: &Conditions| tune(job, conditions, &|_, _| ());
+        let try_them =
+            |job: &Job, conditions: &Conditions| tune_until(job, conditions, until, &|_, _| ());
         match device {
             // As the report does: under the limit that a failed request ran into.
             Some(device) => Tuned::of(device, outcome, job, asked, try_them).tuning,

@@ -103,7 +103,7 @@ impl Server {
         let mut threads = Builder::new_multi_thread();
         let runtime = threads.worker_threads(2).thread_name("view").enable_all().build();
         let runtime = runtime.map_err(ServeError::Start)?;
-        let stopper = Stopper(Arc::new(watch::Sender::new(false)));
+        let stopper = Stopper::new();
         let stopped = stopper.clone();
         let thread = std::thread::Builder::new().name("view".to_owned());
         let app = api::routes(&recordings)
@@ -170,6 +170,10 @@ impl Drop for Running {
 pub struct Stopper(Arc<watch::Sender<bool>>);
 
 impl Stopper {
+    pub(crate) fn new() -> Self {
+        Self(Arc::new(watch::Sender::new(false)))
+    }
+
     /// Lets it answer what was asked, for a moment, and end.
     pub fn stop(&self) {
         self.0.send_replace(true);

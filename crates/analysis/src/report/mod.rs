@@ -90,10 +90,10 @@ mod text;
 mod ranks;
 
 use std::fmt;
-use std::time::Instant;
 
 use serde::Serialize;
 use tonnage_engine::Release;
+use tonnage_replay::Until;
 use tonnage_snapshot::SnapshotFile;
 
 pub use advice::{Advice, Basis};
@@ -134,7 +134,7 @@ pub struct ReportOptions {
     /// Leave out the replay under other settings.
     pub without_replay: bool,
     /// When the replay has to be done; what was not tried by then, the report does not speak of.
-    pub until: Option<Instant>,
+    pub until: Until,
 }
 
 /// A file without anything to report on.

@@ -82,7 +82,7 @@ pub(super) fn try_settings(
         None if calls <= TRIED => Some(&USUAL[..]),
         None => Some(&USUAL[..1]),
     };
-    let effort = Effort { confs, until: options.until };
+    let effort = Effort { confs, until: Some(&options.until) };
     let asked = Asked { limit: options.limit, total: options.total };
     let tuned = Tuned::after(last, outcome, job, asked, effort, |job, conditions| {
         try_each(job, conditions, effort, &|_, _| {})

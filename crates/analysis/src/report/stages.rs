@@ -9,12 +9,10 @@
 //! | 5 [`Failures`] | requests that failed, and the bytes of the device | 1 |
 //! | 6 [`Judgement`] | the causes and the verdict | 1 to 5 |
 
-use std::time::Instant;
-
 use tonnage_events::{BlockState, Bytes, StreamId};
 use tonnage_replay::Outcome;
 use tonnage_replay::job::Job;
-use tonnage_replay::recording::{Reading, RecordingOptions, read_recording};
+use tonnage_replay::recording::{Reading, RecordingOptions, read_recording_until};
 
 use super::ReportOptions;
 use super::circumstances::Circumstances;
@@ -64,10 +62,9 @@ impl History {
             let levels = Levels::of(device, &lifetimes);
             (lifetimes, levels)
         };
-        // Reading a history takes a replay by itself, which nothing stops.
-        let late = options
-            .until
-            .is_some_and(|until| device.entries.len() > READ_IN_TIME || Instant::now() >= until);
+        // Reading a history takes a replay by itself, which is not stopped on its way.
+        let long = options.until.has_time() && device.entries.len() > READ_IN_TIME;
+        let late = long || options.until.is_over();
         let without = options.without_replay || device.entries.is_empty() || late;
         let ((lifetimes, levels), replay) = if without {
             (look(), None)
@@ -185,7 +182,8 @@ impl Replayed {
             release: options.release,
             ordinal: Some(device.device.0 as usize),
         };
-        let (outcome, reading) = read_recording(device.file, &recording).ok()?;
+        let (outcome, reading) =
+            read_recording_until(device.file, &recording, &options.until).ok()?;
         let job = Job::new(device.entries, &reading);
         Some(Self { outcome, reading, job })
     }

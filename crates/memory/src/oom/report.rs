@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use tonnage_analysis::report::{Advice, Answer, Cause, Report, ReportOptions};
 use tonnage_engine::{OomNotes, OutOfMemory};
-use tonnage_replay::snapshot_file;
+use tonnage_replay::{Until, snapshot_file};
 use tonnage_snapshot::SnapshotFile;
 
 use crate::oom::{Diagnosis, Explain, FailedRequest, SnapshotOnOom};
@@ -45,7 +45,7 @@ pub(super) fn diagnose(
         limit: error.limit,
         total: Some(error.device_total),
         ordinal: Some(error.device.0 as usize),
-        until: Some(Instant::now() + time),
+        until: Until::time(Instant::now() + time),
         ..ReportOptions::default()
     };
     // Whatever might be wrong there must not take the place of the error.

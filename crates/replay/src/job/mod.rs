@@ -12,8 +12,8 @@ use tonnage_engine::{PoolId, StreamId};
 use tonnage_events::TraceEntry;
 use tonnage_snapshot::SnapshotFile;
 
-use crate::recording::{Reading, RecordingError, RecordingOptions, read_recording};
-use crate::{Outcome, Reach};
+use crate::recording::{Reading, RecordingError, RecordingOptions, read_recording_until};
+use crate::{Outcome, Reach, Until};
 
 /// A program's calls to its allocator, in order.
 ///
@@ -115,7 +115,20 @@ impl Job {
         file: &SnapshotFile,
         options: &RecordingOptions,
     ) -> Result<(Outcome, Self), RecordingError> {
-        let (outcome, reading) = read_recording(file, options)?;
+        Self::read_until(file, options, &Until::default())
+    }
+
+    /// The same, unless it is to end before: see [`read_recording_until`].
+    ///
+    /// # Errors
+    ///
+    /// If the file has no history of the device.
+    pub fn read_until(
+        file: &SnapshotFile,
+        options: &RecordingOptions,
+        until: &Until,
+    ) -> Result<(Outcome, Self), RecordingError> {
+        let (outcome, reading) = read_recording_until(file, options, until)?;
         let entries = file.traces.get(outcome.device as usize);
         let mut job = Self::new(entries.map_or(&[], Vec::as_slice), &reading);
         if let Some(difference) = &outcome.difference

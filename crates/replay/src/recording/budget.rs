@@ -7,6 +7,8 @@
 
 use std::cell::Cell;
 
+use crate::until::Until;
+
 /// How many times its length a recording is played at most, and then some for short ones.
 const MOST_WORK: usize = 64;
 const AND_MORE: usize = 50_000;
@@ -23,14 +25,15 @@ const PARTS: usize = 3;
 pub(super) struct Budget {
     all: usize,
     left: Cell<usize>,
+    until: Until,
 }
 
 impl Budget {
-    /// Enough for a recording of so many entries.
-    pub(super) fn of(entries: usize) -> Self {
+    /// Enough for a recording of so many entries, or until it is to end.
+    pub(super) fn of(entries: usize, until: Until) -> Self {
         let all = entries.saturating_mul(MOST_WORK).saturating_add(AND_MORE);
         let all = all.min(SECONDS.max(entries.saturating_mul(LEAST_TIMES)));
-        Self { all, left: Cell::new(all) }
+        Self { all, left: Cell::new(all), until }
     }
 
     /// Most work for one replay.
@@ -43,9 +46,14 @@ impl Budget {
         self.left.set(self.left.get().saturating_sub(work));
     }
 
+    /// Whether someone said that it is enough.
+    pub(super) fn is_over(&self) -> bool {
+        self.until.is_over()
+    }
+
     /// Whether nothing is left: what goes on finishes, and nothing else is begun.
     pub(super) fn is_spent(&self) -> bool {
-        self.left.get() == 0
+        self.left.get() == 0 || self.is_over()
     }
 }
 
@@ -55,7 +63,7 @@ mod tests {
 
     #[test]
     fn one_replay_gets_a_part_and_all_together_no_more_than_there_is() {
-        let budget = Budget::of(1_000);
+        let budget = Budget::of(1_000, Until::default());
         assert_eq!(budget.part(), 38_000);
         budget.spend(100_000);
         assert_eq!((budget.part(), budget.is_spent()), (14_000, false));
@@ -64,11 +72,20 @@ mod tests {
     }
 
     #[test]
+    fn what_is_to_end_has_nothing_left() {
+        let (until, stop) = Until::told();
+        let budget = Budget::of(1_000, until);
+        assert!(!budget.is_spent());
+        stop.now();
+        assert!(budget.is_spent());
+    }
+
+    #[test]
     fn long_recordings_are_played_fewer_times() {
         for (entries, all) in
             [(0, 50_000), (100_000, 6_450_000), (1_000_000, SECONDS), (10_000_000, 80_000_000)]
         {
-            assert_eq!(Budget::of(entries).all, all, "{entries}");
+            assert_eq!(Budget::of(entries, Until::default()).all, all, "{entries}");
         }
     }
 }

@@ -59,6 +59,8 @@ mod timeline;
 mod witness;
 
 pub use reading::Reading;
-pub use replay::{RecordingError, RecordingOptions, read_recording, replay_recording};
+pub use replay::{
+    RecordingError, RecordingOptions, read_recording, read_recording_until, replay_recording,
+};
 pub use settings::{recorded_config, told_total};
 pub use start::{FixedBefore, fixed_before, rebuild_start};

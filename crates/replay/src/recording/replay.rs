@@ -25,6 +25,7 @@ use super::start::{History, lengthened, segments_of};
 use super::timeline::Timeline;
 use super::witness::first_contradicted;
 use crate::outcome::{Difference, HistoryKind, Outcome};
+use crate::until::Until;
 
 /// How to replay a recording.
 #[derive(Clone, Copy, Debug, Default)]
@@ -82,12 +83,27 @@ pub fn read_recording(
     file: &SnapshotFile,
     options: &RecordingOptions,
 ) -> Result<(Outcome, Reading), RecordingError> {
+    read_recording_until(file, options, &Until::default())
+}
+
+/// The same, unless it is to end before: then what was found by then, which may not be exact although a longer search would be.
+///
+/// # Errors
+///
+/// If the file has no history of the device.
+pub fn read_recording_until(
+    file: &SnapshotFile,
+    options: &RecordingOptions,
+    until: &Until,
+) -> Result<(Outcome, Reading), RecordingError> {
     let ordinal = choose_device(file, options.ordinal)?;
     let told = Told::of(file, options.release);
     let mut outcomes: Vec<_> = told
         .to_try()
         .into_iter()
-        .map(|release| Recording::new(file, ordinal, release, options).outcome())
+        .enumerate()
+        .take_while(|&(nth, _)| nth == 0 || !until.is_over())
+        .map(|(_, release)| Recording::new(file, ordinal, release, options, until).outcome())
         .collect();
     let tried: Vec<_> = outcomes.iter().map(|(outcome, _)| tried(outcome)).collect();
     let (mut outcome, reading) = outcomes.swap_remove(Told::choose(&tried));
@@ -147,6 +163,7 @@ impl<'a> Recording<'a> {
         ordinal: usize,
         release: Release,
         options: &RecordingOptions,
+        until: &Until,
     ) -> Self {
         let mut inferred = Vec::new();
         let default = AllocatorSettings::default();
@@ -185,7 +202,7 @@ impl<'a> Recording<'a> {
             }
             _ => limit,
         });
-        let budget = Budget::of(entries.len());
+        let budget = Budget::of(entries.len(), until.clone());
         Self {
             ordinal,
             entries,

@@ -102,7 +102,7 @@ fn search_from(task: &impl Task, plan: Plan, budget: &Budget) -> Attempt {
             Some((end, before)) if end == run_end => before.or_further(parting),
             _ => parting,
         };
-        let gave_up = search.work >= most;
+        let gave_up = search.work >= most || budget.is_over();
         if !gave_up && search.learn_order(&stop) {
             continue;
         }

@@ -25,14 +25,13 @@ mod report;
 
 mod squeeze;
 
-use std::time::Instant;
-
 use tonnage_engine::{Config, Policy, Release};
 
 pub use squeeze::Need;
 
 use crate::Reach;
 use crate::job::Job;
+use crate::until::Until;
 use crate::what_if::{Prediction, WhatIf};
 use knobs::Knobs;
 use parallel::predict_all;
@@ -145,7 +144,7 @@ pub struct Effort<'a> {
     /// The recorded settings and these alone; without, all that the module's table names.
     pub confs: Option<&'a [&'a str]>,
     /// When to stop, if that is not done by then.
-    pub until: Option<Instant>,
+    pub until: Option<&'a Until>,
 }
 
 /// The settings to name first.
@@ -227,17 +226,29 @@ pub fn tune(
     conditions: &Conditions,
     progress: &(dyn Fn(usize, usize) + Sync),
 ) -> Tuning {
-    let mut tuning = try_settings(job, conditions, Effort::default(), progress);
+    tune_until(job, conditions, &Until::default(), progress)
+}
+
+/// The same, unless it is to end before: then with what was tried by then.
+#[must_use]
+pub fn tune_until(
+    job: &Job,
+    conditions: &Conditions,
+    until: &Until,
+    progress: &(dyn Fn(usize, usize) + Sync),
+) -> Tuning {
+    let effort = Effort { until: Some(until), ..Effort::default() };
+    let mut tuning = try_settings(job, conditions, effort, progress);
     let stops = |it: &Candidate| !it.prediction.fits() || it.prediction.stats.num_alloc_retries > 0;
     // Under a limit that stops the best, what is reserved does not tell what is needed.
     let unlimited = (conditions.limit.is_some() && tuning.candidates.first().is_some_and(stops))
         .then(|| {
             let unlimited = Conditions { limit: None, ..conditions.clone() };
-            try_settings(job, &unlimited, Effort::default(), progress).candidates
+            try_settings(job, &unlimited, effort, progress).candidates
         });
     let frugal = unlimited.as_ref().unwrap_or(&tuning.candidates).iter().take(SQUEEZED);
     let within = tuning.best().filter(|_| unlimited.is_some());
-    let least = frugal.chain(within).filter_map(|it| squeeze::least(job, conditions, it));
+    let least = frugal.chain(within).filter_map(|it| squeeze::least(job, conditions, it, until));
     let mut need = least.min_by_key(|need| need.bytes);
     // It gets through within the limit: what was seen there is enough, whatever a step makes of it.
     if let (Some(limit), Some(best)) = (tuning.limit, tuning.best())
@@ -257,7 +268,8 @@ pub fn try_settings(
     effort: Effort<'_>,
     progress: &(dyn Fn(usize, usize) + Sync),
 ) -> Tuning {
-    let until = effort.until;
+    let never = Until::default();
+    let until = effort.until.unwrap_or(&never);
     let mut tuner = Tuner {
         job,
         conditions,
@@ -293,7 +305,7 @@ pub fn try_settings(
 struct Tuner<'a> {
     job: &'a Job,
     conditions: &'a Conditions,
-    until: Option<Instant>,
+    until: &'a Until,
     progress: &'a (dyn Fn(usize, usize) + Sync),
     /// Settings that were tried, or that the release does not accept.
     tried: Vec<String>,

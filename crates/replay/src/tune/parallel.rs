@@ -2,9 +2,9 @@
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
 
 use crate::job::Job;
+use crate::until::Until;
 use crate::what_if::{Prediction, WhatIf};
 
 /// One prediction for each, in their order; none for those that there was no time for. `progress` is told how many are
@@ -12,7 +12,7 @@ use crate::what_if::{Prediction, WhatIf};
 pub(super) fn predict_all(
     job: &Job,
     what_ifs: &[WhatIf],
-    until: Option<Instant>,
+    until: &Until,
     progress: &(dyn Fn(usize) + Sync),
 ) -> Vec<Option<Prediction>> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -24,10 +24,7 @@ pub(super) fn predict_all(
                 loop {
                     let index = next.fetch_add(1, Ordering::Relaxed);
                     let Some(what_if) = what_ifs.get(index) else { break };
-                    let prediction = match until {
-                        Some(until) => what_if.predict_until(job, until),
-                        None => Some(what_if.predict(job)),
-                    };
+                    let prediction = what_if.predict_until(job, until);
                     predictions
                         .lock()
                         .unwrap_or_else(|held| held.into_inner())

@@ -5,6 +5,7 @@
 
 use super::{Candidate, Conditions};
 use crate::job::Job;
+use crate::until::Until;
 
 /// Limits are told apart by this much: segments are whole multiples of it.
 const STEP: u64 = 2 << 20;
@@ -22,19 +23,24 @@ pub struct Need {
 }
 
 /// Closes in on the smallest limit under which the job gets through, under the setting that reserves least
-/// where nothing stops it. The limit that is returned was tried.
-pub(super) fn least(job: &Job, conditions: &Conditions, frugal: &Candidate) -> Option<Need> {
+/// where nothing stops it. The limit that is returned was tried; none if it is to end before one is found.
+pub(super) fn least(
+    job: &Job,
+    conditions: &Conditions,
+    frugal: &Candidate,
+    until: &Until,
+) -> Option<Need> {
     let (conf, peak) = (frugal.conf.clone(), frugal.reserved_peak());
     let config = conditions.accepted(&conf)?;
     let gets_through = |limit| {
         let what_if = conditions.what_if(config.clone(), frugal.policy).with_limit(limit);
-        what_if.predict(job).fits()
+        what_if.predict_until(job, until).map(|it| it.fits())
     };
     let (mut fails, mut fits) = (job.floor() / STEP, peak.div_ceil(STEP));
     // A limit of all that is reserved without one may be too low: the growth of an expandable segment
     // counts there as if it were a segment of its own.
     for _ in 0..MOST_RAISES {
-        if gets_through(fits * STEP) {
+        if gets_through(fits * STEP)? {
             break;
         }
         fails = fits;
@@ -42,8 +48,8 @@ pub(super) fn least(job: &Job, conditions: &Conditions, frugal: &Candidate) -> O
     }
     while fails + 1 < fits {
         let middle = fails + (fits - fails) / 2;
-        if gets_through(middle * STEP) { fits = middle } else { fails = middle }
+        if gets_through(middle * STEP)? { fits = middle } else { fails = middle }
     }
     let bytes = fits * STEP;
-    gets_through(bytes).then_some(Need { bytes, conf })
+    gets_through(bytes)?.then_some(Need { bytes, conf })
 }

@@ -18,8 +18,6 @@ mod report;
 
 mod upgrade;
 
-use std::time::Instant;
-
 use tonnage_device::{Arenas, Dry, PageCalls, PagePart, Placement};
 use tonnage_engine::config::{Backend, Reserve};
 use tonnage_engine::{Config, Engine, Policy, Release, Stats};
@@ -30,6 +28,7 @@ pub use tonnage_engine::{Waste, WasteKind, WastePart, waste_parts};
 pub use upgrade::{Figures, UnderRelease, Upgrade, UpgradeError, Verdict};
 
 use crate::job::Job;
+use crate::until::Until;
 use clock::Clock;
 use run::Run;
 
@@ -151,10 +150,10 @@ impl WhatIf {
 
     /// The same, unless it takes longer than until then.
     #[must_use]
-    pub fn predict_until(&self, job: &Job, until: Instant) -> Option<Prediction> {
+    pub fn predict_until(&self, job: &Job, until: &Until) -> Option<Prediction> {
         let mut run = Run::new(self.engine(), job);
         for steps in job.steps().chunks(STEPS_AT_ONCE) {
-            if Instant::now() >= until {
+            if until.is_over() {
                 return None;
             }
             if steps.iter().any(|step| run.step(step).is_break()) {

@@ -4,8 +4,10 @@
 use tonnage_device::Dry;
 use tonnage_engine::{Config, DeviceId, Engine, RecordOptions, Release, StreamId};
 use tonnage_events::{Action, Address, TraceEntry};
+use tonnage_replay::job::Job;
 use tonnage_replay::recording::{RecordingOptions, replay_recording};
-use tonnage_replay::snapshot_file;
+use tonnage_replay::tune::{Conditions, tune_until};
+use tonnage_replay::{Until, snapshot_file};
 use tonnage_snapshot::SnapshotFile;
 
 /// A program that holds many blocks under a limit, and then asks in vain.
@@ -65,4 +67,23 @@ fn many_beliefs_about_pools_are_given_up_within_the_budget() {
     let outcome = replay_recording(&file, &options).unwrap();
     let says = |what: &str| outcome.inferred.iter().any(|line| line.starts_with(what));
     assert!(says("search: it gave up"), "{:?}", outcome.inferred);
+}
+
+#[test]
+fn what_is_to_end_before_it_is_done_ends_with_what_there_is() {
+    let file = failed_requests(2_000, 400, "");
+    let options = RecordingOptions { limit: Some(1 << 40), ..Default::default() };
+    let (until, stop) = Until::told();
+    stop.now();
+    let (outcome, job) = Job::read_until(&file, &options, &until).unwrap();
+    let says = |what: &str| outcome.inferred.iter().any(|line| line.starts_with(what));
+    assert!(says("search: it gave up"), "{:?}", outcome.inferred);
+    let conditions = Conditions {
+        release: outcome.release,
+        recorded: outcome.conf.clone(),
+        limit: None,
+        total: None,
+    };
+    let tuning = tune_until(&job, &conditions, &until, &|_, _| {});
+    assert!(tuning.candidates.is_empty() && tuning.untried > 0 && tuning.need.is_none());
 }

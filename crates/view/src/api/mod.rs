@@ -35,6 +35,7 @@ use axum::routing::{get, post};
 use serde::Serialize;
 use tokio::sync::{OnceCell, Semaphore};
 use tokio::task::spawn_blocking;
+use tonnage_replay::{Stop, Until};
 
 use crate::assets::asset;
 use crate::error::ApiError;
@@ -96,21 +97,30 @@ impl App {
     }
 
     /// Something of a recording: what was computed before, or what `work` makes of it. Whoever asks meanwhile waits for
-    /// the same work; who goes away does not stop it, so that asking again does not begin again.
+    /// the same work. Work whose asker goes away is told to stop, and its answer is nobody's: whoever waits, or asks again,
+    /// begins again.
     async fn once<T: Clone + Send + Sync + 'static>(
         &self,
         recording: &Arc<Recording>,
         place: fn(&Recording) -> &OnceCell<Result<T, ApiError>>,
-        work: impl FnOnce(&Recording) -> Result<T, ApiError> + Send + 'static,
+        work: impl FnOnce(&Recording, &Until) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
         if let Some(known) = place(recording).get() {
             return known.clone();
         }
         let (app, recording) = (self.clone(), Arc::clone(recording));
+        let (until, stop) = Until::told();
+        let _asker = Asker(stop);
         let task = tokio::spawn(async move {
             let it = Arc::clone(&recording);
-            let compute = async || app.apart(move || work(&it)).await;
-            place(&recording).get_or_init(compute).await.clone()
+            let compute = async || {
+                let told = until.clone();
+                let answer = app
+                    .apart(move || if told.is_over() { Err(given_up()) } else { work(&it, &told) })
+                    .await;
+                if until.is_over() { Err(given_up()) } else { Ok(answer) }
+            };
+            place(&recording).get_or_try_init(compute).await.cloned().and_then(|answer| answer)
         });
         task.await.unwrap_or_else(|_| Err(broken()))
     }
@@ -121,6 +131,15 @@ impl App {
         work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
         in_turn(&self.work, work).await
+    }
+}
+
+/// Someone who waits for an answer: without them, work stops.
+struct Asker(Stop);
+
+impl Drop for Asker {
+    fn drop(&mut self) {
+        self.0.now();
     }
 }
 
@@ -138,6 +157,11 @@ async fn in_turn<T: Send + 'static>(
     spawn_blocking(kept).await.unwrap_or_else(|_| Err(broken()))
 }
 
+/// What nobody reads: the asker is gone.
+fn given_up() -> ApiError {
+    ApiError::Failed("nobody waits for this any more".to_owned())
+}
+
 /// A panic: the message is on the terminal.
 fn broken() -> ApiError {
     ApiError::Failed("this could not be computed: the terminal says why".to_owned())
@@ -151,4 +175,80 @@ fn json(bytes: Bytes) -> Response {
 fn to_json(value: &impl Serialize) -> Result<Bytes, ApiError> {
     let text = serde_json::to_vec(value).map_err(|error| ApiError::Failed(error.to_string()))?;
     Ok(text.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc;
+    use std::thread::sleep;
+    use std::time::Duration;
+
+    use tonnage_snapshot::SnapshotFile;
+
+    use super::*;
+    use crate::connections::{Patience, serve};
+    use crate::recording::Info;
+    use crate::recordings::ViewOptions;
+    use crate::serve::Stopper;
+
+    fn app() -> App {
+        let turns = || Arc::new(Semaphore::new(WORKERS));
+        let recordings = Recordings::new(ViewOptions::default());
+        App { recordings, work: turns(), predictions: turns() }
+    }
+
+    fn recording() -> Arc<Recording> {
+        let file = Arc::new(SnapshotFile::default());
+        Arc::new(Recording::new(Info::default(), file, ViewOptions::default()))
+    }
+
+    #[test]
+    fn work_stops_once_its_asker_hangs_up_and_begins_again_when_asked_again() {
+        let (app, recording) = (app(), recording());
+        let (begun, begins) = mpsc::channel();
+        let (ended, ends) = mpsc::channel();
+        let asked = Arc::new(AtomicUsize::new(0));
+        let place = Arc::clone(&recording);
+        // The first time it works for as long as someone waits.
+        let question = get(move || {
+            let (app, place) = (app.clone(), Arc::clone(&place));
+            let (begun, ended) = (begun.clone(), ended.clone());
+            let first = asked.fetch_add(1, Ordering::Relaxed) == 0;
+            let work = move |_: &Recording, until: &Until| {
+                let _ = begun.send(());
+                while first && !until.is_over() {
+                    sleep(Duration::from_millis(1));
+                }
+                let _ = ended.send(());
+                Ok(Bytes::from_static(b"an answer"))
+            };
+            async move { app.once(&place, |it| &it.report, work).await }
+        });
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let address = listener.local_addr().unwrap();
+        runtime.spawn(async move {
+            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+            let routes = Router::new().route("/", question);
+            serve(listener, routes, Patience::default(), &Stopper::new()).await;
+        });
+        let ask = || {
+            let mut socket = TcpStream::connect(address).unwrap();
+            let request = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+            socket.write_all(request).unwrap();
+            socket
+        };
+        let socket = ask();
+        begins.recv().unwrap();
+        drop(socket);
+        ends.recv().unwrap();
+        let answer = std::io::read_to_string(ask()).unwrap();
+        assert!(answer.ends_with("an answer"), "{answer}");
+        begins.recv().unwrap();
+        assert!(recording.report.initialized());
+    }
 }

@@ -3,6 +3,7 @@
 use axum::extract::{Path, State};
 use axum::response::Response;
 use serde::Serialize;
+use tonnage_replay::Until;
 use tonnage_replay::tune::{Candidate, Tuning};
 
 use super::{App, json, to_json};
@@ -34,7 +35,8 @@ pub(super) async fn tune(
 ) -> Result<Response, ApiError> {
     let recording = app.origin(id)?;
     let understood = app.once(&recording, |it| &it.understood, Recording::understand).await?;
-    let work = move |it: &Recording| to_json(&Answer::of(&it.tuned(&understood)));
+    let work =
+        move |it: &Recording, until: &Until| to_json(&Answer::of(&it.tuned(&understood, until)));
     app.once(&recording, |it| &it.tuning, work).await.map(json)
 }
 
