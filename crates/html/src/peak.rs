@@ -27,7 +27,8 @@ pub(crate) fn peak(report: &Report) -> Markup {
                     div { h3 { "By line of a library" } (libraries(peak)) }
                 }
             }
-            @if has_lines { (flame::graph(peak)) }
+            @if !peak.modules.is_empty() { (flame::by_module(peak)) }
+            @if has_lines { (flame::by_stack(peak)) }
             h3 { "Largest blocks" }
             (largest(peak))
         }

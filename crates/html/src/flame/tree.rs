@@ -27,6 +27,8 @@ pub(super) struct Tree<'a> {
     nodes: Vec<Node<'a>>,
     /// Bytes of stacks that the report does not list.
     pub(super) unlisted: u64,
+    /// What they are called.
+    pub(super) rest: &'static str,
 }
 
 /// A box to draw. Places and widths are shares of the whole.
@@ -42,9 +44,14 @@ pub(super) struct Shown<'a> {
 }
 
 impl<'a> Tree<'a> {
-    pub(super) fn of(stacks: &'a [HeldStack], bytes: u64, blocks: usize) -> Self {
+    pub(super) fn of(
+        stacks: &'a [HeldStack],
+        bytes: u64,
+        blocks: usize,
+        rest: &'static str,
+    ) -> Self {
         let root = Node { name: "everything", parent: 0, depth: 0, bytes, blocks };
-        let mut tree = Self { nodes: vec![root], unlisted: 0 };
+        let mut tree = Self { nodes: vec![root], unlisted: 0, rest };
         let mut known = FxHashMap::<(usize, &str), usize>::default();
         let (mut listed, mut listed_blocks) = (0_u64, 0_usize);
         for stack in stacks {
@@ -66,7 +73,7 @@ impl<'a> Tree<'a> {
         }
         tree.unlisted = bytes.saturating_sub(listed);
         if tree.unlisted > 0 {
-            let rest = tree.add("(smaller stacks)", 0);
+            let rest = tree.add(rest, 0);
             tree.nodes[rest].bytes = tree.unlisted;
             tree.nodes[rest].blocks = blocks.saturating_sub(listed_blocks);
         }
@@ -77,6 +84,11 @@ impl<'a> Tree<'a> {
         let depth = self.nodes[parent].depth + 1;
         self.nodes.push(Node { name, parent, depth, bytes: 0, blocks: 0 });
         self.nodes.len() - 1
+    }
+
+    /// Bytes of all of it.
+    pub(super) fn bytes(&self) -> u64 {
+        self.nodes[0].bytes
     }
 
     /// How many boxes there are.
@@ -146,7 +158,7 @@ mod tests {
             stack(&["d", "c"], 20),
             stack(&[], 5),
         ];
-        let tree = Tree::of(&stacks, 100, 9);
+        let tree = Tree::of(&stacks, 100, 9, "(smaller stacks)");
         let shown = tree.largest();
         let names: Vec<_> =
             shown.iter().map(|it| (it.name, it.depth, it.bytes, (it.at * 100.0) as u64)).collect();
@@ -170,7 +182,7 @@ mod tests {
     fn a_graph_of_many_stacks_has_a_bound() {
         let names: Vec<String> = (0..3_000).map(|it| format!("f{it}")).collect();
         let stacks: Vec<_> = names.iter().map(|it| stack(&["main", it], 1)).collect();
-        let tree = Tree::of(&stacks, 3_000, 3_000);
+        let tree = Tree::of(&stacks, 3_000, 3_000, "(smaller stacks)");
         assert_eq!(tree.len(), 3_002);
         assert_eq!(tree.largest().len(), MOST);
     }
