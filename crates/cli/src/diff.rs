@@ -15,7 +15,7 @@ use tonnage::analysis::{
 use crate::Answer;
 use crate::ask::{Answered, Named};
 use crate::input::ReadOptions;
-use crate::output::{grouped, plain};
+use crate::output::{counted, grouped, plain};
 
 /// Show what changed between two PyTorch memory snapshots
 ///
@@ -242,12 +242,16 @@ fn markdown(
             let _ = writeln!(text, "\n| {title}, by change | before | after | change |");
             text += "| --- | ---: | ---: | ---: |\n";
             for it in groups.iter().take(top) {
-                let (a, b) = (it.count.a.unwrap_or(0), it.count.b.unwrap_or(0));
+                let blocks = |count: Option<u64>| counted(count.unwrap_or(0), "block");
+                let (a, b) = (blocks(it.count.a), blocks(it.count.b));
                 let (name, by) =
                     (code(&name_of(&it.group)), signed_bytes(it.allocated.by().unwrap_or(0)));
-                let _ = writeln!(text, "| {name} | {a} blocks | {b} blocks | {by} |");
+                let _ = writeln!(text, "| {name} | {a} | {b} | {by} |");
             }
         }
+    }
+    if is_equal(comparison) {
+        text += NOTHING;
     }
     text
 }
@@ -259,6 +263,20 @@ fn code(text: &str) -> String {
     let fence = "`".repeat(longest + 1);
     let space = if text.contains('`') { " " } else { "" };
     format!("{fence}{space}{text}{space}{fence}")
+}
+
+/// What is said of files that hold the same.
+const NOTHING: &str = "\nnothing differs\n";
+
+fn is_equal(comparison: &Comparison) -> bool {
+    let same = |change: &Change| change.a == change.b;
+    let device = |it: &DeviceComparison| {
+        figures(it).iter().all(|(_, change)| same(change))
+            && it.segment_sizes.is_empty()
+            && it.live.is_empty()
+            && it.at_peak.as_ref().is_none_or(Vec::is_empty)
+    };
+    comparison.settings.is_empty() && comparison.devices.iter().all(device)
 }
 
 fn describe(a: &str, b: &str, comparison: &Comparison, top: usize) -> String {
@@ -279,6 +297,9 @@ fn describe(a: &str, b: &str, comparison: &Comparison, top: usize) -> String {
     }
     for device in &comparison.devices {
         describe_device(&mut text, device, top);
+    }
+    if is_equal(comparison) {
+        text += NOTHING;
     }
     text
 }
@@ -356,10 +377,15 @@ fn describe_groups(text: &mut String, title: &str, groups: &[GroupChange], top: 
         let name = name_of(&it.group);
         let by = signed_bytes(it.allocated.by().unwrap_or(0));
         let (a, b) = (it.count.a.unwrap_or(0), it.count.b.unwrap_or(0));
-        let _ = writeln!(text, "  {by:>14}  {a} → {b}  {name}");
+        let blocks = match counted(b, "block") {
+            blocks if a == b => format!("{blocks}, as before"),
+            blocks => format!("{} → {blocks}", grouped(a)),
+        };
+        let _ = writeln!(text, "  {by:>14}  {blocks}  {name}");
     }
     if groups.len() > top {
-        let _ = writeln!(text, "  {:>14}  {} more: --top", "", grouped(groups.len() - top));
+        let more = grouped(groups.len() - top);
+        let _ = writeln!(text, "  {:>14}  {more} more: --top {}", "", groups.len());
     }
 }
 

@@ -172,12 +172,12 @@ fn describe(name: &str, outcome: &Outcome, took: Duration, embedded: bool) -> St
     describe_inferred(&mut text, &outcome.inferred);
     if outcome.exact() {
         let seconds = took.as_secs_f64();
-        let rate = outcome.events as f64 / seconds / 1e6;
-        let _ = writeln!(
-            text,
-            "\nreplayed in {:.1} ms ({rate:.1} million entries a second)",
-            seconds * 1e3
-        );
+        let rate = match outcome.events as f64 / seconds {
+            rate if rate < 1e6 => format!("{:.0} thousand", rate / 1e3),
+            rate => format!("{:.1} million", rate / 1e6),
+        };
+        let took = seconds * 1e3;
+        let _ = writeln!(text, "\nreplayed in {took:.1} ms ({rate} entries a second)");
     }
     if embedded {
         text.push_str(

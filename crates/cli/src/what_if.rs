@@ -10,7 +10,7 @@ use tonnage::{Bytes, Config, Stats};
 
 use crate::ask::Answered;
 use crate::outcome_text::{describe_inferred, heading, shown};
-use crate::output::counted;
+use crate::output::{counted, grouped};
 use crate::replay::Arguments;
 use crate::upgrade;
 
@@ -170,7 +170,8 @@ fn describe_waste(text: &mut String, at_peak: &AtPeak) {
     let AtPeak { event, reserved, requested, waste } = at_peak;
     let _ = writeln!(
         text,
-        "\nat the peak of reserved memory (entry {event}): {} reserved, {} of them requested; the rest:",
+        "\nat the peak of reserved memory (entry {}): {} reserved, {} of them requested; the rest:",
+        grouped(*event),
         Bytes(*reserved),
         Bytes(*requested)
     );

@@ -276,12 +276,14 @@ impl FailureAnswer {
             "" => "PyTorch's defaults (no PYTORCH_CUDA_ALLOC_CONF)".to_owned(),
             conf => format!("PYTORCH_CUDA_ALLOC_CONF={conf}"),
         });
+        let is_setting = self.conf.as_deref().is_some_and(|conf| !conf.is_empty());
+        let (serves, does) = if is_setting { ("serves", "does") } else { ("serve", "do") };
         let failed = if self.failures > 1 { "failed last" } else { "failed" };
         let needs = self.needs_release.as_ref();
         let needs = needs.map_or(String::new(), |release| format!(" (needs PyTorch {release})"));
         match self.answer {
             Answer::Served => format!(
-                "{conf}{needs} serves the {asked} that {failed} within {limit}: by replay{}.",
+                "{conf}{needs} {serves} the {asked} that {failed} within {limit}: by replay{}.",
                 self.known.words()
             ),
             Answer::ServedAsRecorded => format!(
@@ -297,7 +299,7 @@ impl FailureAnswer {
                 self.tried
             ),
             Answer::DependsOnLimit => format!(
-                "None of {} settings tried serves the {asked} that {failed} within {limit}; {conf}{needs} does within {}, \
+                "None of {} settings tried serves the {asked} that {failed} within {limit}; {conf}{needs} {does} within {}, \
                  the most that it leaves open: --limit SIZE tells which.",
                 self.tried,
                 Bytes(self.limit.at_most)

@@ -141,12 +141,20 @@ fn waste(text: &mut String, layout: Layout, report: &Report) {
     let mut row = |word: &str, bytes: u64, more: &str, culprit: &str| {
         let colon = if culprit.is_empty() { "" } else { ": " };
         let figures = format!(
-            "  {word:<15}{:>11}{:>17} {:>6.1} %  {more}{colon}",
+            "  {word:<15}{:>11}{:>17} {:>6.1} %",
             Bytes(bytes).to_string(),
             grouped(bytes),
             share(bytes)
         );
-        layout.row(text, &figures, culprit);
+        let beside = format!("{figures}  {more}{colon}");
+        let columns = layout.columns.map_or(usize::MAX, |it| it.max(NARROWEST));
+        if more.is_empty() || beside.trim_end().chars().count() <= columns {
+            layout.row(text, &beside, culprit);
+        } else {
+            // What it means has a line of its own, rather than one wider than the screen.
+            let _ = writeln!(text, "{figures}");
+            layout.row(text, &format!("      {more}{colon}"), culprit);
+        }
     };
     row("reserved", peak.bytes, "", "");
     row("requested", peak.requested, "asked for and live", "");

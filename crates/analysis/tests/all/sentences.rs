@@ -211,6 +211,11 @@ fn rows_keep_the_line_number_and_lines_to_copy_are_whole() {
             let number = site.rsplit_once(':').unwrap().1;
             assert!(text.contains(&format!(":{number}")), "{columns}: {site}\n{text}");
         }
+        // What is wasted: figures, and what they mean beside or below them.
+        let waste = text.split("\n\n").find(|it| it.starts_with("Reserved memory where")).unwrap();
+        assert!(waste.contains("free where it did not fit"), "{waste}");
+        let widest = waste.lines().map(|it| it.chars().count()).max().unwrap();
+        assert!(widest <= columns.max(54), "{columns}: {widest}\n{waste}");
     }
     let whole = report.to_text("x");
     for site in report.peak.sites.iter().take(6).filter_map(|it| it.line.as_ref()) {

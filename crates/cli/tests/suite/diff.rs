@@ -40,6 +40,15 @@ fn a_file_is_no_different_from_itself() {
     for list in ["segment_sizes", "at_peak", "live"] {
         assert_eq!(json["devices"][0][list].as_array().unwrap().len(), 0, "{list}");
     }
+    let other = recording("cudagraph.expandable");
+    for form in [&[][..], &["--markdown"]] {
+        let says = |b: &str| {
+            let output = tonnage(&[&["diff", file.as_str(), b], form].concat());
+            text(&output.stdout).to_owned()
+        };
+        assert!(says(&file).ends_with("\nnothing differs\n"), "{}", says(&file));
+        assert!(!says(&other).contains("nothing differs"), "{}", says(&other));
+    }
 }
 
 #[test]

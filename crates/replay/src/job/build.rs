@@ -186,10 +186,15 @@ fn notes(reading: &Reading, unknown_frees: usize) -> Vec<String> {
                 .to_owned(),
         );
     }
+    let seen = match reading.emptied.len() {
+        0 => "no call of empty_cache was seen to release memory".to_owned(),
+        1 => "empty_cache is called where it was seen to release memory, once".to_owned(),
+        times => {
+            format!("empty_cache is called where it was seen to release memory, {times} times")
+        }
+    };
     notes.push(format!(
-        "empty_cache is called where it was seen to release memory ({} times); a call that released nothing \
-         is not seen, and under other settings might release something",
-        reading.emptied.len()
+        "{seen}; a call that released nothing is not seen, and under other settings might release something"
     ));
     if unknown_frees > 0 {
         notes
