@@ -51,6 +51,14 @@ test("a job that ran through is told by its verdict, in one sentence and three f
   assert.deepEqual(figures.map((it) => it.value), ["120.00 MiB", "100.00 MiB", "30.00 MiB"]);
 });
 
+test("behind the colon a sentence goes on in small letters, and names keep theirs", () => {
+  for (const [text, goesOn] of [["Each of 18 iterations kept 8.00 MiB.", "each of"], ["PyTorch’s defaults serve it.", "PyTorch’s"], ["PYTORCH_CUDA_ALLOC_CONF=a serves it.", "PYTORCH_"]]) {
+    const one = report();
+    for (const cause of one.causes) cause.text = text;
+    assert.ok(openingOf(one).sentence.includes(`: ${goesOn}`), openingOf(one).sentence);
+  }
+});
+
 test("a leak is told by what it costs each iteration", () => {
   const growth = { kind: "leak", leak_per_iteration: 3 * MIB, iterations: 40 };
   const { figures } = openingOf(report({ growth } as unknown as Partial<Report>));

@@ -99,12 +99,17 @@ function ofFailure(report: Report, failed: FailedRequest): Opening {
   };
 }
 
+/** A sentence behind a colon: its first word in small letters, unless that is a name. */
+function within(sentence: string): string {
+  return sentence.replace(/^[A-Z](?=[a-z]*[\s,])/, (letter) => letter.toLowerCase());
+}
+
 export function openingOf(report: Report): Opening {
   const failed = failureOf(report);
   if (failed !== null) return ofFailure(report, failed);
   const { reserved, requested } = report.peak;
   const cause = report.causes.find((it) => it.cause === report.verdict.cause);
-  const why = cause === undefined ? "" : firstSentence(cause.text).replace(/[.\s]+$/, "");
+  const why = cause === undefined ? "" : within(firstSentence(cause.text).replace(/[.\s]+$/, ""));
   const wasted = reserved.bytes - reserved.requested;
   const leak = report.growth.kind === "leak" && report.growth.leak_per_iteration > 0;
   return {
