@@ -43,7 +43,7 @@ fn a_file_is_no_different_from_itself() {
     let other = recording("cudagraph.expandable");
     for form in [&[][..], &["--markdown"]] {
         let says = |b: &str| {
-            let output = tonnage(&[&["diff", file.as_str(), b], form].concat());
+            let output = tonnage(&[&["diff", file.as_str(), b][..], form].concat());
             text(&output.stdout).to_owned()
         };
         assert!(says(&file).ends_with("\nnothing differs\n"), "{}", says(&file));
