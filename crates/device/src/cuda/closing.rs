@@ -17,10 +17,11 @@ impl Drop for Cuda {
             // The driver is going, as it does while the process ends, and takes everything along.
             return;
         };
-        if in_use {
-            ignore(current.synchronize_context());
+        let wait = || current.synchronize_context();
+        // Once more if it failed. Memory that work may still use stays: it goes with the context.
+        if !in_use || wait().or_else(|_| wait()).is_ok() {
+            give_back_memory(&current, &remains);
         }
-        give_back_memory(&current, &remains);
         for stream in streams {
             // SAFETY: ours by the books, which no longer name it; the context is current by type.
             ignore(unsafe { current.stream_destroy(stream) });

@@ -1,6 +1,6 @@
 //! Work that is captured once and launched as a whole.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tonnage_events::StreamId;
 
@@ -18,10 +18,11 @@ pub struct Capture {
     ended: bool,
 }
 
-/// Captured work, ready to be launched.
+/// Captured work, ready to be launched. Threads may share it: they launch one after the other.
 #[derive(Debug)]
 pub struct Graph {
-    exec: CUgraphExec,
+    /// The driver does not guard what is launched: one thread at a time may use it.
+    exec: Mutex<CUgraphExec>,
     nodes: usize,
     context: Arc<Context>,
 }
@@ -72,9 +73,10 @@ impl Launcher {
     ///    modules are loaded.
     pub unsafe fn launch_graph(&self, graph: &Graph, stream: StreamId) -> Result<(), DeviceError> {
         self.on("launch_graph", stream, |current, stream| {
-            // SAFETY: promises 1 and 2; the driver keeps a graph that is destroyed until its work is done. The stream
-            // is alive by the book that is held.
-            unsafe { current.graph_launch(graph.exec, stream) }
+            let exec = graph.exec.lock().unwrap_or_else(PoisonError::into_inner);
+            // SAFETY: promises 1 and 2; no other thread uses the graph while its lock is held, and the driver keeps one
+            // that is destroyed until its work is done. The stream is alive by the book that is held.
+            unsafe { current.graph_launch(*exec, stream) }
         })
     }
 }
@@ -101,7 +103,7 @@ impl Capture {
         let made = unsafe { current.graph_nodes(graph) }.and_then(|nodes| {
             // SAFETY: as above.
             let exec = unsafe { current.graph_instantiate(graph) }?;
-            Ok(Graph { exec, nodes, context: Arc::clone(context) })
+            Ok(Graph { exec: Mutex::new(exec), nodes, context: Arc::clone(context) })
         });
         // SAFETY: ours, destroyed once, and what is launched has all it needs.
         let destroy = || unsafe { current.graph_destroy(graph) };
@@ -148,8 +150,9 @@ impl Drop for Graph {
     fn drop(&mut self) {
         // The first try may return an error that an earlier call has parked.
         let Ok(current) = self.context.enter().or_else(|_| self.context.enter()) else { return };
+        let exec = *self.exec.get_mut().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: ours, destroyed once; the driver keeps it until work that is queued is done.
-        let destroy = || unsafe { current.graph_exec_destroy(self.exec) };
+        let destroy = || unsafe { current.graph_exec_destroy(exec) };
         // Once more if it failed; nobody is left to hear of an error.
         drop(destroy().or_else(|_| destroy()));
     }

@@ -185,10 +185,14 @@ impl Drop for Loaded {
     fn drop(&mut self) {
         // The first try may return an error that an earlier call has parked.
         let Ok(current) = self.context.enter().or_else(|_| self.context.enter()) else { return };
-        // Work of its kernels may still be queued; what cannot be waited for has failed.
-        drop(current.synchronize_context());
+        // Work of its kernels may still be queued. If it cannot be waited for, the module stays until the context goes:
+        // kernels may still run.
+        let wait = || current.synchronize_context();
+        if wait().or_else(|_| wait()).is_err() {
+            return;
+        }
         // SAFETY: ours, unloaded once, with the last handle, so that nothing is queued from now on; what was queued
-        // before is done. The context is current by type.
+        // before is done: it was waited for. The context is current by type.
         let unload = || unsafe { current.module_unload(self.handle) };
         // Once more if it failed; nobody is left to hear of an error.
         drop(unload().or_else(|_| unload()));

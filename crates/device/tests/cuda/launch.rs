@@ -440,3 +440,56 @@ fn any_two_driver_calls_in_a_row_may_fail_without_a_panic() {
         }
     }
 }
+
+/// Fails the first wait for all work after a context was entered, and the second one if told.
+fn fail_waits(fake: &Fake, waits: u64) {
+    // Asking which context is current, and making this one so, come first.
+    (0..waits).for_each(|wait| fake.fail_after(2 + wait, 999));
+}
+
+#[test]
+fn a_module_whose_work_cannot_be_waited_for_stays() {
+    let fake = fake();
+    for (waits, left) in [(0, 0), (1, 0), (2, 1)] {
+        fake.reset();
+        let (launcher, _device, ..) = begin(&fake);
+        let module = load(&launcher).unwrap();
+        fail_waits(&fake, waits);
+        drop(module);
+        assert_eq!((fake.failed(), fake.live().modules), (waits, left));
+        fake.clear_failures();
+    }
+}
+
+#[test]
+fn memory_whose_work_cannot_be_waited_for_is_not_given_back() {
+    let fake = fake();
+    for (waits, left) in [(0, 0), (1, 0), (2, 1)] {
+        fake.reset();
+        let (launcher, device, ..) = begin(&fake);
+        fail_waits(&fake, waits);
+        drop(device);
+        assert_eq!((fake.failed(), fake.live().segments), (waits, left));
+        fake.clear_failures();
+        drop(launcher);
+    }
+}
+
+#[test]
+fn threads_share_a_graph() {
+    let fake = fake();
+    let (launcher, mut device, stream, memory) = begin(&fake);
+    fake.on_launch("add_one", add_one);
+    let function = load(&launcher).unwrap().function("add_one").unwrap();
+    let arguments = Arguments::new().with(memory).with(8u32);
+    let capture = launcher.capture(stream).unwrap();
+    launch(&launcher, &function, Extent::line(1, 8), stream, &arguments).unwrap();
+    let graph = capture.finish().unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            // SAFETY: segment and module live until the end.
+            scope.spawn(|| unsafe { launcher.launch_graph(&graph, stream) }.unwrap());
+        }
+    });
+    assert_eq!(words(&mut device, memory), [4; 8]);
+}
