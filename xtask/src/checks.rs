@@ -1,14 +1,25 @@
 //! What must pass before a change lands.
 
+use anyhow::Context;
+
 use crate::install;
-use crate::shell::{present, run, run_with};
+use crate::shell::{present, root, run, run_with};
 use crate::web::web;
+
+/// Where tests write down the kernels that a GPU would run, and where it is remembered which of them have compiled.
+const KERNELS: &str = "target/kernels";
+const COMPILED: &str = "target/kernels-compiled";
+
+/// Instances of each kernel (types, layouts, alignments) that are compiled for every architecture with the tests, which
+/// compile each instance for one of them anyway; all would take a quarter of an hour.
+const INSTANCES: &str = "3";
 
 /// Installs what the tests need and runs them.
 pub(crate) fn test() -> anyhow::Result<()> {
     install::what_tests_need()?;
     web(Some("--check"))?;
-    run("cargo test --workspace --locked")?;
+    run_recording("cargo test --workspace --locked")?;
+    compile_recorded(INSTANCES)?;
     // Threads under a scheduler that tries many interleavings; its locks replace the real ones.
     // With the workspace, since one package by itself would have its dependencies built again with other features.
     run("cargo test --workspace --features tonnage-memory/shuttle --test shuttle --locked")
@@ -74,7 +85,26 @@ pub(crate) fn soak(seconds: &str) -> anyhow::Result<()> {
 pub(crate) fn kernels() -> anyhow::Result<()> {
     install::python_packages()?;
     run("cargo test --package tonnage-cuda-libs --locked --test compile")?;
-    run("cargo test --package tonnage-tensor --locked --lib every_kernel_compiles")
+    run_recording("cargo test --package tonnage-tensor --locked --lib --test suite")?;
+    compile_recorded("")
+}
+
+/// Runs tests that write down the kernels of the operations they use.
+fn run_recording(tests: &str) -> anyhow::Result<()> {
+    let folder = root().join(KERNELS);
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder).with_context(|| folder.display().to_string())?;
+    }
+    std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+    let folder = folder.to_str().context("the repository's path is not UTF-8")?;
+    run_with(tests, &[("TONNAGE_KERNELS", folder)])
+}
+
+/// Compiles what was written down, for every architecture: of each kernel so many instances, or all.
+fn compile_recorded(most: &str) -> anyhow::Result<()> {
+    run(&format!(
+        "cargo run --quiet --package tonnage-cuda-libs --example compile_kernels --locked -- {KERNELS} {COMPILED} {most}"
+    ))
 }
 
 /// Host-side unsafe code under AddressSanitizer.

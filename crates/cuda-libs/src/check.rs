@@ -3,13 +3,16 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::cache::Cache;
 use crate::kernels::KernelSource;
 use crate::nvrtc::{Architecture, Compiler};
 
-/// Compiles every source for every architecture, on all cores; what does not compile, with the compiler's words.
+/// Compiles every source for every architecture, on all cores; what does not compile, with the compiler's words. What the
+/// cache remembers to have compiled is not compiled again; it keeps the fact, and no image.
 #[must_use]
 pub fn failures(
     compiler: &Compiler,
+    compiled: &Cache,
     sources: &[KernelSource],
     architectures: &[Architecture],
 ) -> Vec<String> {
@@ -25,7 +28,9 @@ pub fn failures(
                 while let Some(&(source, architecture)) =
                     work.get(next.fetch_add(1, Ordering::Relaxed))
                 {
-                    if let Err(error) = compiler.compile(source, architecture) {
+                    let compile = || compiler.compile(source, architecture).map(|_| Vec::new());
+                    let parts = compiler.parts(source, architecture);
+                    if let Err(error) = compiled.get_or(&parts, compile) {
                         failed.lock().unwrap_or_else(|it| it.into_inner()).push(error.to_string());
                     }
                 }

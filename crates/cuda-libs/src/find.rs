@@ -97,6 +97,13 @@ impl Search {
         Self { folders: folders.list, newest: None }
     }
 
+    /// The same with one folder before all others.
+    #[must_use]
+    pub fn before(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.folders.insert(0, folder.into());
+        self
+    }
+
     /// Only libraries that a driver of this version can work with: 13000 is CUDA 13.0.
     #[must_use]
     pub fn for_driver(mut self, version: u32) -> Self {

@@ -3,14 +3,14 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Mutex, OnceLock, PoisonError, RwLock};
 
 use tonnage_device::cuda::{Function, Launcher, Module};
 
+use crate::Result;
 use crate::cache::Cache;
 use crate::find::Search;
 use crate::nvrtc::{Architecture, Compiler};
-use crate::{Error, Result};
 
 /// A piece of CUDA C++, with one or more kernels in it.
 ///
@@ -61,8 +61,9 @@ pub struct Kernels {
     launcher: Launcher,
     cache: Cache,
     search: Search,
-    /// Loaded when the first kernel is asked for: a device that computes nothing needs none.
-    compiler: OnceLock<Result<Arc<Compiler>>>,
+    /// Loaded when the first kernel is asked for: a device that computes nothing needs none. One that is missing is looked
+    /// for again: it may have been installed.
+    compiler: OnceLock<Compiler>,
     sources: RwLock<HashMap<Cow<'static, str>, Vec<Loaded>>>,
     /// Held while a source is compiled, so that it is compiled once.
     turn: Mutex<()>,
@@ -118,8 +119,12 @@ impl Kernels {
     ///
     /// If there is none.
     pub fn compiler(&self) -> Result<&Compiler> {
-        let loaded = self.compiler.get_or_init(|| Compiler::load(&self.search).map(Arc::new));
-        loaded.as_ref().map(|it| &**it).map_err(Error::clone)
+        if let Some(loaded) = self.compiler.get() {
+            return Ok(loaded);
+        }
+        let loaded = Compiler::load(&self.search)?;
+        // Two threads at once load two, and one is kept.
+        Ok(self.compiler.get_or_init(|| loaded))
     }
 
     /// The kernel `name` of a source.

@@ -51,6 +51,9 @@ pub mod prelude;
 #[allow(unsafe_code, reason = "libraries are asked for their versions")]
 pub mod versions;
 
+/// Shapes that a library's choices are kept for: those used last.
+const PLANS: std::num::NonZeroUsize = std::num::NonZeroUsize::new(4096).expect("not zero");
+
 pub use error::{Error, Result};
 pub use kernels::{KernelSource, Kernels};
 pub use nvrtc::{Architecture, Compiler};

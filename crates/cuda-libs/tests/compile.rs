@@ -51,7 +51,10 @@ const GPU: KernelSource = KernelSource::new("gpu_test", include_str!("gpu/kernel
 
 #[test]
 fn every_kernel_of_this_crate_compiles_for_every_architecture() {
-    assert_eq!(check::failures(&compiler(), &[PRELUDE, GPU], &Architecture::TESTED), [""; 0]);
+    assert_eq!(
+        check::failures(&compiler(), &Cache::none(), &[PRELUDE, GPU], &Architecture::TESTED),
+        [""; 0]
+    );
 }
 
 #[test]
@@ -62,8 +65,15 @@ fn a_wrong_kernel_gives_the_compilers_words_with_name_and_line() {
     let Error::Compile { name, architecture, log } = &error else { panic!("{error}") };
     assert_eq!((name.as_str(), architecture.as_str()), ("wrong", "sm_90"));
     assert!(log.contains("wrong.cu(2)") && log.contains("\"y\" is undefined"), "{log}");
-    let failures = check::failures(&compiler, &[wrong, PRELUDE], &Architecture::TESTED[..2]);
-    assert_eq!(failures.len(), 2);
+    let folder = tempfile::tempdir().unwrap();
+    let failures = |sources: &[KernelSource]| {
+        let cache = Cache::at(folder.path());
+        check::failures(&compiler, &cache, sources, &Architecture::TESTED[..2])
+    };
+    assert_eq!(failures(&[wrong.clone(), PRELUDE]).len(), 2);
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "what compiles is remembered");
+    let failures = failures(&[wrong, PRELUDE]);
+    assert_eq!(failures.len(), 2, "what does not, is not");
     assert!(
         failures[0].starts_with("the kernel wrong does not compile for sm_80:\n"),
         "{failures:?}"

@@ -24,7 +24,8 @@
 //! between the default stream and streams that wait for it. Copies, fills and bodies happen when they are
 //! queued; only their completion can be late.
 //!
-//! The same file answers for NVML, and for cuBLASLt, whose products are computed on the host ([`Fake::install`]).
+//! The same file answers for NVML, for cuBLASLt, whose products are computed on the host, and for a cuDNN that has no
+//! engine for any convolution ([`Fake::install`]).
 //!
 //! The rlib holds [`Fake`], which loads a private copy of the library, so that tests that run at
 //! the same time do not see each other.
@@ -58,6 +59,8 @@ mod state;
 mod api;
 
 mod cublaslt;
+
+mod cudnn;
 
 pub mod control;
 

@@ -137,8 +137,8 @@ impl Fake {
         &self.path
     }
 
-    /// Makes a folder with the driver, NVML and cuBLASLt under their names, for programs that are to find them with
-    /// `LD_LIBRARY_PATH`. Each process has a state of its own.
+    /// Makes a folder with the driver, NVML, cuBLASLt and cuDNN under their names, for programs that are to find them
+    /// with `LD_LIBRARY_PATH`. Each process has a state of its own.
     ///
     /// # Errors
     ///
@@ -147,12 +147,17 @@ impl Fake {
         let library = library()?;
         let driver = folder.join("libcuda.so.1");
         std::fs::copy(&library, &driver).map_err(|error| error.to_string())?;
-        // One file under several names is one library, with one state.
-        for name in ["libnvidia-ml.so.1", "libcublasLt.so.13"] {
-            std::os::unix::fs::symlink(&driver, folder.join(name))
-                .map_err(|error| error.to_string())?;
-        }
-        Ok(())
+        link(&driver, folder, &["libnvidia-ml.so.1", "libcublasLt.so.13", "libcudnn.so.9"])
+    }
+
+    /// Puts the libraries over this driver into a folder, under their names: whoever opens them there has those of this
+    /// value.
+    ///
+    /// # Errors
+    ///
+    /// If the folder cannot be written.
+    pub fn link_libraries(&self, folder: &Path) -> Result<(), String> {
+        link(&self.path, folder, &["libcublasLt.so.13", "libcudnn.so.9"])
     }
 
     /// An operation of [`control`](mod@control).
@@ -299,6 +304,13 @@ impl Drop for Fake {
 /// A copy that cannot be removed lies in the build folder and goes with it.
 fn remove(path: &Path) {
     drop(std::fs::remove_file(path));
+}
+
+/// Gives a file more names. One file under several names is one library, with one state.
+fn link(file: &Path, folder: &Path, names: &[&str]) -> Result<(), String> {
+    names.iter().try_for_each(|name| {
+        std::os::unix::fs::symlink(file, folder.join(name)).map_err(|error| error.to_string())
+    })
 }
 
 fn library() -> Result<PathBuf, String> {

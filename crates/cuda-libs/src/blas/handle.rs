@@ -1,11 +1,11 @@
 //! The library on one device.
 
-use std::collections::HashMap;
 use std::ffi::c_void;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use lru::LruCache;
 use tonnage_device::cuda::Launcher;
 use tonnage_events::{Address, StreamId};
 
@@ -14,7 +14,7 @@ use super::product::Product;
 use super::sys::{Handle, Table, product};
 use super::{CUBLASLT, workspace};
 use crate::find::Search;
-use crate::{Error, Result};
+use crate::{Error, PLANS, Result};
 
 /// cuBLASLt on one device, with the plans of the shapes that it has seen.
 pub struct Blas {
@@ -23,7 +23,8 @@ pub struct Blas {
     launcher: Launcher,
     path: PathBuf,
     bound: u64,
-    plans: Mutex<HashMap<Key, Arc<Mutex<Plan>>>>,
+    /// Those used last: a program whose shapes never end keeps so many.
+    plans: Mutex<LruCache<Key, Arc<Mutex<Plan>>>>,
 }
 
 /// Where a product's matrices lie.
@@ -72,7 +73,7 @@ impl Blas {
         drop(entered);
         table.check("cublasLtCreate", status, &path.display())?;
         let bound = workspace(launcher.properties().compute_capability.into());
-        Ok(Self { table, handle, launcher, path, bound, plans: Mutex::default() })
+        Ok(Self { table, handle, launcher, path, bound, plans: Mutex::new(LruCache::new(PLANS)) })
     }
 
     /// Its version: 130100 is 13.1.0.
@@ -94,6 +95,17 @@ impl Blas {
         self.bound
     }
 
+    /// Chooses the algorithm of a product, if that was not done yet: what takes long of the first of its shape. Queues
+    /// nothing.
+    ///
+    /// # Errors
+    ///
+    /// As for [`multiply`](Self::multiply).
+    pub fn prepare(&self, wanted: &Product, operands: &Operands) -> Result<()> {
+        check(wanted, operands)?;
+        self.plan(wanted, operands).map(drop)
+    }
+
     /// Queues a product on `stream`.
     ///
     /// # Errors
@@ -112,14 +124,8 @@ impl Blas {
         operands: &Operands,
         stream: StreamId,
     ) -> Result<()> {
-        wanted.check()?;
+        check(wanted, operands)?;
         let Operands { vector, aside, .. } = *operands;
-        if wanted.epilogue.has_vector() != vector.is_some()
-            || wanted.epilogue.aside().is_some() != aside.is_some()
-        {
-            let what = "the epilogue has other operands than were given";
-            return Err(Error::Misuse(format!("{what}, in {wanted}")));
-        }
         self.launcher.with_stream(stream, |stream| {
             let plan = self.plan(wanted, operands)?;
             // The descriptor has the addresses of one call at a time.
@@ -186,9 +192,11 @@ impl Blas {
         if let Some(plan) = plans.get(&key) {
             return Ok(Arc::clone(plan));
         }
+        let _entered = self.launcher.enter()?;
         let plan = Plan::make(&self.table, self.handle, &key, self.bound)?;
         let plan = Arc::new(Mutex::new(plan));
-        plans.insert(key, Arc::clone(&plan));
+        // What falls out is used no more once it is queued: the library copies descriptors.
+        plans.put(key, Arc::clone(&plan));
         Ok(plan)
     }
 }
@@ -200,6 +208,18 @@ impl Drop for Blas {
         // SAFETY: ours, destroyed once, in its context. Nobody is left to hear of an error.
         unsafe { (self.table.destroy)(self.handle) };
     }
+}
+
+/// Refuses a product that makes no sense, or has other operands than it says.
+fn check(wanted: &Product, operands: &Operands) -> Result<()> {
+    wanted.check()?;
+    if wanted.epilogue.has_vector() != operands.vector.is_some()
+        || wanted.epilogue.aside().is_some() != operands.aside.is_some()
+    {
+        let what = "the epilogue has other operands than were given";
+        return Err(Error::Misuse(format!("{what}, in {wanted}")));
+    }
+    Ok(())
 }
 
 fn pointer(address: Address) -> *const c_void {

@@ -1,11 +1,10 @@
 //! The library on one device.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use lru::LruCache;
 use tonnage_device::cuda::Launcher;
 use tonnage_events::{Address, StreamId};
 
@@ -14,8 +13,8 @@ use super::convolution::Convolution;
 use super::descriptor::Owned;
 use super::plan::{IDS, Key, Plan, alignment};
 use super::sys::{Handle, Table, attribute, kind};
-use crate::Result;
 use crate::find::Search;
+use crate::{Error, PLANS, Result};
 
 /// cuDNN on one device, with the plans of the shapes that it has seen.
 pub struct Dnn {
@@ -28,7 +27,8 @@ pub struct Dnn {
 
 struct State {
     handle: Handle,
-    plans: HashMap<Key, Plan>,
+    /// Those used last; none for a shape that the library has no engine for.
+    plans: LruCache<Key, Option<Plan>>,
 }
 
 /// Where a convolution's tensors lie.
@@ -66,7 +66,7 @@ impl Dnn {
         let status = unsafe { (table.create)(&mut handle) };
         drop(entered);
         table.check("cudnnCreate", status, &path.display())?;
-        let state = Mutex::new(State { handle, plans: HashMap::new() });
+        let state = Mutex::new(State { handle, plans: LruCache::new(PLANS) });
         Ok(Self { table, launcher, path, state })
     }
 
@@ -81,6 +81,18 @@ impl Dnn {
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Chooses the engine of a convolution, if that was not done yet: what takes long of the first of its shape. Queues
+    /// nothing. False if the library has none that keeps what was asked, within the workspace.
+    ///
+    /// # Errors
+    ///
+    /// If the convolution makes no sense, or if the library fails; the error names the shape.
+    pub fn prepare(&self, wanted: &Convolution, operands: &Operands) -> Result<bool> {
+        wanted.check()?;
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(self.plan(&mut state, &key(wanted, operands))?.is_some())
     }
 
     /// Queues a convolution, or a gradient of it, on `stream`.
@@ -102,22 +114,39 @@ impl Dnn {
     ) -> Result<()> {
         wanted.check()?;
         let addresses = [operands.input, operands.filter, operands.output].map(|it| it.0);
-        let key = Key { convolution: *wanted, alignments: addresses.map(alignment) };
         self.launcher.with_stream(stream, |stream| {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-            let State { handle, plans } = &mut *state;
+            let handle = state.handle;
             // SAFETY: the handle is alive, and this thread's alone; the stream does not end meanwhile.
-            let status = unsafe { (self.table.set_stream)(*handle, stream) };
+            let status = unsafe { (self.table.set_stream)(handle, stream) };
             self.table.check("cudnnSetStream", status, wanted)?;
-            let plan = match plans.entry(key) {
-                Entry::Occupied(known) => known.into_mut(),
-                Entry::Vacant(place) => place.insert(Plan::make(&self.table, *handle, &key)?),
+            let Some(plan) = self.plan(&mut state, &key(wanted, operands))? else {
+                return Err(Error::Refused {
+                    library: "cuDNN",
+                    call: "cudnnBackendFinalize",
+                    status: "no plan".into(),
+                    what: wanted.to_string(),
+                });
             };
             let pack = self.pack(wanted, &addresses, operands.workspace)?;
             // SAFETY: handle, plan and pack are alive; addresses by the caller's promise.
-            let status = unsafe { (self.table.execute)(*handle, plan.plan.handle, pack.handle) };
+            let status = unsafe { (self.table.execute)(handle, plan.plan.handle, pack.handle) };
             self.table.check("cudnnBackendExecute", status, wanted)
         })
+    }
+
+    /// The plan of a shape, if the library has one.
+    fn plan<'a>(&self, state: &'a mut State, key: &Key) -> Result<Option<&'a Plan>> {
+        if !state.plans.contains(key) {
+            let _entered = self.launcher.enter()?;
+            let plan = Plan::make(&self.table, state.handle, key)?;
+            if state.plans.len() == state.plans.cap().get() {
+                // A plan has code on the device: what falls out may still be queued.
+                self.launcher.synchronize_all()?;
+            }
+            state.plans.put(*key, plan);
+        }
+        Ok(state.plans.get(key).and_then(Option::as_ref))
     }
 
     /// The addresses of one call.
@@ -134,6 +163,12 @@ impl Dnn {
         pack.finish(wanted)?;
         Ok(pack)
     }
+}
+
+/// What decides the plan of a convolution that lies there.
+fn key(wanted: &Convolution, operands: &Operands) -> Key {
+    let addresses = [operands.input, operands.filter, operands.output];
+    Key { convolution: *wanted, alignments: addresses.map(|it| alignment(it.0)) }
 }
 
 impl Drop for Dnn {

@@ -6,11 +6,11 @@ use super::convolution::{Convolution, Layout4, Pass};
 use super::descriptor::Owned;
 use super::sys::{
     BACKWARD_DATA, BACKWARD_FILTER, CROSS_CORRELATION, FORWARD, Handle, MODE_A, MODE_FALLBACK,
-    NOTE_DOWN_CONVERT_INPUTS, NOTE_NONDETERMINISTIC, NOTES_MOST, Status, Table, attribute, data,
-    kind, of,
+    NOTE_DOWN_CONVERT_INPUTS, NOTE_NONDETERMINISTIC, NOTE_TENSOR_CORE, NOTES_MOST, Status, Table,
+    attribute, data, kind, of,
 };
+use crate::Result;
 use crate::blas::{Math, Number};
-use crate::{Error, Result};
 
 /// Numbers of the three tensors in a plan: input, filter, output.
 pub(super) const IDS: [i64; 3] = [1, 2, 3];
@@ -123,8 +123,8 @@ fn convolution(table: &Arc<Table>, what: &Convolution) -> Result<Owned> {
 }
 
 impl Plan {
-    /// Chooses the plan of a shape. The device's context is current.
-    pub(super) fn make(table: &Arc<Table>, handle: Handle, key: &Key) -> Result<Self> {
+    /// Chooses the plan of a shape; none if no engine keeps what was asked. The device's context is current.
+    pub(super) fn make(table: &Arc<Table>, handle: Handle, key: &Key) -> Result<Option<Self>> {
         let what = &key.convolution;
         let graph = Graph::describe(table, Some(handle), key)?;
         for mode in [MODE_A, MODE_FALLBACK] {
@@ -137,16 +137,11 @@ impl Plan {
             let results = attribute::HEURISTIC_RESULTS;
             for config in heuristic.get_descriptors(results, kind::ENGINE_CONFIG, None, what)? {
                 if let Some(plan) = try_config(table, handle, &config, what)? {
-                    return Ok(Self { plan, _config: config, _graph: graph });
+                    return Ok(Some(Self { plan, _config: config, _graph: graph }));
                 }
             }
         }
-        Err(Error::Refused {
-            library: "cuDNN",
-            call: "cudnnBackendFinalize",
-            status: "no plan".into(),
-            what: what.to_string(),
-        })
+        Ok(None)
     }
 }
 
@@ -176,10 +171,13 @@ fn try_config(
     Ok(fits.then_some(plan))
 }
 
-/// Whether an engine with these notes keeps what was asked.
+/// Whether an engine with these notes keeps what was asked. Tensor cores multiply `f32` as TF32; to make halves of it is
+/// more than that, and never asked for.
 fn keeps(what: &Convolution, notes: &[i32]) -> bool {
-    let rounds = what.number == Number::F32 && what.math == Math::Full;
-    !(rounds && notes.contains(&NOTE_DOWN_CONVERT_INPUTS)
+    let is_single = what.number == Number::F32;
+    let is_full = is_single && what.math == Math::Full;
+    !(is_single && notes.contains(&NOTE_DOWN_CONVERT_INPUTS)
+        || is_full && notes.contains(&NOTE_TENSOR_CORE)
         || what.deterministic && notes.contains(&NOTE_NONDETERMINISTIC))
 }
 
@@ -206,15 +204,15 @@ pub(super) mod tests {
     #[test]
     fn engines_that_round_or_differ_are_passed_over_where_asked() {
         let mut what = small(Pass::Forward, Number::F32);
-        assert!(keeps(&what, &[0, 3, 5]) && !keeps(&what, &[0, NOTE_DOWN_CONVERT_INPUTS]));
+        assert!(keeps(&what, &[3, 5]) && !keeps(&what, &[3, NOTE_TENSOR_CORE]));
+        assert!(!keeps(&what, &[NOTE_DOWN_CONVERT_INPUTS]));
         assert!(keeps(&what, &[NOTE_NONDETERMINISTIC]));
         what.math = Math::Tf32;
         what.deterministic = true;
-        assert!(
-            keeps(&what, &[NOTE_DOWN_CONVERT_INPUTS]) && !keeps(&what, &[NOTE_NONDETERMINISTIC])
-        );
+        assert!(keeps(&what, &[NOTE_TENSOR_CORE]) && !keeps(&what, &[NOTE_NONDETERMINISTIC]));
+        assert!(!keeps(&what, &[NOTE_TENSOR_CORE, NOTE_DOWN_CONVERT_INPUTS]));
         let half = small(Pass::Forward, Number::F16);
-        assert!(keeps(&half, &[NOTE_DOWN_CONVERT_INPUTS]));
+        assert!(keeps(&half, &[NOTE_TENSOR_CORE, NOTE_DOWN_CONVERT_INPUTS]));
         assert_eq!([0, 1, 8, 24, 4096].map(alignment), [16, 1, 8, 8, 16]);
     }
 
