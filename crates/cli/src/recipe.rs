@@ -77,6 +77,10 @@ pub(crate) struct Flags {
     #[arg(long, value_name = "TYPE", help_heading = "Techniques")]
     amp: Option<Amp>,
 
+    /// On a GPU, let tensor cores compute products in 32 bits, which rounds them to TF32
+    #[arg(long, help_heading = "Techniques")]
+    tf32: bool,
+
     /// Recompute instead of keeping: `none`, `sqrt`, or `every:K` for segments of K blocks
     #[arg(long, value_name = "HOW", default_value = "none", help_heading = "Techniques")]
     checkpoint: Checkpoint,
@@ -151,6 +155,7 @@ impl Flags {
         options.steps = self.steps.unwrap_or(options.steps);
         options.optimizer = self.optimizer.unwrap_or(options.optimizer);
         options.amp = self.amp;
+        options.tf32 = self.tf32;
         options.checkpoint = self.checkpoint;
         options.accumulate = self.accumulate;
         options.offload = self.offload;

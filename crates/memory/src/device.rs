@@ -18,7 +18,7 @@ use crate::pinned::PinnedPool;
 use crate::publish::{forget_gone_devices, publish_from_env};
 use crate::shared_engine::SharedEngine;
 use crate::stream::Stream;
-use crate::sync::{Arc, Mutex};
+use crate::sync::{Arc, Mutex, lock};
 use crate::view::Memory;
 use crate::waiting::Events;
 
@@ -123,7 +123,12 @@ pub(crate) struct Shared {
     pub(crate) explainer: Explainer,
     /// Time left to explain failures.
     pub(crate) explaining: Mutex<Allowance>,
+    /// Who is told of streams that have ended.
+    pub(crate) stream_ends: Mutex<Vec<StreamEnd>>,
 }
+
+/// Is told of a stream that has ended.
+pub(crate) type StreamEnd = std::sync::Arc<dyn Fn(StreamId) + Send + Sync>;
 
 impl Drop for Shared {
     fn drop(&mut self) {
@@ -216,6 +221,7 @@ impl Device {
             snapshot_on_oom: options.snapshot_on_oom.or_else(snapshot_from_env),
             explainer: options.explain,
             explaining: Mutex::new(Allowance::new()),
+            stream_ends: Mutex::default(),
         };
         let device = Self { shared: Arc::new(shared), id, kind };
         publish_from_env(&device);
@@ -282,6 +288,12 @@ impl Device {
     /// If the device has none to give.
     pub fn create_stream(&self) -> Result<Stream, DeviceError> {
         Stream::create(self)
+    }
+
+    /// From now on, calls `tell` with each stream of this device that its owner dropped, after it has ended: for those who
+    /// keep something for each stream.
+    pub fn on_stream_end(&self, tell: impl Fn(StreamId) + Send + Sync + 'static) {
+        lock(&self.shared.stream_ends).push(std::sync::Arc::new(tell));
     }
 
     /// Waits for everything queued on a stream, and reports what went wrong before where nobody could

@@ -104,5 +104,6 @@ impl Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         self.device.shared.end_stream(self.id);
+        self.device.shared.tell_stream_end(self.id);
     }
 }

@@ -29,6 +29,7 @@ use tonnage_events::StreamId;
 use crate::any_device::AnyDevice;
 use crate::device::Shared;
 use crate::shared_engine::{EngineGuard, SharedEngine};
+use crate::sync::lock;
 
 impl Shared {
     /// A new stream; `number` names it where nothing else does.
@@ -63,6 +64,12 @@ impl Shared {
         if let Some(streams) = &self.streams {
             streams.retire(stream);
         }
+    }
+
+    /// Tells whoever keeps something for a stream that it has ended.
+    pub(crate) fn tell_stream_end(&self, stream: StreamId) {
+        let told = lock(&self.stream_ends).clone();
+        told.iter().for_each(|tell| tell(stream));
     }
 
     /// Waits until everything queued on `stream` is done.

@@ -61,6 +61,7 @@ impl DeviceKind {
             Self::Cuda(ordinal) => Device::cuda_with(ordinal, setup)?,
         };
         device.set_memory_profile(self.adapt(options.clone()).memory_profile);
+        device.allow_tf32(options.tf32);
         if collects || matches!(self, Self::Cuda(_)) {
             // The threshold is a share of what the process may have, not of what the device has.
             device.memory().set_limit(options.limit);

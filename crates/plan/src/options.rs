@@ -38,6 +38,8 @@ pub struct Options {
     pub optimizer: OptimizerKind,
     /// The 16-bit type of products, if they are not in 32 bits.
     pub amp: Option<Amp>,
+    /// Whether products in 32 bits on a GPU may be rounded to TF32.
+    pub tf32: bool,
     /// Which blocks are recomputed in the backward.
     pub checkpoint: Checkpoint,
     /// Into how many parts a batch is split, whose gradients are added up.
@@ -111,6 +113,7 @@ impl Options {
             steps,
             optimizer,
             amp: None,
+            tf32: false,
             checkpoint: Checkpoint::None,
             accumulate: 1,
             offload: false,
@@ -242,6 +245,9 @@ impl Options {
         }
         if let Some(amp) = self.amp {
             flags.push(format!("--amp {amp}"));
+        }
+        if self.tf32 {
+            flags.push("--tf32".to_owned());
         }
         if self.checkpoint != Checkpoint::None {
             flags.push(format!("--checkpoint {}", self.checkpoint));

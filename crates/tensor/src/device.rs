@@ -7,9 +7,12 @@
 use std::cell::RefCell;
 use std::fmt;
 use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tonnage_cuda_libs::KernelSource;
+use tonnage_cuda_libs::cache::Cache;
+use tonnage_cuda_libs::find::Search;
 use tonnage_device::Dry;
 use tonnage_device::cuda::Cuda;
 use tonnage_device::host::Host;
@@ -50,6 +53,7 @@ struct Shared {
     workspaces: Workspaces,
     work: Mutex<QueuedWork>,
     programs: RecordedPrograms,
+    tf32: AtomicBool,
 }
 
 impl Device {
@@ -90,12 +94,16 @@ impl Device {
     ///
     /// If there is no driver, or no such GPU.
     pub fn cuda_with(ordinal: u32, options: DeviceOptions) -> Result<Self, OpenError> {
-        Self::on_cuda(Cuda::open(ordinal)?, options)
+        Self::on_cuda(Cuda::open(ordinal)?, options, (Search::here(), Cache::of_user()))
     }
 
-    /// A GPU behind any driver.
-    pub(crate) fn on_cuda(cuda: Cuda, options: DeviceOptions) -> Result<Self, OpenError> {
-        let queue = CudaQueue::new(cuda.launcher())?;
+    /// A GPU behind any driver, with compiler and libraries from there, and kernels kept there.
+    pub(crate) fn on_cuda(
+        cuda: Cuda,
+        options: DeviceOptions,
+        (search, cache): (Search, Cache),
+    ) -> Result<Self, OpenError> {
+        let queue = CudaQueue::new(cuda.launcher(), search, cache)?;
         let memory = tonnage_memory::Device::of(AnyDevice::Cuda(Box::new(cuda)), options);
         let device = Self::of(memory, Queue::Cuda(Box::new(queue)));
         device.set_memory_profile(MemoryProfile::Tonnage);
@@ -126,9 +134,16 @@ impl Device {
     pub(crate) fn of(memory: tonnage_memory::Device, queue: Queue) -> Self {
         let (generator, live) = (Generator::default(), Registry::default());
         let (workspaces, work) = (Workspaces::default(), Mutex::default());
-        let programs = RecordedPrograms::default();
-        let shared = Shared { memory, queue, generator, live, workspaces, work, programs };
-        Self { shared: Arc::new(shared) }
+        let (programs, tf32) = (RecordedPrograms::default(), AtomicBool::new(false));
+        let shared =
+            Arc::new(Shared { memory, queue, generator, live, workspaces, work, programs, tf32 });
+        let weak = Arc::downgrade(&shared);
+        shared.memory.on_stream_end(move |stream| {
+            if let Some(shared) = weak.upgrade() {
+                shared.workspaces.forget(stream);
+            }
+        });
+        Self { shared }
     }
 
     /// Waits for everything queued on any stream of this device.
@@ -221,6 +236,19 @@ impl Device {
     #[must_use]
     pub fn memory_profile(&self) -> MemoryProfile {
         self.workspaces().profile()
+    }
+
+    /// From now on, products and convolutions of `f32` on a GPU may round what they multiply to TF32, which has ten bits
+    /// after the point where `f32` has 23: tensor cores then compute them, several times as fast. Off until it is
+    /// allowed. No byte depends on it, and no number on devices without tensor cores.
+    pub fn allow_tf32(&self, allowed: bool) {
+        self.shared.tf32.store(allowed, Ordering::Relaxed);
+    }
+
+    /// Whether products of `f32` may be rounded: see [`allow_tf32`](Self::allow_tf32).
+    #[must_use]
+    pub fn allows_tf32(&self) -> bool {
+        self.shared.tf32.load(Ordering::Relaxed)
     }
 
     /// How much was computed so far, or would have been on a device that computes.

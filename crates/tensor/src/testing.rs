@@ -220,6 +220,8 @@ pub fn check_conformance(program: impl Fn(&Device) -> Result<Vec<Tensor>>) {
         .map(|device| Ran::on(&device.unwrap_or_else(|error| panic!("{error}")), &program));
     host.assert_like(&dry);
     assert_eq!(host.figures.0, 0, "everything goes back at the end");
+    #[cfg(test)]
+    check_on_fake(&program);
     if std::env::var_os("TONNAGE_TEST_CUDA").is_some_and(|value| value == "1") {
         let cuda = Device::cuda(0).unwrap_or_else(|error| panic!("TONNAGE_TEST_CUDA=1: {error}"));
         let cuda = Ran::on(&cuda, &program);
@@ -228,6 +230,20 @@ pub fn check_conformance(program: impl Fn(&Device) -> Result<Vec<Tensor>>) {
         dry.set_memory_profile(MemoryProfile::Tonnage);
         cuda.assert_like(&Ran::on(&dry, &program));
     }
+}
+
+/// Runs a program on a GPU that does not compute: requests and bytes are those that `dry` predicts, every kernel compiles and
+/// takes the arguments that it is given, and everything goes back. Without a compiler there is nothing to run.
+#[cfg(test)]
+fn check_on_fake(program: &impl Fn(&Device) -> Result<Vec<Tensor>>) {
+    use crate::exec::cuda::fake::FakeGpu;
+
+    let Some(gpu) = FakeGpu::start() else { return };
+    let cuda = Ran::on(&gpu.device(), program);
+    let dry = Device::dry("2 GiB").unwrap_or_else(|error| panic!("{error}"));
+    dry.set_memory_profile(MemoryProfile::Tonnage);
+    cuda.assert_like(&Ran::on(&dry, program));
+    gpu.assert_nothing_left("at the end");
 }
 
 /// Writes programs for GPUs into the folder that `TONNAGE_KERNELS` names, if it does: for a compiler to try them.

@@ -117,11 +117,36 @@ impl Workspaces {
             MemoryProfile::Tonnage => (None, CUBLAS),
             MemoryProfile::PyTorch => (held.thread(), if has_bias { CUBLAS_LT } else { CUBLAS }),
         };
-        if let Entry::Vacant(place) = held.blocks.entry((thread, stream, bytes)) {
-            let block = device.allocate_on(bytes, stream).map_err(|error| call.memory(error))?;
-            place.insert(block);
+        let key = (thread, stream, bytes);
+        if held.blocks.contains_key(&key) {
+            return Ok(());
         }
+        // Whoever explains that there is no room may look at this device.
+        drop(held);
+        let block = device.allocate_on(bytes, stream).map_err(|error| call.memory(error))?;
+        // Of two threads at once on one stream, the first one's is kept; the other's goes back without the lock.
+        let mut held = self.lock();
+        let spare = match held.blocks.entry(key) {
+            Entry::Vacant(place) => {
+                place.insert(block);
+                None
+            }
+            Entry::Occupied(_) => Some(block),
+        };
+        drop(held);
+        drop(spare);
         Ok(())
+    }
+
+    /// Gives back what a stream that has ended was multiplied with.
+    pub(crate) fn forget(&self, stream: StreamId) {
+        let mut held = self.lock();
+        let (gone, kept) =
+            std::mem::take(&mut held.blocks).into_iter().partition(|((_, of, _), _)| *of == stream);
+        held.blocks = kept;
+        drop(held);
+        let gone: BTreeMap<Key, Block> = gone;
+        drop(gone);
     }
 
     /// What a convolution uses while it runs; to be dropped once it is queued.
@@ -148,6 +173,24 @@ impl Workspaces {
 mod tests {
     use super::*;
     use crate::Tensor;
+
+    #[test]
+    fn a_stream_that_ends_leaves_no_workspace() -> Result<()> {
+        for device in [Device::dry("8 GiB").unwrap(), Device::host("1 GiB").unwrap()] {
+            device.set_memory_profile(MemoryProfile::Tonnage);
+            let x = Tensor::zeros([2, 2], &device)?;
+            drop(x.matmul(&x)?);
+            let one = device.memory().allocated();
+            for _ in 0..20 {
+                let side = device.create_stream().map_err(|it| Call::here("stream").driver(it))?;
+                tonnage_memory::with_stream(&side, || x.matmul(&x).map(drop))?;
+                assert_eq!(device.memory().allocated(), one + CUBLAS);
+                drop(side);
+                assert_eq!(device.memory().allocated(), one, "on {device}");
+            }
+        }
+        Ok(())
+    }
 
     #[test]
     fn each_thread_has_its_own_from_its_first_product_on() -> Result<()> {

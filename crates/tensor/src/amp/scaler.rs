@@ -332,4 +332,18 @@ mod tests {
         }
         Ok(vec![x])
     });
+
+    conformance!(gradients_that_do_not_lie_in_order_are_unscaled, |device| {
+        let mut all = Vec::new();
+        for dtype in [DType::F32, DType::F16] {
+            let x = Tensor::zeros([30, 50], (device, dtype))?.requires_grad_(true)?;
+            x.set_grad(Some(Tensor::randn([50, 30], (device, dtype))?.transpose(0, 1)?))?;
+            all.push(x);
+        }
+        let mut sgd = Sgd::new(all.clone(), Sgd::options(0.5))?;
+        let mut scaler = GradScaler::default();
+        scaler.scale(&all[0].detach().sum()?)?;
+        scaler.step(&mut sgd)?;
+        Ok(all)
+    });
 }

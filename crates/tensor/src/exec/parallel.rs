@@ -138,6 +138,10 @@ pub(crate) fn for_each_piece<T: Stored, const N: usize>(
 ) {
     let mut pieces = Vec::new();
     for (group, outputs) in groups.into_iter().enumerate() {
+        if outputs.iter().any(|it| !it.layout.is_contiguous()) {
+            out_of_order(group, outputs, work);
+            continue;
+        }
         let mut rest = outputs.map(Output::slice);
         let numel = rest.first().map_or(0, |slice| slice.len());
         for start in (0..numel).step_by(CHUNK) {
@@ -151,6 +155,27 @@ pub(crate) fn for_each_piece<T: Stored, const N: usize>(
         }
     }
     pieces.into_par_iter().for_each(|(group, indices, places)| work(group, indices, places));
+}
+
+/// The pieces of one group whose elements do not lie in order, such as a transposed gradient: copied out, and back.
+fn out_of_order<T: Stored, const N: usize>(
+    group: usize,
+    mut outputs: [Output<'_, T>; N],
+    work: &PieceWork<'_, T, N>,
+) {
+    let numel = outputs.first().map_or(0, Output::numel);
+    for start in (0..numel).step_by(CHUNK) {
+        let indices = start..numel.min(start + CHUNK);
+        let mut pieces = outputs.each_ref().map(|output| {
+            let mut piece = vec![T::default(); indices.len()];
+            output.read(indices.clone(), &mut piece);
+            piece
+        });
+        work(group, indices.clone(), pieces.each_mut().map(Vec::as_mut_slice));
+        for (output, piece) in outputs.iter_mut().zip(&pieces) {
+            output.write(indices.clone(), piece);
+        }
+    }
 }
 
 /// Calls `work` with each row of `width` elements and its number: softmax, norms, losses.

@@ -252,7 +252,7 @@ impl Geometry {
     }
 }
 
-/// Convolutions that the library does not have: of `f64`.
+/// Convolutions that the library does not have: of `f64`, and of shapes that it has no engine for.
 const BY_DEFINITION: &str = include_str!("conv.cu");
 
 /// Threads of a block of [`BY_DEFINITION`].
@@ -282,11 +282,11 @@ impl Geometry {
             DType::F16 => Some(Number::F16),
             _ => None,
         };
+        let by_definition = self.by_definition(pass, [x, weight, y], made);
         let has_numbers = [x, weight, y].iter().all(|it| it.layout.numel() > 0);
         let (Some(number), Some(workspace), true) = (number, workspace, has_numbers) else {
-            let mut launches = vec![self.by_definition(pass, [x, weight, y], made)];
-            launches.extend(then);
-            return Plan::Launches(launches);
+            let launches = std::iter::once(by_definition).chain(then);
+            return Plan::Launches(launches.collect());
         };
         let four = |sizes: [usize; 4]| Layout4::channels_first(sizes.map(|it| it as u64));
         let two = |of: fn(&Window) -> usize| [of(&self.rows) as u64, of(&self.columns) as u64];
@@ -320,7 +320,12 @@ impl Geometry {
         };
         let at = |it: &Operand| Address(it.first());
         let operands = dnn::Operands { input: at(x), filter: at(weight), output: at(y), workspace };
-        Plan::Convolution(Box::new(LibraryConvolution { convolution, operands, then }))
+        Plan::Convolution(Box::new(LibraryConvolution {
+            convolution,
+            operands,
+            by_definition,
+            then,
+        }))
     }
 
     /// One number for each thread.

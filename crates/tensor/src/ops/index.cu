@@ -157,7 +157,9 @@ extern "C" __global__ void __launch_bounds__(256) tonnage_add_at(
     }
     start = candidate;
   }
-  if (target == skip) return;
+  // Of rows, the first one's warp looks at every index, also if it adds nothing.
+  bool looks = BY_ROW && candidate == 0 && piece == 0 && outer == 0;
+  if (target == skip && !looks) return;
   u64 column = piece * COLUMNS + lane() * VEC;
   T *row = to + (outer * size + (u64)target) * inner + column;
   C sums[PACKS * VEC];
@@ -168,9 +170,9 @@ extern "C" __global__ void __launch_bounds__(256) tonnage_add_at(
     for (int j = 0; j < 4; ++j) {
       u64 k = base + 32 * j + lane();
       met[j] = k >= start && k < count ? (i64)indices[place(k, listed)] : -1;
-      if (BY_ROW && k < count && candidate == 0 && piece == 0 && outer == 0 && (met[j] < 0 || (u64)met[j] >= size))
-        report(failure, ticket, met[j], k);
+      if (looks && k < count && (met[j] < 0 || (u64)met[j] >= size)) report(failure, ticket, met[j], k);
     }
+    if (target == skip) continue;
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       u32 here = __ballot_sync(0xffffffffu, met[j] == target);

@@ -358,7 +358,8 @@ impl Kernel for ScatterAdd {
         let (length, lines) = (shape[axis], numel / shape[axis]);
         // Few long lines want a warp each; many, a thread.
         let by_warp = length >= 32 && lines < 1 << 14;
-        let Some(in_order) = Layout::contiguous(shape.clone()) else { return Plan::Unwritten };
+        let in_order =
+            Layout::contiguous(shape.clone()).expect("a shape that memory was found for");
         let strides = [
             to.layout.strides(),
             source.layout.strides(),
@@ -455,9 +456,8 @@ impl Kernel for OneHot {
     fn cuda(&self, on: Operands<'_>) -> Plan {
         let (indices, output) = (&on.inputs[0], &on.outputs[0]);
         let wide = indices.layout.unsqueeze(indices.layout.shape().len());
-        let Some(layout) = wide.and_then(|it| it.expand(output.layout.shape())) else {
-            return Plan::Unwritten;
-        };
+        let layout = wide.and_then(|it| it.expand(output.layout.shape()));
+        let layout = layout.expect("the output has one axis more, of classes");
         let line = "
             i64 place = (i64)(i % (Index)k0);
             if ((x0 < 0 || x0 >= k0) && place == 0) {

@@ -44,9 +44,8 @@ impl Kernel for Join {
         let mut launches = Vec::with_capacity(on.inputs.len());
         for input in on.inputs {
             let size = input.layout.shape()[self.axis];
-            let Some(layout) = whole.layout.slice(self.axis, start, size, 1) else {
-                return Plan::Unwritten;
-            };
+            let layout = whole.layout.slice(self.axis, start, size, 1);
+            let layout = layout.expect("the output is as long as all inputs");
             start += size;
             if layout.numel() == 0 {
                 continue;

@@ -198,6 +198,12 @@ mod tests {
                 all.push(x);
             }
         }
+        // Gradients that do not lie in order, between others that do.
+        for dtype in [DType::F32, DType::Bf16] {
+            let x = Tensor::zeros([70, 90], (device, dtype))?.requires_grad_(true)?;
+            x.set_grad(Some(Tensor::randn([90, 70], (device, dtype))?.transpose(0, 1)?))?;
+            all.push(x);
+        }
         let norm = clip_grad_norm_(&all, 3.0)?.unwrap();
         let again = clip_grad_norm_(&all, 100.0)?.unwrap();
         Ok([norm, again].into_iter().chain(all.iter().map(|it| it.grad().unwrap())).collect())

@@ -9,7 +9,7 @@ use std::sync::atomic::{Ordering, fence};
 use std::sync::{Mutex, OnceLock};
 
 use tonnage_device::cuda::Arguments;
-use tonnage_memory::PinnedBlock;
+use tonnage_memory::{PinnedBlock, StreamId};
 
 use super::plan::Complaint;
 use crate::device::Device;
@@ -75,7 +75,7 @@ impl Failures {
     pub(super) fn attach(
         &self,
         call: Call,
-        device: &Device,
+        (device, stream): (&Device, StreamId),
         complaint: Complaint,
         arguments: &mut Arguments,
     ) -> Result<()> {
@@ -88,6 +88,8 @@ impl Failures {
                 self.word.get_or_init(|| block)
             }
         };
+        // The kernel may write the word until it is done, whoever drops it meanwhile.
+        word.record_stream(stream);
         let mut tickets = lock(&self.tickets);
         // Zero is nobody's.
         tickets.last = tickets.last.checked_add(1).unwrap_or(1);

@@ -5,6 +5,7 @@
 //! | `plan.rs` | how a GPU computes a kernel, as data |
 //! | `elementwise.rs` | the program of all kernels that compute each element by itself |
 //! | `queue.rs` | plans onto streams, transfers |
+//! | `fake.rs` | a GPU without arithmetic, for tests |
 //! | `failures.rs` | what goes wrong inside kernels |
 //! | `instance.rs` | its text, written once |
 //! | `places.rs` | how operands of one shape lie |
@@ -15,6 +16,9 @@
 //! | `prelude.cu` | what every program begins with |
 
 mod elementwise;
+
+#[cfg(test)]
+pub(crate) mod fake;
 
 mod failures;
 

@@ -1,7 +1,8 @@
 //! Kernels over lists of tensors that compute each element by itself, as one launch: optimizers, clipping.
 //!
 //! In:  a line as for [`Elementwise`], and for each tensor of the list what is written and what is read.
-//! Out: one launch for all tensors of one kind that lie in order; others, such as a transposed gradient, have one each.
+//! Out: one launch for all tensors of one kind that lie in order; others, such as a transposed gradient, have one each,
+//!      which walks along their axes.
 //!
 //! Besides `y0`, …, `x0`, … and `s0`, … the line has what [`MultiTensor::setup`] makes of `h0`, …: where the tensors lie that
 //! all share.
@@ -11,9 +12,10 @@ use std::fmt::Write as _;
 
 use tonnage_device::cuda::{Arguments, Extent};
 
-use super::elementwise::{Elementwise, Scalars};
+use super::elementwise::Scalars;
 use super::instance::{THREADS, scalars_text};
-use super::plan::{Launch, Operands, Plan, Program, stored};
+use super::places::Places;
+use super::plan::{Launch, Plan, Program, stored};
 use crate::exec::Operand;
 
 /// Tensors that one launch takes: what fits into the 4 KiB that the parameters of a kernel have.
@@ -55,7 +57,6 @@ impl MultiTensor {
     }
 
     /// The launches for lists of tensors: of each, `outputs` operands that are changed, then those that are read.
-    /// A kernel with a setup has tensors of one type that lie in order.
     pub(crate) fn launches<const N: usize>(
         self,
         tensors: &[[&Operand; N]],
@@ -71,23 +72,29 @@ impl MultiTensor {
         };
         let (listed, alone): (Vec<_>, Vec<_>) =
             tensors.iter().copied().partition(|it| is_like_first(it));
-        let lists = listed.chunks(MOST).filter_map(|list| self.list(list, outputs, shared));
-        let alone = alone.iter().filter_map(|these| self.alone(these, outputs));
+        let lists = listed.chunks(MOST).filter_map(|list| self.list(list, outputs, shared, None));
+        let alone = alone.iter().filter(|these| these[0].layout.numel() > 0);
+        let alone = alone.filter_map(|these| {
+            let places = Places::of(these);
+            self.list(std::slice::from_ref(these), outputs, shared, Some(&places))
+        });
         lists.chain(alone).collect()
     }
 
-    /// One launch over a list; none if there are no elements.
+    /// One launch over a list; none if there are no elements. One tensor alone may lie in places of its own.
     fn list<const N: usize>(
         &self,
         list: &[[&Operand; N]],
         outputs: usize,
         shared: &[&Operand],
+        places: Option<&Places>,
     ) -> Option<Launch> {
         let largest = list[0].iter().map(|it| it.dtype.size()).max().unwrap_or(PACK);
         let widest = PACK / largest;
         let is_aligned =
             |it: &&Operand| it.first().is_multiple_of((widest * it.dtype.size()) as u64);
-        let pack = if list.iter().flatten().all(is_aligned) { widest } else { 1 };
+        let is_packed = places.is_none() && list.iter().flatten().all(is_aligned);
+        let pack = if is_packed { widest } else { 1 };
         let mut bytes = Vec::with_capacity(MOST * (8 * (N + 1) + 4));
         list.iter().flatten().for_each(|it| bytes.extend(it.first().to_ne_bytes()));
         bytes.resize(MOST * 8 * N, 0);
@@ -107,25 +114,28 @@ impl MultiTensor {
         arguments.push_bytes(&self.scalars.bytes());
         arguments.push_bytes(&bytes);
         arguments.push(list.len() as u32);
+        if let Some(places) = places.filter(|it| it.axes() > 0) {
+            arguments.push_bytes(&places.bytes());
+        }
         shared.iter().for_each(|it| arguments.push(it.first()));
         let program = Program {
             name: Cow::Borrowed(self.name),
             head: String::new(),
-            text: Cow::Owned(self.text(&list[0], outputs, shared, pack)),
+            text: Cow::Owned(self.text(&list[0], outputs, shared, (pack, places))),
             is_exact: false,
         };
         Some(Launch::new(program, Extent::line(blocks, THREADS), arguments))
     }
 
-    fn alone(&self, these: &[&Operand], outputs: usize) -> Option<Launch> {
-        let these: Vec<Operand> = these.iter().map(|it| (*it).clone()).collect();
-        let (outputs, inputs) = these.split_at(outputs);
-        let kernel = Elementwise::new(self.name, self.compute, self.line);
-        kernel.numbers(&self.scalars.numbers).updates().launch(Operands { outputs, inputs })
-    }
-
-    fn text(&self, these: &[&Operand], outputs: usize, shared: &[&Operand], pack: usize) -> String {
+    fn text(
+        &self,
+        these: &[&Operand],
+        outputs: usize,
+        shared: &[&Operand],
+        (pack, places): (usize, Option<&Places>),
+    ) -> String {
         let count = these.len();
+        let axes = places.map_or(0, Places::axes);
         let inputs = count - outputs;
         let kinds: Vec<&str> = these.iter().map(|it| stored(it.dtype)).collect();
         let mut text = scalars_text(self.compute);
@@ -136,10 +146,16 @@ impl MultiTensor {
         add(format_args!(
             "struct List {{ u64 at[{MOST}][{count}]; u64 sizes[{MOST}]; u32 blocks[{MOST}]; }};"
         ));
+        if axes > 0 {
+            add(format_args!(
+                "struct Places {{ u64 sizes[{axes}]; u64 strides[{axes}][{count}]; }};"
+            ));
+        }
+        let walked = if axes > 0 { ", const __grid_constant__ Places places" } else { "" };
         let heads: String =
             (0..shared.len()).map(|it| format!(", {} *h{it}", stored(shared[it].dtype))).collect();
         add(format_args!(
-            "extern \"C\" __global__ void __launch_bounds__({THREADS}) tonnage_{}(const __grid_constant__ Scalars scalars, const __grid_constant__ List list, u32 count{heads}) {{",
+            "extern \"C\" __global__ void __launch_bounds__({THREADS}) tonnage_{}(const __grid_constant__ Scalars scalars, const __grid_constant__ List list, u32 count{walked}{heads}) {{",
             self.name
         ));
         // The last tensor that begins at this block or before.
@@ -161,7 +177,9 @@ impl MultiTensor {
                 line += &format!("C y{it} = Wide<C>::of(widen({})); ", at(it));
             }
             for it in 0..inputs {
-                line += &format!("const C x{it} = Wide<C>::of(widen({})); ", at(outputs + it));
+                let conj = if these[outputs + it].conj { "conj" } else { "" };
+                line +=
+                    &format!("const C x{it} = Wide<C>::of({conj}(widen({}))); ", at(outputs + it));
             }
             line += self.line;
             for (it, kind) in kinds[..outputs].iter().enumerate() {
@@ -169,8 +187,23 @@ impl MultiTensor {
             }
             line
         };
-        let each = one(&|it| format!("at{it}[i]"));
-        if pack == 1 {
+        let each = one(&|it| match places {
+            Some(_) if axes > 0 => format!("at{it}[a{it}]"),
+            Some(places) if places.is_constant[it] => format!("at{it}[0]"),
+            _ => format!("at{it}[i]"),
+        });
+        if axes > 0 {
+            let begin: String = (0..count).map(|it| format!("u64 a{it} = 0; ")).collect();
+            let go: String = (0..count)
+                .map(|it| format!("a{it} += index * places.strides[axis][{it}]; "))
+                .collect();
+            add(format_args!("for (u64 i = start + threadIdx.x; i < end; i += {THREADS}) {{"));
+            add(format_args!("u64 rest = i; {begin}\n#pragma unroll"));
+            add(format_args!(
+                "for (int axis = {axes} - 1; axis >= 0; --axis) {{ u64 index = rest % places.sizes[axis]; rest /= places.sizes[axis]; {go}}}"
+            ));
+            add(format_args!("{each} }}"));
+        } else if pack == 1 {
             add(format_args!(
                 "for (u64 i = start + threadIdx.x; i < end; i += {THREADS}) {{ {each} }}"
             ));

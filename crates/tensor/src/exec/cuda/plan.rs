@@ -34,8 +34,6 @@ pub(crate) enum Plan {
     Product(Box<LibraryProduct>),
     /// By the library of convolutions, and programs of our own after it.
     Convolution(Box<LibraryConvolution>),
-    /// Not yet.
-    Unwritten,
 }
 
 /// A program and what it is given.
@@ -58,6 +56,8 @@ pub(crate) struct LibraryProduct {
 pub(crate) struct LibraryConvolution {
     pub(crate) convolution: dnn::Convolution,
     pub(crate) operands: dnn::Operands,
+    /// The same by a program of our own, for shapes that the library has no engine for.
+    pub(crate) by_definition: Launch,
     pub(crate) then: Vec<Launch>,
 }
 
@@ -147,8 +147,8 @@ impl Plan {
     pub(crate) fn into_launches(self) -> Vec<Launch> {
         match self {
             Self::Launches(launches) => launches,
-            Self::Convolution(convolution) => convolution.then,
-            Self::Product(_) | Self::Unwritten => Vec::new(),
+            Self::Convolution(it) => std::iter::once(it.by_definition).chain(it.then).collect(),
+            Self::Product(_) => Vec::new(),
         }
     }
 }

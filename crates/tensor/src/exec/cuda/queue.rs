@@ -4,43 +4,78 @@
 //! Out: launches and copies on the current stream, in the order of *exec*; the caller goes on. Nothing here takes the
 //!      allocator's lock.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, OnceLock, PoisonError, RwLock};
 
-use tonnage_cuda_libs::blas::Blas;
+use tonnage_cuda_libs::blas::{Blas, Math};
 use tonnage_cuda_libs::cache::Cache;
 use tonnage_cuda_libs::dnn::Dnn;
 use tonnage_cuda_libs::find::Search;
 use tonnage_cuda_libs::{Error as LibraryError, Kernels};
-use tonnage_device::DeviceError;
 use tonnage_device::cuda::{Function, Launcher};
+use tonnage_device::{DeviceError, EventId};
 use tonnage_events::Address;
-use tonnage_memory::StreamId;
+use tonnage_memory::{PinnedBlock, StreamId};
 
 use super::failures::Failures;
 use super::plan::{Launch, LibraryConvolution, LibraryProduct, Operands, Plan, Program};
 use super::profile::{Profile, WorkTime};
 use crate::device::Device;
 use crate::error::{Call, Error, ErrorKind, Result};
-use crate::exec::order::Order;
+use crate::exec::order::{Order, lock};
 use crate::exec::{Kernel, Operand, Used, operands};
 use crate::storage::Uses;
 
 /// Dynamic shared memory that a kernel gets unasked.
 const SHARED: u32 = 48 << 10;
 
+/// Pinned memory of one copy from or to the caller's: what is larger goes in parts.
+const STAGED: usize = 32 << 20;
+
 /// The queue of one GPU.
 pub(crate) struct CudaQueue {
     order: Order<Launcher>,
+    search: Search,
     kernels: Kernels,
     /// Functions by what they were compiled from, which is looked up at every launch.
-    functions: RwLock<HashMap<Program, Function>>,
+    functions: RwLock<HashMap<Program, Known>>,
     /// Loaded with the first product. One that does not start is tried again: the GPU may have been full.
     blas: OnceLock<Blas>,
     /// Loaded with the first convolution.
     dnn: OnceLock<Dnn>,
     failures: Failures,
     profile: Profile,
+}
+
+/// A function, and how much dynamic shared memory its launches may have by now.
+struct Known {
+    function: Function,
+    allowed: Mutex<u32>,
+}
+
+impl Known {
+    /// The function, once launches with so much shared memory are allowed.
+    fn allowing(&self, shared: u32) -> Result<Function, DeviceError> {
+        let mut allowed = lock(&self.allowed);
+        if shared > *allowed {
+            self.function.allow_shared(shared)?;
+            *allowed = shared;
+        }
+        Ok(self.function.clone())
+    }
+}
+
+/// A mark on a stream, forgotten when dropped.
+struct Mark<'a> {
+    launcher: &'a Launcher,
+    event: EventId,
+}
+
+impl Drop for Mark<'_> {
+    fn drop(&mut self) {
+        // A mark that is not forgotten costs an event until the device goes.
+        drop(self.launcher.destroy_event(self.event));
+    }
 }
 
 /// A launch, ready to be queued.
@@ -50,10 +85,16 @@ struct Ready {
 }
 
 impl CudaQueue {
-    pub(crate) fn new(launcher: Launcher) -> Result<Self, DeviceError> {
-        let search = Search::here().for_driver(launcher.driver().version()?);
+    /// The queue of a GPU, whose compiler and libraries are looked for there and whose kernels are kept there.
+    pub(crate) fn new(
+        launcher: Launcher,
+        search: Search,
+        cache: Cache,
+    ) -> Result<Self, DeviceError> {
+        let search = search.for_driver(launcher.driver().version()?);
         Ok(Self {
-            kernels: Kernels::with(launcher.clone(), search, Cache::of_user()),
+            kernels: Kernels::with(launcher.clone(), search.clone(), cache),
+            search,
             order: Order::new(launcher),
             functions: RwLock::default(),
             blas: OnceLock::new(),
@@ -79,16 +120,20 @@ impl CudaQueue {
         let [to, from] = [outputs, inputs].map(operands);
         match kernel.cuda(Operands { outputs: &to, inputs: &from }) {
             Plan::Launches(launches) => {
-                let ready = self.prepare_all(call, device, launches)?;
-                let queued = self.order.queue(stream, outputs, inputs, |launcher| {
-                    self.queue_all(launcher, stream, &ready)
-                });
-                queued.map_err(|error: DeviceError| call.driver(error))
+                self.launch_programs(call, (device, stream), launches, outputs, inputs)
             }
             Plan::Convolution(convolution) => {
-                let LibraryConvolution { convolution, operands, then } = *convolution;
-                let ready = self.prepare_all(call, device, then)?;
+                let LibraryConvolution { mut convolution, operands, by_definition, then } =
+                    *convolution;
+                convolution.math = math(device);
                 let dnn = self.dnn(call)?;
+                // Chosen before this work's turn: others need not wait for it.
+                let has_engine = dnn.prepare(&convolution, &operands);
+                if !has_engine.map_err(|error| library(call, error))? {
+                    let launches = std::iter::once(by_definition).chain(then).collect();
+                    return self.launch_programs(call, (device, stream), launches, outputs, inputs);
+                }
+                let ready = self.prepare_all(call, (device, stream), then)?;
                 let queued = self.order.queue(stream, outputs, inputs, |launcher| {
                     self.profile.measure(
                         launcher,
@@ -104,13 +149,16 @@ impl CudaQueue {
                 queued.map_err(|error| library(call, error))
             }
             Plan::Product(product) => {
-                let LibraryProduct { product, mut operands } = *product;
+                let LibraryProduct { mut product, mut operands } = *product;
+                product.math = math(device);
                 let blas = self.blas(call)?;
                 let Some(workspace) = device.workspaces().held(stream) else {
                     let what = "a product was queued without its workspace";
                     return Err(call.error(ErrorKind::NoKernel, what));
                 };
                 operands.workspace = workspace;
+                // Chosen before this work's turn: others need not wait for it.
+                blas.prepare(&product, &operands).map_err(|error| library(call, error))?;
                 let queued = self.order.queue(stream, outputs, inputs, |launcher| {
                     self.profile.measure(
                         launcher,
@@ -124,9 +172,6 @@ impl CudaQueue {
                 });
                 queued.map_err(|error| library(call, error))
             }
-            Plan::Unwritten => Err(call
-                .error(ErrorKind::NoKernel, "this operation has no kernel for GPUs yet")
-                .help("compute it on host")),
         }
     }
 
@@ -160,39 +205,54 @@ impl CudaQueue {
         self.profile.take().map_err(|error| call.driver(error))
     }
 
+    fn launch_programs(
+        &self,
+        call: Call,
+        (device, stream): (&Device, StreamId),
+        launches: Vec<Launch>,
+        outputs: &[Used<'_>],
+        inputs: &[Used<'_>],
+    ) -> Result<()> {
+        let ready = self.prepare_all(call, (device, stream), launches)?;
+        let queued = self
+            .order
+            .queue(stream, outputs, inputs, |launcher| self.queue_all(launcher, stream, &ready));
+        queued.map_err(|error: DeviceError| call.driver(error))
+    }
+
     fn prepare_all(
         &self,
         call: Call,
-        device: &Device,
+        on: (&Device, StreamId),
         launches: Vec<Launch>,
     ) -> Result<Vec<Ready>> {
-        launches.into_iter().map(|launch| self.prepare(call, device, launch)).collect()
+        launches.into_iter().map(|launch| self.prepare(call, on, launch)).collect()
     }
 
-    fn prepare(&self, call: Call, device: &Device, mut launch: Launch) -> Result<Ready> {
+    fn prepare(&self, call: Call, on: (&Device, StreamId), mut launch: Launch) -> Result<Ready> {
         let function = self.function(call, &launch)?;
         if let Some(complaint) = launch.complaint.take() {
-            self.failures.attach(call, device, complaint, &mut launch.arguments)?;
+            self.failures.attach(call, on, complaint, &mut launch.arguments)?;
         }
         Ok(Ready { function, launch })
     }
 
     fn function(&self, call: Call, launch: &Launch) -> Result<Function> {
-        let program = &launch.program;
+        let (program, shared) = (&launch.program, launch.extent.shared);
         let functions = self.functions.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(function) = functions.get(program) {
-            return Ok(function.clone());
+        if let Some(known) = functions.get(program) {
+            return known.allowing(shared).map_err(|error| call.driver(error));
         }
         drop(functions);
         let function = self
             .kernels
             .function(&program.source(), &program.function())
             .map_err(|error| library(call, error))?;
-        if launch.extent.shared > SHARED {
-            function.allow_shared(launch.extent.shared).map_err(|error| call.driver(error))?;
-        }
         let mut functions = self.functions.write().unwrap_or_else(PoisonError::into_inner);
-        Ok(functions.entry(program.clone()).or_insert(function).clone())
+        let known = functions
+            .entry(program.clone())
+            .or_insert(Known { function, allowed: Mutex::new(SHARED) });
+        known.allowing(shared).map_err(|error| call.driver(error))
     }
 
     fn blas(&self, call: Call) -> Result<&Blas> {
@@ -212,15 +272,14 @@ impl CudaQueue {
         if let Some(loaded) = place.get() {
             return Ok(loaded);
         }
-        let launcher = self.launcher().clone();
-        let version = launcher.driver().version().map_err(|error| call.driver(error))?;
-        let loaded = load(launcher, &Search::here().for_driver(version));
+        let loaded = load(self.launcher().clone(), &self.search);
         let loaded = loaded.map_err(|error| library(call, error))?;
         // Two threads at once load two, and one is kept.
         Ok(place.get_or_init(|| loaded))
     }
 
-    /// Queues a copy of numbers to a tensor whose elements lie one after the other.
+    /// Queues a copy of numbers to a new tensor, whose elements lie one after the other. Many go in parts, and wait for
+    /// the pinned memory of the part before the last.
     pub(crate) fn upload(
         &self,
         call: Call,
@@ -228,24 +287,41 @@ impl CudaQueue {
         bytes: &[u8],
         to: &Used<'_>,
     ) -> Result<()> {
-        if bytes.is_empty() {
-            return Ok(());
+        let mut marks: VecDeque<Mark<'_>> = VecDeque::new();
+        let mut first = Address(to.operand.first());
+        for part in bytes.chunks(STAGED) {
+            if marks.len() == 2
+                && let Some(mark) = marks.pop_front()
+            {
+                self.launcher().wait(mark.event).map_err(|error| call.driver(error))?;
+            }
+            let mut staged =
+                device.pinned().allocate(part.len() as u64).map_err(|error| call.pinned(error))?;
+            staged.try_as_mut_slice().map_err(|error| call.pinned(error))?.copy_from_slice(part);
+            staged.record_stream(stream);
+            let from = staged.pointer().cast::<u8>();
+            let queued = self.order.queue(stream, std::slice::from_ref(to), &[], |launcher| {
+                // SAFETY: pinned memory that was written before and waits for the recorded stream; the tensor's elements
+                // from there on are at least as many bytes, and others use them in the order of *exec*.
+                unsafe { launcher.copy_to_device(first, from, part.len(), stream) }
+            });
+            queued.map_err(|error: DeviceError| call.driver(error))?;
+            if bytes.len() > STAGED {
+                marks.push_back(self.mark(call, stream)?);
+            }
+            first = first.offset(part.len() as u64);
         }
-        let mut staged =
-            device.pinned().allocate(bytes.len() as u64).map_err(|error| call.pinned(error))?;
-        staged.try_as_mut_slice().map_err(|error| call.pinned(error))?.copy_from_slice(bytes);
-        staged.record_stream(stream);
-        let from = staged.pointer().cast::<u8>();
-        let first = Address(to.operand.first());
-        let queued = self.order.queue(stream, std::slice::from_ref(to), &[], |launcher| {
-            // SAFETY: pinned memory that was written before and waits for the recorded stream; the tensor's elements
-            // are as many bytes, and others use them in the order of *exec*.
-            unsafe { launcher.copy_to_device(first, from, bytes.len(), stream) }
-        });
-        queued.map_err(|error: DeviceError| call.driver(error))
+        Ok(())
     }
 
-    /// The memory from a tensor's first element to its last, when it is computed: bytes, in pinned memory.
+    fn mark(&self, call: Call, stream: StreamId) -> Result<Mark<'_>> {
+        let launcher = self.launcher();
+        let event = launcher.record(stream).map_err(|error| call.driver(error))?;
+        Ok(Mark { launcher, event })
+    }
+
+    /// The memory from a tensor's first element to its last, when it is computed: bytes, by way of pinned memory in parts,
+    /// which are copied at one turn, so that nobody writes the tensor between two of them.
     pub(crate) fn download(
         &self,
         call: Call,
@@ -257,18 +333,32 @@ impl CudaQueue {
         if bytes == 0 {
             return Ok(Vec::new());
         }
-        let staged = device.pinned().allocate(bytes as u64).map_err(|error| call.pinned(error))?;
-        staged.record_stream(stream);
-        let to = staged.pointer().cast::<u8>();
-        let first = from.operand.address + (span.start * size) as u64;
+        let sizes = (0..bytes).step_by(STAGED).map(|start| STAGED.min(bytes - start));
+        let parts = sizes.map(|size| {
+            let staged = device.pinned().allocate(size as u64)?;
+            staged.record_stream(stream);
+            Ok(staged)
+        });
+        let parts: Vec<PinnedBlock> =
+            parts.collect::<Result<_, _>>().map_err(|error| call.pinned(error))?;
+        let first = Address(from.operand.address + (span.start * size) as u64);
         let queued = self.order.queue(stream, &[], std::slice::from_ref(from), |launcher| {
-            // SAFETY: pinned memory of so many bytes that nobody uses and that waits for the recorded stream; the span
-            // lies in the tensor's block, and others use it in the order of *exec*.
-            unsafe { launcher.copy_to_host(to, Address(first), bytes, stream) }
+            parts.iter().enumerate().try_for_each(|(place, staged)| {
+                let from = first.offset((place * STAGED) as u64);
+                // SAFETY: pinned memory of so many bytes that nobody uses and that waits for the recorded stream; the span
+                // lies in the tensor's block, and others use it in the order of *exec*.
+                unsafe {
+                    launcher.copy_to_host(staged.pointer().cast(), from, staged.len(), stream)
+                }
+            })
         });
         queued.map_err(|error: DeviceError| call.driver(error))?;
         self.synchronize_stream(call, stream)?;
-        Ok(staged.try_as_slice().map_err(|error| call.pinned(error))?.to_vec())
+        let mut all = Vec::with_capacity(bytes);
+        for staged in parts {
+            all.extend_from_slice(staged.try_as_slice().map_err(|error| call.pinned(error))?);
+        }
+        Ok(all)
     }
 
     /// Queues a copy between a tensor and pinned memory, if both lie alike; otherwise a kernel does it.
@@ -325,10 +415,30 @@ impl CudaQueue {
     }
 }
 
+/// How products of `f32` are computed.
+fn math(device: &Device) -> Math {
+    if device.allows_tf32() { Math::Tf32 } else { Math::Full }
+}
+
 /// What a library said, to the caller of an operation.
 fn library(call: Call, error: LibraryError) -> Error {
     match error {
         LibraryError::Device(error) => call.driver(error),
         other => call.error(ErrorKind::NoKernel, other.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tf32_is_used_only_where_it_is_allowed() {
+        let device = Device::dry("1 GiB").unwrap();
+        assert_eq!(math(&device), Math::Full);
+        device.allow_tf32(true);
+        assert_eq!(math(&device), Math::Tf32);
+        device.allow_tf32(false);
+        assert_eq!(math(&device), Math::Full);
     }
 }
