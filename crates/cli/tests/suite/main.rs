@@ -31,6 +31,8 @@ mod replay;
 
 mod report;
 
+mod run_on_fake;
+
 mod top;
 
 mod view;

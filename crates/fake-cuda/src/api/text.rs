@@ -1,6 +1,6 @@
-//! Names and words of codes. These calls are not counted and cannot be made to fail.
+//! Names and words of codes, and what the driver does not have. These calls are not counted and cannot be made to fail.
 
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::{CStr, c_char, c_int, c_void};
 
 use super::put;
 use crate::codes::{Code, SUCCESS, text};
@@ -40,4 +40,16 @@ unsafe fn answer(place: *mut *const c_char, text: Option<&'static CStr>) -> c_in
         (Ok(()), Some(_)) => SUCCESS,
         _ => Code::INVALID_VALUE.0,
     }
+}
+
+/// Tables of functions that no manual has: there are none. NVRTC asks for them where it finds a driver, and does without if
+/// it is told so, but not if nobody answers.
+///
+/// # Safety
+///
+/// Nothing is read or written.
+#[unsafe(no_mangle)]
+#[allow(non_snake_case, reason = "the driver's name")]
+unsafe extern "C" fn cuGetExportTable(_table: *mut *const c_void, _id: *const c_void) -> c_int {
+    Code::NOT_FOUND.0
 }
