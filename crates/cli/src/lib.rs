@@ -119,7 +119,10 @@ enum Answer {
 const BAD_INPUT: u8 = 2;
 
 /// Runs the command with these words, of which the first is its name, and returns its exit status.
+///
+/// It handles signals as the command does: only for processes that are nothing else.
 pub fn command(words: impl IntoIterator<Item = OsString>) -> u8 {
+    output::be_the_command();
     let Arguments { verb } = match Arguments::try_parse_from(words) {
         Ok(arguments) => arguments,
         Err(error) => {

@@ -16,7 +16,7 @@ use tonnage::plan::{Error, Options, Progress};
 use tonnage::tensor::Device;
 use tonnage_view::{LiveRun, Recordings, RunProgress, Running, Stopper, ViewOptions};
 
-use crate::output::end_at_once;
+use crate::output::{end_at_once, is_the_command};
 use crate::view::ServeOptions;
 
 /// Entries of the history that are kept: as many as the page shows at its ease.
@@ -116,9 +116,9 @@ impl Shown<'_> {
         follower.run.finish(error.map(ToString::to_string));
     }
 
-    /// The page stays until Ctrl-C.
+    /// The page stays until Ctrl-C; in another program, which that is for, it goes with the run.
     pub(crate) fn wait(self) {
-        if let Some(follower) = self.0 {
+        if let Some(follower) = self.0.filter(|_| is_the_command()) {
             follower.running.wait();
         }
     }

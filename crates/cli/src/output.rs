@@ -7,6 +7,7 @@ use std::io::{BufWriter, ErrorKind, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use owo_colors::OwoColorize;
 use tonnage::events::is_hidden;
@@ -152,10 +153,26 @@ pub(crate) fn write_file<T>(
     })
 }
 
-/// Ctrl-C, a closed terminal and `kill` end the program as ever, but not before unfinished files are
+/// Whether this process is the command. Another program that asks verbs has handlers of its own for signals.
+static IS_COMMAND: AtomicBool = AtomicBool::new(false);
+
+/// Says that this process is the command.
+pub(crate) fn be_the_command() {
+    IS_COMMAND.store(true, Ordering::Relaxed);
+}
+
+/// Whether signals are ours to handle.
+pub(crate) fn is_the_command() -> bool {
+    IS_COMMAND.load(Ordering::Relaxed)
+}
+
+/// Ctrl-C, a closed terminal and `kill` end the command as ever, but not before unfinished files are
 /// gone.
 pub(crate) fn remove_unfinished_when_stopped() {
     static ONCE: Once = Once::new();
+    if !is_the_command() {
+        return;
+    }
     ONCE.call_once(|| {
         // Where no handler can be set, the file stays behind: no reason not to write it.
         let _ = ctrlc::set_handler(|| end_at_once());

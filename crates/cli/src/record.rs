@@ -11,10 +11,13 @@ use std::io::{IsTerminal, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, bail};
 use clap::Args;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 use tempfile::TempDir;
@@ -114,12 +117,11 @@ impl Hook {
             command.env("TONNAGE_RECORD_FOLDER", std::path::absolute(folder)?);
         }
         // Before the program is there, so that none is missed.
-        let signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2])
-            .context("cannot be told of signals")?;
+        let passing = Passing::begin()?;
         let mut child = command
             .spawn()
             .with_context(|| format!("cannot run {}", Path::new(program).display()))?;
-        pass_on(signals, &child);
+        passing.until_the_end_of(&child)?;
         child.wait().context("cannot wait for the program")
     }
 
@@ -134,19 +136,64 @@ impl Hook {
     }
 }
 
-/// Sends the program the signals that this one gets, but for those of a terminal: it has got them too.
-fn pass_on(mut signals: Signals, child: &Child) {
-    let on_terminal = std::io::stdin().is_terminal() || std::io::stderr().is_terminal();
-    let Some(child) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) else { return };
-    std::thread::spawn(move || {
-        for signal in signals.forever() {
-            let of_terminal = on_terminal && matches!(signal, SIGINT | SIGQUIT);
-            if let (false, Some(signal)) = (of_terminal, Signal::from_named_raw(signal)) {
-                // It may have ended in between.
-                let _ = kill_process(child, signal);
-            }
+/// Signals that go on to the program while it runs, and end this one afterwards.
+struct Passing {
+    signals: Signals,
+    /// Whether the program has ended: signals are for this one then.
+    ended: Arc<AtomicBool>,
+}
+
+impl Passing {
+    /// Takes the signals. One that is ignored, as `nohup` has it, stays so for both.
+    fn begin() -> anyhow::Result<Self> {
+        let ignored = ignored_signals();
+        let is_ours = |signal: &i32| (ignored >> (signal - 1)) & 1 == 0;
+        let taken = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2].into_iter().filter(is_ours);
+        let ended = Arc::new(AtomicBool::new(false));
+        for signal in taken.clone() {
+            signal_hook::flag::register_conditional_default(signal, Arc::clone(&ended))
+                .context("cannot be told of signals")?;
         }
-    });
+        Ok(Self { signals: Signals::new(taken).context("cannot be told of signals")?, ended })
+    }
+
+    /// Sends the program the signals that this one gets, but for those of a terminal: it has got them too. Returns when
+    /// the program has ended and is not waited for yet: until then its number is no one else's.
+    fn until_the_end_of(self, child: &Child) -> anyhow::Result<()> {
+        let Self { mut signals, ended: has_ended } = self;
+        let on_terminal = std::io::stdin().is_terminal() || std::io::stderr().is_terminal();
+        let number = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        let number = number.context("the program has no number")?;
+        let handle = signals.handle();
+        let passing = std::thread::spawn(move || {
+            for signal in signals.forever() {
+                let of_terminal = on_terminal && matches!(signal, SIGINT | SIGQUIT);
+                if let (false, Some(signal)) = (of_terminal, Signal::from_named_raw(signal)) {
+                    // It may have ended in between.
+                    let _ = kill_process(number, signal);
+                }
+            }
+        });
+        let ended = loop {
+            let how = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+            match waitid(WaitId::Pid(number), how) {
+                Err(Errno::INTR) => {}
+                other => break other,
+            }
+        };
+        has_ended.store(true, Ordering::Relaxed);
+        handle.close();
+        // It passes nothing on any more, even if it has panicked.
+        let _ = passing.join();
+        ended.map(drop).context("cannot wait for the program")
+    }
+}
+
+/// Signals that whoever started this one has it ignore: the bit of each. None, where the system does not tell.
+fn ignored_signals() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
 /// Says what was saved, and reports. The program has ended as it has: nothing here changes that.

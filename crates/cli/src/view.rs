@@ -11,7 +11,7 @@ use tonnage_view::{Recordings, Running, Server, Stopper, ViewOptions};
 
 use crate::Answer;
 use crate::input::ReadOptions;
-use crate::output::{warning, with_causes};
+use crate::output::{is_the_command, warning, with_causes};
 use crate::recording::{Recording, read_file};
 use crate::release;
 use crate::size::memory_size;
@@ -111,7 +111,7 @@ fn open(recordings: &Recordings, path: Option<&Path>, read: ReadOptions) -> anyh
 }
 
 impl ServeOptions {
-    /// Serves the page, and says where. Ctrl-C calls back.
+    /// Serves the page, and says where. Ctrl-C calls back, where it is the command's.
     pub(crate) fn serve(
         &self,
         recordings: Recordings,
@@ -122,11 +122,14 @@ impl ServeOptions {
         let (url, port) = (server.url(), server.port());
         let running = server.start()?;
         let stopper = running.stopper();
-        ctrlc::set_handler(move || on_ctrl_c(&stopper)).context("cannot be told of Ctrl-C")?;
+        if is_the_command() {
+            ctrlc::set_handler(move || on_ctrl_c(&stopper)).context("cannot be told of Ctrl-C")?;
+        }
         // Whoever reads the address may have gone away since: the page is there all the same.
+        let until = if is_the_command() { "Ctrl-C ends it." } else { "It ends with the run." };
         let _ = writeln!(
             out,
-            "{}\n\nFrom another machine: ssh -L {port}:127.0.0.1:{port} THIS-MACHINE, then open the same address there.\nCtrl-C ends it.",
+            "{}\n\nFrom another machine: ssh -L {port}:127.0.0.1:{port} THIS-MACHINE, then open the same address there.\n{until}",
             url.bold()
         );
         let _ = out.flush();

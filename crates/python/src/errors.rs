@@ -85,7 +85,13 @@ fn of_file(sentence: &str, error: &io::Error) -> PyErr {
     }
     let kind = match error.kind() {
         io::ErrorKind::NotFound => "MissingFileError",
+        io::ErrorKind::PermissionDenied => "ForbiddenFileError",
+        io::ErrorKind::AlreadyExists => "ExistingFileError",
         _ => "FileError",
     };
-    exception(kind, sentence, |it| it.setattr("errno", error.raw_os_error()))
+    let sentence = match error.kind() {
+        io::ErrorKind::AlreadyExists => format!("{sentence}: it is kept unless force=True is passed"),
+        _ => sentence.to_owned(),
+    };
+    exception(kind, &sentence, |it| it.setattr("errno", error.raw_os_error()))
 }

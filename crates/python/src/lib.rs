@@ -25,15 +25,20 @@ mod table;
 
 mod page;
 
-use std::ffi::OsString;
-
 use pyo3::prelude::*;
 
 /// What the Python package asks of Rust.
 #[pymodule]
 mod _tonnage {
-    use super::{OsString, errors, work};
+    use std::ffi::OsString;
+    use std::io::Write;
+    use std::path::PathBuf;
+
     use pyo3::prelude::*;
+    use pyo3::pybacked::PyBackedBytes;
+    use tonnage::snapshot::OutputFile;
+
+    use super::{errors, work};
 
     #[pymodule_export]
     use super::page::Page;
@@ -47,10 +52,36 @@ mod _tonnage {
     #[pymodule_export]
     const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-    /// Runs the command with these words, of which the first is its name, and returns its exit status.
+    /// Runs the command with these words, of which the first is its name, and returns its exit status. Signals are its
+    /// own from here on: for a process that does nothing else.
     #[pyfunction]
-    fn command(py: Python<'_>, words: Vec<OsString>) -> u8 {
-        py.detach(|| tonnage_cli::command(words))
+    fn command(py: Python<'_>, words: Vec<OsString>) -> PyResult<u8> {
+        py.detach(|| work::guard(|| tonnage_cli::command(words)))
+    }
+
+    /// Says that this process is a fork: threads of its parent did not come along.
+    #[pyfunction]
+    fn after_fork() {
+        tonnage::tensor::after_fork();
+    }
+
+    /// Writes a file, whole or not at all; in the place of another only by `force`.
+    #[pyfunction]
+    #[pyo3(signature = (path, data, force=false))]
+    fn write_file(
+        py: Python<'_>,
+        path: PathBuf,
+        data: PyBackedBytes,
+        force: bool,
+    ) -> PyResult<()> {
+        let write = move |_: &work::Stop| -> anyhow::Result<()> {
+            let mut file = OutputFile::at(path)?;
+            if !force {
+                file = file.only_if_new()?;
+            }
+            file.write(|out| Ok(out.write_all(&data)?))
+        };
+        work::run(py, write)?.map_err(errors::raise)
     }
 
     /// Asks a verb that needs no snapshot: text, JSON, and whether the answer is negative.

@@ -14,11 +14,12 @@ use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
 use tonnage::snapshot::{Items, Limits, Object, ObjectReader, SnapshotError, SnapshotFile};
 
 use crate::errors::{exception, raise};
+use crate::work::guard;
 
 /// How long other threads wait at most: what Python itself gives a thread before the next one's turn.
 const TURN: Duration = Duration::from_millis(5);
 
-/// How many dictionaries are taken in before the clock is looked at.
+/// How many containers and items of lists are taken in before the clock is looked at.
 const BETWEEN: u32 = 512;
 
 /// Texts that are known by their object. Chosen: keys and actions are a few dozen, and names of functions and files
@@ -30,6 +31,10 @@ const DEPTH: usize = 64;
 
 /// Walks a snapshot that goes by this name.
 pub(crate) fn walk(snapshot: &Bound<'_, PyDict>, name: &str) -> PyResult<SnapshotFile> {
+    guard(|| walk_all(snapshot, name))?
+}
+
+fn walk_all(snapshot: &Bound<'_, PyDict>, name: &str) -> PyResult<SnapshotFile> {
     let mut walk = Walk {
         reader: ObjectReader::new(Limits::default()),
         texts: HashMap::default(),
@@ -106,6 +111,7 @@ impl Walk<'_> {
                 let item = self.object(&list.get_item(at)?, depth + 1)?;
                 self.reader.append(&mut items, item);
                 at += 1;
+                self.breathe(list.py())?;
             }
             let object = self.reader.list(&items);
             self.spare.push(items);
@@ -116,6 +122,7 @@ impl Walk<'_> {
             for item in tuple.iter_borrowed() {
                 let item = self.object(&item, depth + 1)?;
                 self.reader.append(&mut items, item);
+                self.breathe(tuple.py())?;
             }
             let object = self.reader.tuple(&items);
             self.spare.push(items);
@@ -137,12 +144,13 @@ impl Walk<'_> {
         let mut items = self.room();
         // Others may run, and change it, while what it holds is looked into: that is for when it has been gone through.
         let mut held = Vec::new();
+        let is_small = dict.len() <= BETWEEN as usize;
         for (key, value) in dict.iter() {
             // No other key means anything.
             let Ok(key) = key.cast::<PyString>() else { continue };
             let key = self.text(key)?;
             let is_plain = value.is_instance_of::<PyInt>() || value.is_instance_of::<PyString>();
-            if is_plain {
+            if is_plain && is_small {
                 let value = self.object(&value, depth + 1)?;
                 self.reader.set(&mut items, key, value);
             } else {
@@ -152,6 +160,9 @@ impl Walk<'_> {
         for (key, value) in held {
             let value = self.object(&value, depth + 1)?;
             self.reader.set(&mut items, key, value);
+            if !is_small {
+                self.breathe(dict.py())?;
+            }
         }
         let object = self.reader.dict(&items);
         self.spare.push(items);

@@ -1,5 +1,6 @@
 //! The page of `tonnage view`, served by this process on its own machine's address.
 
+use std::mem;
 use std::sync::{Arc, Mutex};
 
 use pyo3::prelude::*;
@@ -19,6 +20,8 @@ pub(crate) struct Page {
     #[pyo3(get)]
     port: u16,
     running: Mutex<Option<Running>>,
+    /// The process that serves it: a fork has the page's memory, but not its threads.
+    process: u32,
 }
 
 impl Page {
@@ -34,10 +37,10 @@ impl Page {
         let served = work::run(py, move |_| -> anyhow::Result<Self> {
             let recordings = Recordings::new(ViewOptions { limit, ..ViewOptions::default() });
             recordings.open(&name, SnapshotFile::clone(&file));
-            let server = Server::bind(recordings, port)?;
+            let server = Server::bind(recordings, port)?.in_frames_of_this_machine();
             let (url, port) = (server.url(), server.port());
             let running = server.start()?;
-            Ok(Self { url, port, running: Mutex::new(Some(running)) })
+            Ok(Self { url, port, running: Mutex::new(Some(running)), process: std::process::id() })
         })?;
         served.map_err(raise)
     }
@@ -50,6 +53,23 @@ impl Page {
         // A lock that someone panicked with is as good as any: the server stops when it is dropped.
         let running =
             self.running.lock().map_or_else(|it| it.into_inner().take(), |mut it| it.take());
-        py.detach(|| drop(running));
+        py.detach(|| self.end(running));
+    }
+}
+
+impl Page {
+    /// Stops the server and waits for its threads; in a fork there are none to wait for.
+    fn end(&self, running: Option<Running>) {
+        match self.process == std::process::id() {
+            true => drop(running),
+            false => mem::forget(running),
+        }
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        let running = self.running.get_mut().map_or_else(|it| it.into_inner().take(), Option::take);
+        self.end(running);
     }
 }

@@ -22,13 +22,15 @@ impl Report {
 impl Report {
     /// For people: as wide as this, or whole.
     #[pyo3(signature = (columns=None))]
-    fn text(&self, columns: Option<usize>) -> String {
-        self.0.to_text_in(Layout { columns, colours: false })
+    fn text(&self, py: Python<'_>, columns: Option<usize>) -> PyResult<String> {
+        let ranks = Arc::clone(&self.0);
+        work::run(py, move |_| ranks.to_text_in(Layout { columns, colours: false }))
     }
 
     /// For programs.
-    fn json(&self) -> String {
-        self.0.to_json()
+    fn json(&self, py: Python<'_>) -> PyResult<String> {
+        let ranks = Arc::clone(&self.0);
+        work::run(py, move |_| ranks.to_json())
     }
 
     /// One page that needs nothing else.

@@ -163,10 +163,14 @@ impl Snapshot {
         self.file.trailing
     }
 
-    /// Writes it as PyTorch would, packed if the name ends in `.zst`.
-    fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+    /// Writes it as PyTorch would, packed if the name ends in `.zst`; in the place of another file only by `force`.
+    #[pyo3(signature = (path, force=false))]
+    fn save(&self, py: Python<'_>, path: PathBuf, force: bool) -> PyResult<()> {
         let file = Arc::clone(&self.file);
-        let saved = work::run(py, move |_| tonnage::snapshot::save(&path, &file))?;
+        let saved = work::run(py, move |_| match force {
+            true => tonnage::snapshot::save(&path, &file),
+            false => tonnage::snapshot::save_new(&path, &file),
+        })?;
         saved.map_err(|error| raise(error.into()))
     }
 

@@ -10,6 +10,7 @@ use pyo3::types::PyCapsule;
 use tonnage::export::{self, ExportError, arrow_schema};
 
 use crate::errors::raise;
+use crate::work::guard;
 
 /// A table of a snapshot.
 #[pyclass(frozen, module = "tonnage._tonnage")]
@@ -45,7 +46,7 @@ impl Table {
 
     /// The columns and their types.
     fn __arrow_c_schema__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
-        let schema = FFI_ArrowSchema::try_from(&*arrow_schema(self.table));
+        let schema = guard(|| FFI_ArrowSchema::try_from(&*arrow_schema(self.table)))?;
         let schema = schema.map_err(|error| raise(ExportError::from(error).into()))?;
         PyCapsule::new_with_value(py, schema, c"arrow_schema")
     }
@@ -59,9 +60,11 @@ impl Table {
         requested_schema: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyCapsule>> {
         drop(requested_schema);
-        let batches = self.batches.clone().into_iter().map(Ok);
-        let reader = RecordBatchIterator::new(batches, arrow_schema(self.table));
-        let stream = FFI_ArrowArrayStream::new(Box::new(reader));
+        let stream = guard(|| {
+            let batches = self.batches.clone().into_iter().map(Ok);
+            let reader = RecordBatchIterator::new(batches, arrow_schema(self.table));
+            FFI_ArrowArrayStream::new(Box::new(reader))
+        })?;
         PyCapsule::new_with_value(py, stream, c"arrow_array_stream")
     }
 }

@@ -61,6 +61,12 @@ pub(crate) fn run<T: Send + 'static>(
     }
 }
 
+/// Does short work here, so that a panic becomes an exception that can be caught.
+pub(crate) fn guard<T>(work: impl FnOnce() -> T) -> PyResult<T> {
+    // What is being worked on is only read, or the caller's own.
+    catch_unwind(AssertUnwindSafe(work)).map_err(|panic| internal(&what_it_said(&*panic)))
+}
+
 /// What a panic says.
 fn what_it_said(panic: &(dyn std::any::Any + Send)) -> String {
     let said = panic.downcast_ref::<&str>().map(|it| (*it).to_owned());

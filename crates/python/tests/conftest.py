@@ -26,6 +26,18 @@ def recording(name: str) -> pathlib.Path:
     return TRACES / f"{name}.pickle.zst"
 
 
+#: By these a process knows its place in a job, and names files: tests begin without, whoever starts them.
+PLACES = ("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "SLURM_PROCID", "SLURM_NTASKS", "OMPI_COMM_WORLD_RANK",
+          "PMI_RANK")
+
+
+@pytest.fixture(autouse=True)
+def no_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test is part of someone else's job."""
+    for name in [*PLACES, *(it for it in os.environ if it.startswith("TONNAGE_RECORD_"))]:
+        monkeypatch.delenv(name, raising=False)
+
+
 @pytest.fixture(scope="session")
 def plain(tmp_path_factory: pytest.TempPathFactory):
     """Recordings as plain pickles, by their name: written by tonnage, since not every Python reads zstd."""

@@ -67,3 +67,34 @@ def test_every_device_of_ours_can_be_measured(pytester):
         """
     )
     pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=4)
+
+
+SEVERAL = """
+import pytest, tonnage
+class TestOne:
+    def test_step(self, gpu_memory):
+        gpu_memory.measure(tonnage.predict("gpt2", batch=1))
+        gpu_memory.assert_peak()
+class TestTwo:
+    @pytest.mark.parametrize("batch", [2, 3])
+    @pytest.mark.parametrize("word", ["a b", "a-b"])
+    def test_step(self, gpu_memory, batch, word):
+        gpu_memory.measure(tonnage.read(RECORDINGS[batch]))
+        gpu_memory.assert_peak()
+"""
+
+
+def test_tests_of_one_name_have_baselines_of_their_own_also_in_several_processes(pytester):
+    paths = {2: str(recording("mlp_seed.default.stacks")), 3: str(recording("gpt2_varlen.default"))}
+    pytester.makepyfile(SEVERAL.replace("RECORDINGS", repr(paths)))
+    apart = ("-p", "no:cacheprovider", "-n", "3")
+    pytester.runpytest_subprocess(*apart, "--tonnage-update").assert_outcomes(passed=5)
+    baselines = json.loads((pytester.path / "tonnage-baselines.json").read_text())
+    file = next(pytester.path.glob("test_*.py")).name
+    assert set(baselines) == {f"{file}::TestOne::test_step"} | {
+        f"{file}::TestTwo::test_step[{word}-{batch}]" for word in ("a b", "a-b") for batch in (2, 3)
+    }
+    assert len(set(baselines.values())) == 3
+    assert len(list((pytester.path / "tonnage-baselines").iterdir())) == 4
+    pytester.runpytest_subprocess(*apart).assert_outcomes(passed=5)
+    pytester.runpytest_subprocess("-p", "no:cacheprovider", "-p", "no:xdist").assert_outcomes(passed=5)

@@ -167,14 +167,13 @@ def test_a_snapshot_that_was_saved_reads_the_same(snapshot, tmp_path):
 
 def test_ctrl_c_is_answered_while_reading(python):
     program = (
-        "import tonnage, time, os, threading, signal\n"
+        "import tonnage, os, signal\n"
         "class Endless:\n"
-        "    first = True\n"
+        "    reads = 0\n"
         "    def read(self, size):\n"
-        "        head, self.first = (b'\\x80\\x04' if self.first else b''), False\n"
-        "        time.sleep(0.001)\n"
-        "        return (head + b'N0' * 1000)[:size]\n"
-        "threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()\n"
+        "        self.reads += 1\n"
+        "        if self.reads == 5: os.kill(os.getpid(), signal.SIGINT)\n"
+        "        return ((b'\\x80\\x04' if self.reads == 1 else b'') + b'N0' * 1000)[:size]\n"
         "try:\n"
         "    tonnage.read(Endless())\n"
         "except KeyboardInterrupt:\n"
@@ -184,26 +183,117 @@ def test_ctrl_c_is_answered_while_reading(python):
     assert done.stdout == "stopped\n", done.stderr
 
 
-def test_other_threads_run_while_it_works():
-    path = max((ROOT / "testdata" / "traces").glob("*.zst"), key=lambda it: it.stat().st_size)
-    counted = 0
+@pytest.mark.parametrize("more", ["save='run.pickle'", "view=True, no_open=True"])
+def test_ctrl_c_stays_the_programs_own(python, more):
+    """What the command does about signals is no business of a program that asks it something."""
+    program = (
+        "import os, signal, tonnage\n"
+        f"tonnage.run('mlp', width=16, layers=2, batch=2, steps=1, device='host', {more})\n"
+        "for name in (signal.SIGINT, signal.SIGTERM):\n"
+        "    caught = []\n"
+        "    signal.signal(name, lambda number, frame: caught.append(number))\n"
+        "    signal.raise_signal(name)\n"
+        "    assert caught == [name]\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "try:\n"
+        "    tonnage.run('mlp', width=16, layers=2, batch=2, steps=1, device='host', save='other.pickle')\n"
+        "    signal.raise_signal(signal.SIGINT)\n"
+        "except KeyboardInterrupt:\n"
+        "    print('interrupted')\n"
+    )
+    done = python("-c", program)
+    assert (done.returncode, done.stdout) == (0, "interrupted\n"), done.stderr
+
+
+def test_other_threads_run_while_a_file_is_read(plain, tmp_path):
+    import os
+
+    # A pipe that another thread of this very program fills: with the interpreter's lock held, neither would go on.
+    data = plain("mlp_seed.default.stacks").read_bytes()
+    assert len(data) > 1 << 17, "more than a pipe holds"
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    thread = threading.Thread(target=pipe.write_bytes, args=(data,))
+    thread.start()
+    read = tonnage.read(pipe)
+    thread.join()
+    assert read.peak.allocated == 195_529_216
+
+
+@pytest.mark.parametrize(
+    "live",
+    [
+        {"segments": [], "device_traces": [], "other": [7] * 3_000_000},
+        {"segments": [], "device_traces": [], "other": tuple([7] * 3_000_000)},
+        {"segments": [], "device_traces": [], "other": {str(it): it for it in range(1_000_000)}},
+    ],
+    ids=["list", "tuple", "dict"],
+)
+def test_other_threads_run_while_objects_are_walked(live):
+    turns = 0
     stop = threading.Event()
 
     def count() -> None:
-        nonlocal counted
+        nonlocal turns
         while not stop.is_set():
-            counted += 1
+            turns += 1
+            # Gives the lock back, and comes again when it is given up next.
             time.sleep(0)
 
     thread = threading.Thread(target=count)
-    thread.start()
-    before = counted
-    for _ in range(3):
-        tonnage.read(path).events()
-    after = counted
-    stop.set()
-    thread.join()
-    assert after > before
+    interval = sys.getswitchinterval()
+    # Nobody is asked to give the lock up: who does, does so by itself.
+    sys.setswitchinterval(1000)
+    try:
+        thread.start()
+        before = turns
+        tonnage.read(live)
+        after = turns
+    finally:
+        stop.set()
+        sys.setswitchinterval(interval)
+        thread.join()
+    assert after - before > 3
+
+
+def test_work_goes_on_in_a_fork(python):
+    program = (
+        "import os, tonnage\n"
+        "options = dict(width=512, layers=2, batch=64, steps=1, device='host')\n"
+        f"snapshot = tonnage.read({str(recording('mlp_seed.default.stacks'))!r})\n"
+        "page = snapshot.view()\n"
+        "before = tonnage.run('mlp', **options).losses, str(snapshot.tune())\n"
+        "child = os.fork()\n"
+        "again = tonnage.run('mlp', **options).losses, str(snapshot.tune())\n"
+        "assert before == again\n"
+        "del page\n"
+        "if child:\n"
+        "    assert os.waitpid(child, 0)[1] == 0\n"
+        "    print('both')\n"
+    )
+    done = python("-c", program)
+    assert (done.returncode, done.stdout) == (0, "both\n"), done.stderr
+
+
+def test_a_page_may_be_in_a_frame_of_this_machine_alone(snapshot):
+    from urllib.request import urlopen
+
+    with snapshot.view() as page, urlopen(page.url) as answer:
+        policy = answer.headers["Content-Security-Policy"]
+    (ancestors,) = [it.split()[1:] for it in policy.split(";") if it.split()[0] == "frame-ancestors"]
+    assert set(ancestors) == {f"{kind}://{host}:*" for kind in ("http", "https") for host in ("localhost", "127.0.0.1")}
+
+
+def test_files_that_are_there_are_kept(snapshot, tmp_path):
+    mine = tmp_path / "mine"
+    for save in [snapshot.save, snapshot.report().save]:
+        mine.write_text("mine")
+        with pytest.raises(FileExistsError, match="force=True") as raised:
+            save(mine)
+        assert isinstance(raised.value, tonnage.ExistingFileError)
+        assert mine.read_text() == "mine"
+        save(mine, force=True)
+        assert mine.stat().st_size > 1000
 
 
 def test_what_a_file_object_raises_goes_on():
@@ -220,6 +310,8 @@ def test_what_a_file_object_raises_goes_on():
 
     with pytest.raises(tonnage.UsageError, match="more than size"):
         tonnage.read(Greedy())
+    with pytest.raises(tonnage.UsageError, match="rb"):
+        tonnage.read(io.StringIO("text"))
 
 
 def test_the_sentences_are_those_of_the_command(python, tmp_path):
@@ -281,6 +373,8 @@ def test_a_signal_ends_the_command_as_any_other():
     process = subprocess.Popen(
         [sys.executable, "-m", "tonnage", "inspect", "-"], stdin=subprocess.PIPE, stderr=subprocess.PIPE
     )
-    time.sleep(0.5)
+    # More than a pipe holds: once it is gone, the command reads.
+    process.stdin.write(b"\x80\x04" + b"N0" * 200_000)
+    process.stdin.flush()
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=600) == -signal.SIGINT

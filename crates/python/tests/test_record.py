@@ -50,7 +50,8 @@ def test_a_piece_of_a_program_is_recorded_and_reported(program):
         "assert tonnage.read('mine.pickle').peak == rec.snapshot.peak\n"
     )
     assert done.returncode == 0, done.stderr
-    assert not list(program.folder.iterdir()) == []
+    # Without a path nothing is saved unasked.
+    assert [it.name for it in program.folder.iterdir()] == ["train.py"]
 
 
 def test_a_function_is_recorded_each_time(program):
@@ -154,13 +155,75 @@ def test_a_folder_that_cannot_be_written_to_is_left_for_another(program, tmp_pat
     assert "/proc/nowhere cannot be written to" in done.stderr and "saved as" in done.stderr
 
 
-def test_ranks_have_files_of_their_own(program):
-    text = BEGIN + "with tonnage.record(path='job.pickle'):\n    torch.cuda.init()\n"
-    for rank in ["0", "3"]:
-        assert program(text, RANK=rank).returncode == 0
-    assert program(text).returncode == 0
-    found = {it.name for it in program.folder.parent.iterdir()}
-    assert {"job.rank0.pickle", "job.rank3.pickle", "job.pickle"} <= found
+RANKS = [
+    ({}, ""),
+    ({"RANK": "0"}, ".rank0"),
+    ({"RANK": "3", "LOCAL_RANK": "1"}, ".rank3"),
+    ({"SLURM_PROCID": "2", "SLURM_NTASKS": "8"}, ".rank2"),
+    # A shell on a machine of Slurm's.
+    ({"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, ""),
+    ({"OMPI_COMM_WORLD_RANK": "5"}, ".rank5"),
+    ({"LOCAL_RANK": "1"}, ".local1"),
+    ({"LOCAL_RANK": "1", "NODE_RANK": "2"}, ".node2.local1"),
+    ({"RANK": "../../etc"}, ""),
+]
+
+
+@pytest.mark.parametrize(("environment", "name"), RANKS)
+def test_ranks_have_files_of_their_own(program, environment, name):
+    text = BEGIN + "with tonnage.record(path='job.pickle') as rec:\n    torch.cuda.init()\nprint(rec.path)\n"
+    done = program(text, **environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{program.folder.parent / f'job{name}.pickle'}\n"
+    assert tonnage.read(done.stdout.strip()).peak.allocated == 195_529_216
+
+
+def test_the_rank_of_the_process_group_counts_most(program):
+    done = program(
+        BEGIN
+        + "import sys, types\n"
+        "sys.modules['torch.distributed'] = types.SimpleNamespace(is_available=lambda: True, is_initialized=lambda: True,\n"
+        "    get_rank=lambda: 6, get_world_size=lambda: 8)\n"
+        "with tonnage.record(path='job.pickle.zst') as rec:\n    torch.cuda.init()\nprint(rec.path)\n",
+        LOCAL_RANK="2",
+    )
+    assert done.stdout == f"{program.folder.parent / 'job.rank6.pickle.zst'}\n", done.stderr
+    path = program.folder.parent / "job.rank6.pickle.zst"
+    assert path.read_bytes()[:4] == b"\x28\xb5\x2f\xfd", "packed, as its name says"
+    assert tonnage.read(path).peak.allocated == 195_529_216
+
+
+def test_spawned_processes_have_files_of_their_own(program):
+    done = program(
+        "import multiprocessing, torch, tonnage\n"
+        "def work(place):\n"
+        "    with tonnage.record(path='job.pickle'):\n"
+        "        torch.cuda.init()\n"
+        "if __name__ == '__main__':\n"
+        "    context = multiprocessing.get_context('spawn')\n"
+        "    several = [context.Process(target=work, args=(it,)) for it in range(2)]\n"
+        "    for it in several: it.start()\n"
+        "    for it in several: it.join()\n"
+        "    print(sorted(it.pid for it in several))\n"
+    )
+    assert done.returncode == 0, done.stderr
+    names = sorted(it.name for it in program.folder.parent.glob("job*"))
+    assert names == [f"job.pid{it}.pickle" for it in sorted(map(int, done.stdout.strip("[]\n").split(", ")), key=str)]
+
+
+def test_files_that_are_there_are_kept(program):
+    text = BEGIN + "with tonnage.record(path='job.pickle') as rec:\n    torch.cuda.init()\nprint(rec.path)\n"
+    mine = program.folder.parent / "job.pickle"
+    mine.write_text("mine")
+    for name in ["job.2.pickle", "job.3.pickle"]:
+        done = program(text)
+        assert done.stdout == f"{program.folder.parent / name}\n", done.stderr
+        assert "job.pickle is there already and is kept" in done.stderr
+    assert mine.read_text() == "mine"
+    (program.folder / "train.memory.pickle").write_text("mine too")
+    done = program("import torch\ntorch.empty(3, device='cuda')\n", *RECORD)
+    assert f"saved {program.folder / 'train.memory.2.pickle'}\n" in done.stderr
+    assert (program.folder / "train.memory.pickle").read_text() == "mine too"
 
 
 RECORD = ("-m", "tonnage", "record", "--", sys.executable)
@@ -205,9 +268,13 @@ def test_the_command_has_a_file_for_each_process(program):
     )
     assert done.returncode == 0, done.stderr
     names = sorted(it.name for it in (program.folder.parent / "out").iterdir())
-    assert names == ["train.rank0.memory.pickle", "train.rank1.memory.pickle"] or names == [
-        "train.memory.rank0.pickle", "train.memory.rank1.pickle"
-    ]
+    assert names == ["train.memory.rank0.pickle", "train.memory.rank1.pickle"]
+
+
+def test_memory_that_runs_out_under_the_command_has_its_rank_once(program):
+    done = program("import torch\ntorch.empty(1 << 50, device='cuda')\n", *RECORD, RANK="4")
+    assert done.returncode == 1
+    assert sorted(it.name for it in program.folder.iterdir()) == ["train.memory.rank4.pickle", "train.py"]
 
 
 def test_the_command_says_when_nothing_was_recorded(program):
@@ -240,3 +307,44 @@ def test_signals_go_on_to_the_program(tmp_path, name):
         time.sleep(0.02)
     process.send_signal(name)
     assert process.wait(timeout=600) == -name
+
+
+def until(condition) -> None:
+    began = time.monotonic()
+    while not condition():
+        assert time.monotonic() - began < 600
+        time.sleep(0.02)
+
+
+def test_signals_that_are_ignored_stay_ignored(tmp_path):
+    ready, go = tmp_path / "ready", tmp_path / "go"
+    process = subprocess.Popen(
+        [*(sys.executable, *RECORD), "-c",
+         "import signal, sys, time, pathlib\n"
+         "print([signal.getsignal(it) == signal.SIG_IGN for it in (signal.SIGHUP, signal.SIGINT)])\n"
+         f"pathlib.Path({str(ready)!r}).touch()\n"
+         f"while not pathlib.Path({str(go)!r}).exists(): time.sleep(0.02)\n"],
+        stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        # As nohup does, and a shell with what it starts in the background.
+        preexec_fn=lambda: [signal.signal(it, signal.SIG_IGN) for it in (signal.SIGHUP, signal.SIGINT)],
+    )
+    until(ready.exists)
+    process.send_signal(signal.SIGHUP)
+    process.send_signal(signal.SIGINT)
+    go.touch()
+    said, _ = process.communicate(timeout=600)
+    assert process.returncode == 0
+    assert said == "[True, True]\n"
+
+
+def test_the_command_can_be_stopped_while_it_reports(program, plain, tmp_path):
+    # A pipe in the place of the snapshot: whoever reports on it waits until someone writes.
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    script = program.folder / "train.py"
+    script.write_text(f"import os\nopen(os.environ['TONNAGE_RECORD_LIST'], 'w').write({str(pipe)!r})\n")
+    process = subprocess.Popen([sys.executable, *RECORD, str(script)], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    # Opens once someone reads: the program has ended then.
+    with pipe.open("wb"):
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=600) == -signal.SIGTERM

@@ -7,10 +7,14 @@
 
 from __future__ import annotations
 
+import os
+
 from ._errors import (
     ConfError,
     Error,
+    ExistingFileError,
     FileError,
+    ForbiddenFileError,
     InternalError,
     LimitError,
     MissingFileError,
@@ -24,10 +28,14 @@ from ._results import Diff, Outcome, Record, Replay, Report, Result, Tuning
 from ._snapshot import Device, Peak, Snapshot, read
 from ._tables import Table
 from ._tonnage import VERSION as __version__
+from ._tonnage import after_fork
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+# Threads do not come along into a fork.
+os.register_at_fork(after_in_child=after_fork)
 
 
 def load_ipython_extension(shell: Any) -> None:
@@ -51,7 +59,9 @@ __all__ = [
     "Device",
     "Diff",
     "Error",
+    "ExistingFileError",
     "FileError",
+    "ForbiddenFileError",
     "InternalError",
     "LimitError",
     "MissingFileError",

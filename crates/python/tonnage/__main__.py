@@ -28,8 +28,10 @@ def main() -> int:
         return 0
     from tonnage import _tonnage
 
-    # As any program of the system: Ctrl-C ends it at once. Rust's own handlers come on top.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # As any program of the system: Ctrl-C ends it at once, unless whoever started it has it ignored. Rust's own handlers
+    # come on top.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     return _tonnage.command(["tonnage", *words])
 
 

@@ -37,6 +37,14 @@ class MissingFileError(FileError, FileNotFoundError):
     """A file that is not there."""
 
 
+class ForbiddenFileError(FileError, PermissionError):
+    """A file that may not be read or written."""
+
+
+class ExistingFileError(FileError, FileExistsError):
+    """A file that is there already and is kept: pass ``force=True`` to replace it."""
+
+
 class RecordError(Error, RuntimeError):
     """A recording that cannot be made."""
 

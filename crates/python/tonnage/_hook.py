@@ -69,11 +69,12 @@ class Job:
     def __init__(self, recorder: Any, torch: Any) -> None:
         entries = int(os.environ.get("TONNAGE_RECORD_ENTRIES", recorder.MOST_ENTRIES))
         folder = os.environ.get("TONNAGE_RECORD_FOLDER")
-        stem = os.path.basename(recorder.script())
-        path = os.path.join(folder, f"{stem}.memory.pickle") if folder else None
+        path = f"{recorder.script()}.memory.pickle"
+        if folder:
+            path = os.path.join(folder, os.path.basename(path))
         self._recorder = recorder
         self._torch = torch
-        self._recording = recorder.Recording(entries, recorder.place(path, "memory"), True)
+        self._recording = recorder.Recording(entries, path, True)
 
     def begin(self) -> None:
         """Records once the program uses a GPU, and no sooner: what comes before is for every fork of it."""

@@ -85,7 +85,7 @@ class Recording:
                 torch.cuda.memory._record_memory_history(enabled=None)
                 self._ours = False
         if self._save and self.path is None and self._path is not None:
-            self.save(self._path)
+            self.save()
 
     def step(self) -> None:
         """Marks the end of an iteration. Steps of PyTorch's own optimizers are marked without this."""
@@ -96,14 +96,11 @@ class Recording:
 
     def take(self) -> Snapshot:
         """The snapshot: of the end, or of this moment if the recording is under way."""
-        from tonnage import RecordError, read
+        from tonnage import read
 
         taken = self._snapshot
         if taken is None:
-            torch = sys.modules.get("torch")
-            if torch is None or not torch.cuda.is_initialized():
-                raise RecordError("nothing was recorded: PyTorch did not use a GPU")
-            taken = torch.cuda.memory._snapshot()
+            taken = _snapshot_now()
         if isinstance(taken, dict):
             taken = read(taken, name=self.path or "recording")
             if self._snapshot is not None:
@@ -121,17 +118,20 @@ class Recording:
         """What limits the program's memory, why, and what to change: as ``Snapshot.report``."""
         return self.take().report(**options)
 
-    def save(self, path: str | None = None) -> str:
-        """Writes the snapshot: there, or beside the script under a name with the process's rank. Says where."""
-        wanted = place(path, "memory")
-        self.path = write(self._taken(), wanted)
+    def save(self, path: str | os.PathLike[str] | None = None) -> str:
+        """Writes the snapshot, and says where: there, or beside the script; the process's rank is added to the name.
+
+        A file that is there already is kept: the new one has a number then.
+        """
+        return self._save_as(path, "memory")
+
+    def _save_as(self, path: str | os.PathLike[str] | None, what: str) -> str:
+        given = self._path if path is None else os.fspath(path)
+        self.path = write(self._taken(), place(given, what))
         return self.path
 
     def _taken(self) -> Any:
-        if self._snapshot is not None:
-            return self._snapshot
-        torch = sys.modules.get("torch")
-        return None if torch is None else torch.cuda.memory._snapshot()
+        return self._snapshot if self._snapshot is not None else _snapshot_now()
 
     def explain(self, raised: BaseException) -> None:
         """Says on the exception what held the memory and what helps, and saves the snapshot. It raises nothing."""
@@ -140,11 +140,10 @@ class Recording:
         try:
             raised._tonnage_explained = True  # type: ignore[attr-defined]
             if self._snapshot is None:
-                torch = sys.modules.get("torch")
-                self._snapshot = None if torch is None else torch.cuda.memory._snapshot()
+                self._snapshot = _snapshot_now()
             lines = self._verdict()
             if self._save:
-                lines.append(f"The snapshot: {self.save(self._path or place(None, 'oom'))}")
+                lines.append(f"The snapshot: {self._save_as(None, 'oom')}")
                 lines.append(f"Look at it: tonnage view {self.path}")
             add_note(raised, "\n".join(f"tonnage: {line}" for line in lines))
         except Exception as error:
@@ -169,6 +168,19 @@ class Recording:
             lines.append(f"What to change: {first.change}")
             lines.extend(f"    {line}" for line in first.code)
         return lines
+
+
+def _snapshot_now() -> Any:
+    """What PyTorch has recorded so far."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        sentence = "nothing was recorded: PyTorch did not use a GPU"
+        try:
+            from tonnage import RecordError
+        except ImportError:
+            raise RuntimeError(sentence) from None
+        raise RecordError(sentence)
+    return torch.cuda.memory._snapshot()
 
 
 def _make(max_entries: int, path: str | os.PathLike[str] | None, save: bool) -> Recording:
@@ -287,15 +299,43 @@ def _warn(text: str) -> None:
     warnings.warn(text if text.startswith("tonnage") else f"tonnage: {text}", RuntimeWarning, stacklevel=3)
 
 
+#: Variables by which launchers tell a process its place among all of the job: torchrun and Accelerate; Slurm; Open MPI;
+#: MPICH and Intel MPI.
+RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+
+
 def process_name() -> str:
     """What tells this process from others of the job: its rank; in a spawned process its number; else nothing."""
-    rank = os.environ.get("RANK") or os.environ.get("SLURM_PROCID")
-    if rank and rank.isdigit():
+    rank = _rank_in_group()
+    if rank is not None:
         return f".rank{rank}"
+    for name in RANKS:
+        value = os.environ.get(name, "")
+        # One process alone has no need of a name: a shell that Slurm has started is rank 0 of 1.
+        if value.isdigit() and not (name == "SLURM_PROCID" and os.environ.get("SLURM_NTASKS", "1") == "1"):
+            return f".rank{value}"
+    # Lightning tells the processes that it starts their place on this machine, and the machine's.
+    local = os.environ.get("LOCAL_RANK", "")
+    if local.isdigit():
+        node = os.environ.get("NODE_RANK") or os.environ.get("GROUP_RANK") or ""
+        return f".node{node}.local{local}" if node.isdigit() and node != "0" else f".local{local}"
     multiprocessing = sys.modules.get("multiprocessing.process")
     if multiprocessing is not None and multiprocessing.parent_process() is not None:
         return f".pid{os.getpid()}"
     return ""
+
+
+def _rank_in_group() -> int | None:
+    """The rank in PyTorch's process group, where there is one of several processes."""
+    distributed = sys.modules.get("torch.distributed")
+    try:
+        if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+            return None
+        rank: int = distributed.get_rank()
+        return rank if distributed.get_world_size() > 1 else None
+    except (AttributeError, RuntimeError, ValueError):
+        # Groups come and go at the end of a job.
+        return None
 
 
 def script() -> str:
@@ -307,12 +347,18 @@ def script() -> str:
 
 
 def place(path: str | None, what: str) -> str:
-    """Where a snapshot of this process goes: there, with its rank, or beside the script."""
-    if path is None:
-        return f"{script()}{process_name()}.{what}.pickle"
+    """Where a snapshot of this process is wanted: there, or beside the script; with its rank before the ending."""
+    stem, ending = _ending(f"{script()}.{what}.pickle" if path is None else path)
+    return f"{stem}{process_name()}{ending}"
+
+
+def _ending(path: str) -> tuple[str, str]:
+    """A path without its ending, and that: `.pickle.zst` is one."""
     stem, ending = os.path.splitext(path)
-    name = process_name()
-    return path if not name or stem.endswith(name) else f"{stem}{name}{ending}"
+    if ending in (".zst", ".gz", ".xz"):
+        stem, inner = os.path.splitext(stem)
+        ending = inner + ending
+    return stem, ending
 
 
 def folders(wanted: str) -> list[str]:
@@ -327,10 +373,11 @@ def write(snapshot: Any, wanted: str) -> str:
     name = os.path.basename(wanted)
     failed: OSError | None = None
     for folder in folders(wanted):
-        path = os.path.join(folder, name)
-        unfinished = os.path.join(folder, f".{name}.{os.getpid()}")
+        # The ending decides how it is written.
+        unfinished = os.path.join(folder, f".{os.getpid()}.{name}")
         try:
             _write(snapshot, unfinished)
+            path = _free(os.path.join(folder, name))
             os.replace(unfinished, path)
         except OSError as error:
             failed = failed or error
@@ -338,19 +385,38 @@ def write(snapshot: Any, wanted: str) -> str:
             continue
         if failed is not None:
             _warn(f"{os.path.dirname(os.path.abspath(wanted))} cannot be written to ({failed}): saved as {path}")
+        elif os.path.basename(path) != name:
+            _warn(f"{wanted} is there already and is kept: saved as {path}")
         return path
     assert failed is not None
     raise failed
 
 
+def _free(wanted: str) -> str:
+    """Takes a name that no file has: this one, or the first with a number. The file is there then, and empty."""
+    stem, ending = _ending(wanted)
+    path, number = wanted, 1
+    while True:
+        try:
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+            return path
+        except FileExistsError:
+            number += 1
+            path = f"{stem}.{number}{ending}"
+
+
 def _write(snapshot: Any, path: str) -> None:
     if isinstance(snapshot, dict):
-        import pickle
+        if not path.endswith(".zst"):
+            import pickle
 
-        with open(path, "wb") as out:
-            pickle.dump(snapshot, out, protocol=4)
-    else:
-        snapshot.save(path)
+            with open(path, "wb") as out:
+                pickle.dump(snapshot, out, protocol=4)
+            return
+        from tonnage import read
+
+        snapshot = read(snapshot)
+    snapshot.save(path)
 
 
 def _forget(path: str) -> None:

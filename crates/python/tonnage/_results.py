@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -133,10 +134,11 @@ class Report(Result):
         """One page that needs nothing else, with drawings."""
         return self._made.html()
 
-    def save(self, path: str) -> None:
-        """Writes that page to a file."""
-        with open(path, "w", encoding="utf-8") as out:
-            out.write(self.to_html())
+    def save(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
+        """Writes that page to a file. Another file is replaced with ``force``."""
+        from . import _tonnage
+
+        _tonnage.write_file(os.fspath(path), self.to_html().encode(), force)
 
     def _repr_html_(self) -> str:
         from ._notebook import document

@@ -215,9 +215,9 @@ class Snapshot:
 
         return Page(self._made.view(None if limit is None else in_bytes(limit), port))
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes it as PyTorch would; packed, if the name ends in ``.zst``."""
-        self._made.save(os.fspath(path))
+    def save(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
+        """Writes it as PyTorch would; packed, if the name ends in ``.zst``. Another file is replaced with ``force``."""
+        self._made.save(os.fspath(path), force)
 
     def __str__(self) -> str:
         self._inspected()

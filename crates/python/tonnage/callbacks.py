@@ -19,14 +19,19 @@ if TYPE_CHECKING:
 
 
 class _Training:
-    """What all of them do."""
+    """What all of them do: a recording for each training, of which there may be several, one after the other."""
 
     def __init__(self, path: str | None, max_entries: int, report: bool) -> None:
-        self.recording = Recording(max_entries, path, True)
+        self._path = path
+        self._max_entries = max_entries
         self._report = report
         self._stop_explaining: Any = None
+        self.recording = Recording(max_entries, path, True)
 
     def begin(self) -> None:
+        # One that was broken off by an exception which no one told of.
+        self._finish()
+        self.recording = Recording(self._max_entries, self._path, True)
         self.recording.start()
         self._stop_explaining = explain_uncaught(self.recording)
 
@@ -34,21 +39,28 @@ class _Training:
         self.recording.step()
 
     def fail(self, raised: BaseException) -> None:
-        self.recording.__exit__(type(raised), raised, None)
+        if self._stop_explaining is not None:
+            self._stop_explaining()
+            self._stop_explaining = None
+            self.recording.__exit__(type(raised), raised, None)
 
     def end(self) -> None:
         from . import Error
 
-        if self._stop_explaining is None:
-            return
-        self._stop_explaining()
-        self._stop_explaining = None
-        self.recording.stop()
-        if self._report:
+        if self._finish() and self._report:
             try:
                 print(self.recording.report(), file=sys.stderr)
             except Error as error:
                 print(f"tonnage: no report: {error}", file=sys.stderr)
+
+    def _finish(self) -> bool:
+        """Ends the recording that is under way, and says whether there was one."""
+        if self._stop_explaining is None:
+            return False
+        self._stop_explaining()
+        self._stop_explaining = None
+        self.recording.stop()
+        return True
 
 
 def for_transformers(*, path: str | None = None, max_entries: int = MOST_ENTRIES, report: bool = True) -> Any:
@@ -58,7 +70,11 @@ def for_transformers(*, path: str | None = None, max_entries: int = MOST_ENTRIES
     class TonnageCallback(TrainerCallback):  # type: ignore[misc]
         def __init__(self) -> None:
             self.training = _Training(path, max_entries, report)
-            self.recording = self.training.recording
+
+        @property
+        def recording(self) -> Recording:
+            """The recording of the last training."""
+            return self.training.recording
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
             self.training.begin()
@@ -82,7 +98,11 @@ def for_lightning(*, path: str | None = None, max_entries: int = MOST_ENTRIES, r
     class TonnageCallback(Callback):  # type: ignore[misc]
         def __init__(self) -> None:
             self.training = _Training(path, max_entries, report)
-            self.recording = self.training.recording
+
+        @property
+        def recording(self) -> Recording:
+            """The recording of the last training."""
+            return self.training.recording
 
         def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
             self.training.begin()
@@ -111,12 +131,11 @@ def for_accelerate(*, path: str | None = None, max_entries: int = MOST_ENTRIES, 
         def __init__(self) -> None:
             super().__init__()
             self.training = _Training(path, max_entries, report)
-            self.recording = self.training.recording
             self.training.begin()
 
         @property
         def tracker(self) -> Recording:
-            return self.recording
+            return self.training.recording
 
         def start(self) -> None:
             pass

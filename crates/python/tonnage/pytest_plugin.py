@@ -9,6 +9,9 @@ Without a size the baseline is compared with, a file beside the test that ``pyte
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import hashlib
 import json
 import os
 import pathlib
@@ -41,12 +44,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture
 def gpu_memory(request: pytest.FixtureRequest) -> Iterator[GpuMemory]:
     """The memory that a test takes: of PyTorch on a GPU, or of a recipe or snapshot that is passed to it."""
-    memory = GpuMemory(request.node.name, request.path, request.config.getoption("--tonnage-update"))
+    memory = GpuMemory(_name(request.node), request.path, request.config.getoption("--tonnage-update"))
     memory._begin()
     try:
         yield memory
     finally:
         memory._end()
+
+
+def _name(node: pytest.Item) -> str:
+    """The test within its file, with its classes and parameters. (The node's id has more under xdist's groups.)"""
+    names: list[str] = []
+    for it in node.listchain():
+        # What was there so far are folders.
+        names = [] if isinstance(it, pytest.File) else [*names, it.name]
+    return "::".join(names)
 
 
 class GpuMemory:
@@ -152,7 +164,9 @@ class GpuMemory:
 
     def _recorded(self) -> pathlib.Path:
         """The snapshot that belongs to the baseline."""
-        name = re.sub(r"[^A-Za-z0-9_.-]+", "-", f"{self._path.stem}.{self._test}")
+        # Two tests may differ in what no name of a file can have.
+        digest = hashlib.sha256(self._key().encode()).hexdigest()[:8]
+        name = re.sub(r"[^A-Za-z0-9_.-]+", "-", f"{self._path.stem}.{self._test}")[:100] + f".{digest}"
         return self._path.parent / "tonnage-baselines" / f"{name}.pickle.zst"
 
     def _baselines(self) -> dict[str, int]:
@@ -172,16 +186,29 @@ class GpuMemory:
         return baseline
 
     def _write(self) -> None:
-        baselines = self._baselines()
-        baselines[self._key()] = self.peak
+        peak, snapshot = self.peak, self.snapshot()
         path = self._path.parent / BASELINES
-        unfinished = path.with_suffix(".unfinished")
-        unfinished.write_text(json.dumps(dict(sorted(baselines.items())), indent=2) + "\n", encoding="utf-8")
-        os.replace(unfinished, path)
-        snapshot = self.snapshot()
+        with _alone(path.parent):
+            baselines = self._baselines()
+            baselines[self._key()] = peak
+            unfinished = path.with_suffix(".unfinished")
+            unfinished.write_text(json.dumps(dict(sorted(baselines.items())), indent=2) + "\n", encoding="utf-8")
+            os.replace(unfinished, path)
         if snapshot is not None:
             self._recorded().parent.mkdir(exist_ok=True)
-            snapshot.save(self._recorded())
+            snapshot.save(self._recorded(), force=True)
+
+
+@contextlib.contextmanager
+def _alone(folder: pathlib.Path) -> Iterator[None]:
+    """No other process of the test run writes the baselines of that folder meanwhile."""
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
+    finally:
+        # The lock goes with it.
+        os.close(opened)
 
 
 def _tolerance(tolerance: str | int, expected: int) -> float:

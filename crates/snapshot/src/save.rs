@@ -43,6 +43,17 @@ pub fn save(path: &Path, file: &SnapshotFile) -> Result<(), SaveError> {
     OutputFile::at(path)?.write(|out| packing.write(out, file).map_err(failed))
 }
 
+/// As [`save`], but never in the place of another file.
+///
+/// # Errors
+///
+/// As [`save`], and if something is there already.
+pub fn save_new(path: &Path, file: &SnapshotFile) -> Result<(), SaveError> {
+    let failed = |source| SaveError { path: path.to_owned(), source };
+    let packing = Packing::of(path).map_err(failed)?;
+    OutputFile::at(path)?.only_if_new()?.write(|out| packing.write(out, file).map_err(failed))
+}
+
 /// Whether a snapshot could be saved there, as far as that shows before there is one. What lies at the path is not
 /// touched.
 ///

@@ -158,6 +158,7 @@ pub use create::{Scalar, TensorOptions};
 pub use device::{Device, Memory, current_device, set_device};
 pub use dtype::{DType, Element, Stored};
 pub use error::{Error, ErrorKind, Result};
+pub use exec::after_fork;
 pub use exec::cuda::WorkTime;
 pub use gpu::Gpu;
 pub use levels::{LevelPoint, Levels};

@@ -14,13 +14,47 @@ use axum::response::{IntoResponse, Response};
 
 use crate::token::Token;
 
-/// Scripts, styles and data of this server alone; nothing inline, nothing evaluated.
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
-                      connect-src 'self'; worker-src 'self'; base-uri 'none'; form-action 'none'; \
-                      frame-ancestors 'none'";
+/// Scripts, styles and data of this server alone; nothing inline, nothing evaluated. What may have it in a frame follows.
+macro_rules! policy {
+    ($ancestors:literal) => {
+        concat!(
+            "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; ",
+            "connect-src 'self'; worker-src 'self'; base-uri 'none'; form-action 'none'; ",
+            "frame-ancestors ",
+            $ancestors
+        )
+    };
+}
 
-const HEADERS: [(HeaderName, &str); 6] = [
-    (header::CONTENT_SECURITY_POLICY, POLICY),
+/// Who may show the page in a frame.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) enum Frames {
+    /// No one.
+    #[default]
+    None,
+    /// Pages that this machine serves under its own names, such as notebooks. They need the token like anyone.
+    ThisMachine,
+}
+
+impl Frames {
+    fn policy(self) -> &'static str {
+        match self {
+            Self::None => policy!("'none'"),
+            Self::ThisMachine => policy!(
+                "http://localhost:* http://127.0.0.1:* https://localhost:* https://127.0.0.1:*"
+            ),
+        }
+    }
+}
+
+/// What the gate knows.
+#[derive(Clone)]
+pub(crate) struct Gate {
+    pub(crate) token: Token,
+    pub(crate) frames: Frames,
+}
+
+const HEADERS: [(HeaderName, &str); 5] = [
     (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
     (header::REFERRER_POLICY, "no-referrer"),
     (header::CACHE_CONTROL, "no-store"),
@@ -31,13 +65,14 @@ const HEADERS: [(HeaderName, &str); 6] = [
 /// Names that this machine has for itself.
 const HOSTS: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
 
-pub(crate) async fn gate(State(token): State<Token>, request: Request, next: Next) -> Response {
-    let refusal = refusal(&token, request.uri(), request.headers());
+pub(crate) async fn gate(State(gate): State<Gate>, request: Request, next: Next) -> Response {
+    let refusal = refusal(&gate.token, request.uri(), request.headers());
     let mut response = match refusal {
         Some(why) => (StatusCode::FORBIDDEN, why).into_response(),
         None => next.run(request).await,
     };
-    for (name, value) in HEADERS {
+    let policy = (header::CONTENT_SECURITY_POLICY, gate.frames.policy());
+    for (name, value) in HEADERS.into_iter().chain([policy]) {
         response.headers_mut().insert(name, HeaderValue::from_static(value));
     }
     response

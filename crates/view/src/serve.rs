@@ -18,7 +18,7 @@ use tokio::sync::watch;
 
 use crate::api;
 use crate::connections::{Patience, serve, whole_body};
-use crate::gate::gate;
+use crate::gate::{Frames, Gate, gate};
 use crate::recordings::Recordings;
 use crate::token::Token;
 
@@ -50,6 +50,7 @@ pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
     token: Token,
+    frames: Frames,
     recordings: Recordings,
     patience: Patience,
 }
@@ -71,13 +72,20 @@ impl Server {
         };
         let address = listener.local_addr().map_err(ServeError::Listen)?;
         let token = Token::random().map_err(ServeError::Token)?;
-        Ok(Self { listener, address, token, recordings, patience: Patience::default() })
+        let (frames, patience) = (Frames::default(), Patience::default());
+        Ok(Self { listener, address, token, frames, recordings, patience })
     }
 
     /// The same with another patience.
     #[must_use]
     pub fn with_patience(self, patience: Patience) -> Self {
         Self { patience, ..self }
+    }
+
+    /// The same, in frames of pages that this machine serves: of a notebook. Without it no page may have it in a frame.
+    #[must_use]
+    pub fn in_frames_of_this_machine(self) -> Self {
+        Self { frames: Frames::ThisMachine, ..self }
     }
 
     /// The address to open, token included.
@@ -98,7 +106,7 @@ impl Server {
     ///
     /// If the system has no threads to spare.
     pub fn start(self) -> Result<Running, ServeError> {
-        let Self { listener, token, recordings, patience, .. } = self;
+        let Self { listener, token, frames, recordings, patience, .. } = self;
         listener.set_nonblocking(true).map_err(ServeError::Start)?;
         let mut threads = Builder::new_multi_thread();
         let runtime = threads.worker_threads(2).thread_name("view").enable_all().build();
@@ -110,7 +118,7 @@ impl Server {
             // Bodies are counted where they are taken.
             .layer(DefaultBodyLimit::disable())
             .layer(from_fn_with_state(patience, whole_body))
-            .layer(from_fn_with_state(token, gate));
+            .layer(from_fn_with_state(Gate { token, frames }, gate));
         let thread = thread.spawn(move || run(runtime, listener, app, patience, &stopped));
         Ok(Running { stopper, thread: Some(thread.map_err(ServeError::Start)?) })
     }

@@ -16,27 +16,38 @@ FOLDER = os.path.dirname(os.path.abspath(__file__))
 OUT = os.environ.get("TONNAGE_OUT")
 
 
-class AfterTorch(importlib.abc.MetaPathFinder):
-    """Calls a function once `torch` has been imported."""
+class AfterTorch(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Calls a function once `torch` has been imported. Whoever only asks whether it is there changes nothing."""
 
     def __init__(self, call):
         self.call = call
+        self.loader = None
+        self.asks = False
 
     def find_spec(self, name, path=None, target=None):
-        if name != "torch":
+        if name != "torch" or path is not None or self.asks:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec("torch")
-        if spec is None or spec.loader is None:
-            return spec
-        load = spec.loader.exec_module
-
-        def load_and_call(module):
-            load(module)
-            self.call(module)
-
-        spec.loader.exec_module = load_and_call
+        # Others find it, as they would without this.
+        self.asks = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self.asks = False
+        if spec is not None and spec.loader is not None:
+            self.loader = spec.loader
+            spec.loader = self
         return spec
+
+    def create_module(self, spec):
+        return self.loader.create_module(spec)
+
+    def exec_module(self, module):
+        module.__spec__.loader = self.loader
+        module.__loader__ = self.loader
+        self.loader.exec_module(module)
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+        self.call(module)
 
 
 class Watch:

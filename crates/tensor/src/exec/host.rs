@@ -19,6 +19,7 @@ use tonnage_device::host::Streams;
 use tonnage_memory::StreamId;
 
 use super::args::Args;
+use super::cores;
 use super::order::{Order, lock};
 use super::{Kernel, Operand, Used, operands};
 use crate::error::{Call, ErrorKind, Result};
@@ -82,7 +83,7 @@ impl HostQueue {
     ) -> Result<()> {
         let failures = Arc::clone(&self.failures);
         let work = move || {
-            let message = match catch_unwind(AssertUnwindSafe(work)) {
+            let message = match catch_unwind(AssertUnwindSafe(|| cores::run(work))) {
                 Ok(Ok(())) => return,
                 Ok(Err(message)) => message,
                 Err(panic) => format!("panicked: {}", text_of(&*panic)),

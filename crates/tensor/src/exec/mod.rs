@@ -23,6 +23,8 @@
 
 mod args;
 
+mod cores;
+
 pub(crate) mod cuda;
 
 mod host;
@@ -37,6 +39,7 @@ use std::any::Any;
 use std::sync::{Mutex, mpsc};
 
 pub(crate) use args::{Args, Input, Output};
+pub use cores::after_fork;
 pub(crate) use cuda::{CudaQueue, Operands, Plan};
 pub(crate) use host::HostQueue;
 pub(crate) use parallel::{

@@ -119,6 +119,19 @@ fn every_answer_keeps_the_page_to_itself() {
 }
 
 #[test]
+fn only_a_server_for_notebooks_may_be_in_a_frame_and_only_of_this_machine() {
+    let page = Page::in_frames();
+    let answer = page.get("");
+    let policy = &answer.headers["content-security-policy"];
+    let ancestors = policy.split_once("frame-ancestors ").unwrap().1;
+    for source in ancestors.split(' ') {
+        let host = source.split_once("://").unwrap().1;
+        assert!(["localhost:*", "127.0.0.1:*"].contains(&host), "{policy}");
+    }
+    assert!(policy.starts_with("default-src 'none'; script-src 'self';"), "{policy}");
+}
+
+#[test]
 fn other_addresses_of_this_machine_do_not_lead_here() {
     let page = Page::of([trace("mlp_seed.default")]);
     // No packet is sent: this asks the system which of its addresses it would use.

@@ -44,6 +44,17 @@ impl Page {
     pub(crate) fn patient(options: ViewOptions, patience: Patience) -> Self {
         let recordings = Recordings::new(options);
         let server = Server::bind(recordings.clone(), Some(0)).unwrap().with_patience(patience);
+        Self::started(server, recordings)
+    }
+
+    /// A page that notebooks may have in a frame.
+    pub(crate) fn in_frames() -> Self {
+        let recordings = Recordings::new(ViewOptions::default());
+        let server = Server::bind(recordings.clone(), Some(0)).unwrap();
+        Self::started(server.in_frames_of_this_machine(), recordings)
+    }
+
+    fn started(server: Server, recordings: Recordings) -> Self {
         let (port, url) = (server.port(), server.url());
         let token = url.trim_end_matches('/').rsplit_once('/').unwrap().1.to_owned();
         Self { port, token, recordings, _running: server.start().unwrap() }

@@ -1,0 +1,75 @@
+//! The threads that loops over elements are split over.
+//!
+//! In:  a kernel, on its stream's thread. Out: the same, done.
+//!
+//! These are rayon's own, until this process turns out to be a fork of another: the parent's threads did not come along,
+//! and whoever waits for them waits for ever. A fork therefore has a pool of its own.
+
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+
+use rayon::{ThreadPool, ThreadPoolBuilder};
+
+/// Whether this process is a fork: rayon's own threads may be its parent's.
+static IS_FORK: AtomicBool = AtomicBool::new(false);
+
+/// The pool of this fork, once it has one. No lock guards it: another thread might have held that when the process was
+/// forked.
+static POOL: AtomicPtr<ThreadPool> = AtomicPtr::new(ptr::null_mut());
+
+/// Says that this process is a fork of one that may have used tensors: for handlers that run in the child.
+///
+/// Devices and tensors of the parent are of no use here; new ones work.
+pub fn after_fork() {
+    // A parent that was a fork itself has left its pool's address: what lies there is never given back.
+    POOL.store(ptr::null_mut(), Ordering::Release);
+    IS_FORK.store(true, Ordering::Release);
+}
+
+/// Does the work where its loops find threads.
+pub(super) fn run<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    if !IS_FORK.load(Ordering::Acquire) {
+        return work();
+    }
+    match pool() {
+        Some(pool) => pool.install(work),
+        // No threads to be had: rayon, asked in one pool, asks nowhere else, so there is nothing better than trying.
+        None => work(),
+    }
+}
+
+fn pool() -> Option<&'static ThreadPool> {
+    let known = POOL.load(Ordering::Acquire);
+    let known = if known.is_null() {
+        let made = Box::into_raw(Box::new(ThreadPoolBuilder::new().build().ok()?));
+        let put = POOL.compare_exchange(ptr::null_mut(), made, Ordering::AcqRel, Ordering::Acquire);
+        match put {
+            Ok(_) => made,
+            Err(known) => {
+                // SAFETY: it is this function's own still, made by `Box::into_raw` above.
+                drop(unsafe { Box::from_raw(made) });
+                known
+            }
+        }
+    } else {
+        known
+    };
+    // SAFETY: what `POOL` holds was made by `Box::into_raw` above, and is never given back.
+    Some(unsafe { &*known })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fork_has_threads_of_its_own() {
+        after_fork();
+        assert_eq!(rayon::current_thread_index(), None, "a test is no thread of a pool");
+        assert!(run(rayon::current_thread_index).is_some());
+        let before = pool().unwrap();
+        assert!(ptr::eq(before, pool().unwrap()), "one for all kernels");
+        after_fork();
+        assert!(!ptr::eq(before, pool().unwrap()), "a fork of a fork has another");
+    }
+}
