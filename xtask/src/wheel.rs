@@ -50,34 +50,64 @@ pub(crate) fn build(option: Option<&str>) -> anyhow::Result<()> {
 /// The Pythons that the package is for, oldest first.
 const PYTHONS: [&str; 5] = ["python3.10", "python3.11", "python3.12", "python3.13", "python3.14"];
 
-/// Installs the wheel into clean Pythons, the oldest and the newest that are here, and runs all tests of the package on it.
+/// Installs the wheel into clean Pythons, the oldest and the newest that are here, and runs all tests of the package on it:
+/// with the newest also those that need other libraries.
 pub(crate) fn full() -> anyhow::Result<()> {
     let wheel = wheel("fast")?;
-    let is_here = |python: &&str| present(&format!("{python} --version"));
-    let here: Vec<&str> = PYTHONS.into_iter().filter(is_here).collect();
-    let (Some(&oldest), Some(&newest)) = (here.first(), here.last()) else {
+    let here: Vec<(&str, String)> =
+        PYTHONS.into_iter().filter_map(|name| Some((name, find(name)?))).collect();
+    let (Some(oldest), Some(newest)) = (here.first(), here.last()) else {
         bail!("none of {} is on the path", PYTHONS.join(", "));
     };
     let mut chosen = vec![oldest];
     chosen.extend((oldest != newest).then_some(newest));
     for python in chosen {
-        let folder = format!("target/full-{python}");
-        run(&format!("{python} -m venv --clear {folder}"))?;
-        // pandas 3 and others are not for the oldest.
-        let (more, tests) = match python == newest {
-            true => (" --requirement crates/python/tests/requirements-full.txt", ""),
-            false => ("", " --ignore crates/python/tests/test_full.py"),
-        };
-        run(&format!(
-            "{folder}/bin/python -m pip install --quiet --disable-pip-version-check {} \
-             --requirement crates/python/tests/requirements.txt{more}",
-            wheel.display()
-        ))?;
-        run(&format!(
-            "{folder}/bin/python -m pytest --quiet -p no:cacheprovider crates/python/tests{tests}"
-        ))?;
+        let mut requirements = vec!["requirements"];
+        requirements.extend((python == newest).then_some("requirements-full"));
+        test_in(python, &wheel, &requirements)?;
     }
     Ok(())
+}
+
+/// Runs the package's tests on the wheel in a clean Python with what these files ask of PyPI.
+fn test_in(
+    (name, python): &(&str, String),
+    wheel: &Path,
+    requirements: &[&str],
+) -> anyhow::Result<()> {
+    let folder = format!("target/full-{name}");
+    run(&format!("{python} -m venv --clear {folder}"))?;
+    let files: String = requirements
+        .iter()
+        .map(|file| format!(" --requirement crates/python/tests/{file}.txt"))
+        .collect();
+    run(&format!(
+        "{folder}/bin/python -m pip install --quiet --disable-pip-version-check {}{files}",
+        wheel.display()
+    ))?;
+    let ignored = match requirements.contains(&"requirements-full") {
+        true => "",
+        false => " --ignore crates/python/tests/test_full.py",
+    };
+    run(&format!(
+        "{folder}/bin/python -m pytest --quiet -p no:cacheprovider crates/python/tests{ignored}"
+    ))
+}
+
+/// A Python by its name: on the path, or among those that pyenv has.
+fn find(name: &str) -> Option<String> {
+    if present(&format!("{name} --version")) {
+        return Some(name.to_owned());
+    }
+    let output = Command::new("pyenv").arg("root").output().ok()?;
+    let versions = PathBuf::from(String::from_utf8(output.stdout).ok()?.trim()).join("versions");
+    let mut found: Vec<_> = fs::read_dir(versions)
+        .ok()?
+        .filter_map(|entry| Some(entry.ok()?.path().join("bin").join(name)))
+        .filter(|path| path.exists())
+        .collect();
+    found.sort();
+    found.pop()?.into_os_string().into_string().ok()
 }
 
 /// Builds the wheel with a profile of cargo's, and says where it is.

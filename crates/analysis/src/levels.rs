@@ -74,7 +74,8 @@ impl Levels {
         let gained = changes.iter().fold(0_i64, |sum, it| sum.saturating_add(it.0[3]));
         sum.0[3] = i64::try_from(reserved).unwrap_or(i64::MAX).saturating_sub(gained).max(0);
         let start = sum.level();
-        let after = changes.iter().map(|change| {
+        // A level takes as much room as a change: it goes where that was.
+        let after = changes.into_iter().map(|change| {
             sum.add(change.0);
             sum.level()
         });

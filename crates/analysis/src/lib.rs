@@ -10,6 +10,7 @@
 //! | 2 lifetimes | entries → one row for each allocation | `lifetimes.rs`, `block_sizes.rs` |
 //! | 3 levels | lifetimes → bytes after every entry, peaks | `levels.rs` |
 //! | 4 extents | entries, the state before them → memory from the device, and when it was there | `extents.rs` |
+//! | 4 strata | lifetimes, levels, what they are for → memory over time by groups | `strata.rs` |
 //! | 5 call sites | stack → the line of the user's program, the modules on its way | `call_site.rs`, `module_path.rs`; which layer it is: `layers/` |
 //! | 6 answers | all of these → [`Inspection`], [`Comparison`] | `inspect.rs`, `diff.rs` |
 //! | 7 diagnosis | all of these, and a replay → [`report::Report`] | `report/` |
@@ -55,6 +56,8 @@ mod levels;
 // 4. Memory from the device over time.
 mod extents;
 
+mod strata;
+
 // 5. Who asked.
 mod call_site;
 
@@ -85,4 +88,5 @@ pub use levels::{Level, Levels, Peak};
 pub use lifetimes::{Lifetime, Lifetimes, Moment};
 pub use module_path::{ModuleCall, module_path, show_module_path};
 pub use pinned::{PinnedInspection, PinnedLine};
+pub use strata::{GroupBy, Strata, Stratum};
 pub use tonnage_events::call_site;

@@ -11,7 +11,7 @@ use tonnage::analysis::report::Ranks;
 use tonnage::snapshot::SnapshotFile;
 
 use crate::output::{print, print_json};
-use crate::{Answer, Arguments, Verb, diff, inspect, predict, replay, report, run, tune};
+use crate::{Answer, Arguments, Verb, diff, inspect, plot, predict, replay, report, run, tune};
 
 /// What a verb says.
 #[derive(Clone, Debug)]
@@ -75,5 +75,17 @@ pub fn ask_report(words: &[String], inputs: &[Named<'_>]) -> anyhow::Result<Rank
     match parse(words, inputs)? {
         Verb::Report(arguments) => report::answer(&arguments, inputs),
         _ => bail!("no report: {}", words.join(" ")),
+    }
+}
+
+/// Asks `plot` for the picture of a snapshot, as SVG.
+///
+/// # Errors
+///
+/// As [`ask`].
+pub fn ask_plot(words: &[String], (name, file): Named<'_>) -> anyhow::Result<String> {
+    match parse(words, &[(name, file)])? {
+        Verb::Plot(arguments) => plot::svg(&arguments, name, file),
+        _ => bail!("no picture: {}", words.join(" ")),
     }
 }

@@ -41,6 +41,8 @@ mod inspect;
 
 mod manual;
 
+mod plot;
+
 mod predict;
 
 mod record;
@@ -67,9 +69,10 @@ use std::ffi::OsString;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-pub use crate::ask::{Answered, Named, ask, ask_report};
+pub use crate::ask::{Answered, Named, ask, ask_plot, ask_report};
 pub use crate::input::{TooMuch, read_within};
 pub use crate::output::with_causes;
+pub use crate::plot::png;
 pub use crate::progress::{Counted, Progress};
 pub use crate::report::report_page;
 
@@ -99,6 +102,7 @@ enum Verb {
     View(view::Arguments),
     Diff(diff::Arguments),
     Export(export::Arguments),
+    Plot(plot::Arguments),
     Top(top::Arguments),
     Devices(devices::Arguments),
     Bench(bench::Arguments),
@@ -142,6 +146,7 @@ pub fn command(words: impl IntoIterator<Item = OsString>) -> u8 {
         Verb::View(arguments) => view::run(&arguments),
         Verb::Diff(arguments) => diff::run(&arguments),
         Verb::Export(arguments) => export::run(&arguments),
+        Verb::Plot(arguments) => plot::run(&arguments),
         Verb::Top(arguments) => top::run(&arguments),
         Verb::Devices(arguments) => devices::run(&arguments),
         Verb::Bench(arguments) => bench::run(&arguments),

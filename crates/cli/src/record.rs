@@ -148,7 +148,8 @@ impl Passing {
     fn begin() -> anyhow::Result<Self> {
         let ignored = ignored_signals();
         let is_ours = |signal: &i32| (ignored >> (signal - 1)) & 1 == 0;
-        let taken = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2].into_iter().filter(is_ours);
+        let taken =
+            [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2].into_iter().filter(is_ours);
         let ended = Arc::new(AtomicBool::new(false));
         for signal in taken.clone() {
             signal_hook::flag::register_conditional_default(signal, Arc::clone(&ended))

@@ -21,6 +21,7 @@ use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef};
 use rustc_hash::FxHashMap;
 use tonnage_snapshot::SnapshotFile;
 
+use crate::arrow_events::event_batches;
 use crate::error::ExportError;
 use crate::rows::{Values, for_each_batch};
 use crate::table::{Column, ColumnKind, Table};
@@ -54,6 +55,17 @@ fn kind(kind: ColumnKind) -> DataType {
 ///
 /// If a column has more texts than Arrow can number.
 pub fn arrow_batches(file: &SnapshotFile, table: Table) -> Result<Vec<RecordBatch>, ExportError> {
+    match table {
+        Table::Events => event_batches(file),
+        _ => row_batches(file, table),
+    }
+}
+
+/// All rows of any table, taken row by row.
+pub(crate) fn row_batches(
+    file: &SnapshotFile,
+    table: Table,
+) -> Result<Vec<RecordBatch>, ExportError> {
     let mut columns: Vec<_> = table.columns().iter().map(|it| Gathered::new(it.kind)).collect();
     for_each_batch(file, table, |batch| {
         for (values, column) in batch.iter().zip(&mut columns) {
@@ -107,14 +119,8 @@ impl Gathered {
         match self {
             Self::Plain(arrays) => Ok(arrays),
             Self::Texts { keys, texts } => {
-                let dictionary: ArrayRef =
-                    Arc::new(StringArray::from_iter_values(texts.all.iter().map(|it| &**it)));
-                let array = |keys| {
-                    let array =
-                        DictionaryArray::<Int32Type>::try_new(keys, Arc::clone(&dictionary))?;
-                    Ok(Arc::new(array) as ArrayRef)
-                };
-                keys.into_iter().map(array).collect()
+                let dictionary = texts.dictionary();
+                keys.into_iter().map(|keys| Texts::column(keys, &dictionary)).collect()
             }
         }
     }
@@ -122,7 +128,7 @@ impl Gathered {
 
 /// Texts of a column, each once, by number.
 #[derive(Default)]
-struct Texts {
+pub(crate) struct Texts {
     all: Vec<Arc<str>>,
     bytes: usize,
     numbers: FxHashMap<Arc<str>, i32>,
@@ -150,7 +156,8 @@ impl Texts {
         values.iter().map(|text| text.as_ref().map(&mut key).transpose()).collect()
     }
 
-    fn number(&mut self, text: &Arc<str>) -> Result<i32, ExportError> {
+    /// The number of this text.
+    pub(crate) fn number(&mut self, text: &Arc<str>) -> Result<i32, ExportError> {
         if let Some(&number) = self.numbers.get(text) {
             return Ok(number);
         }
@@ -162,5 +169,15 @@ impl Texts {
         self.all.push(Arc::clone(text));
         self.numbers.insert(Arc::clone(text), number);
         Ok(number)
+    }
+    /// The texts, in the order of their numbers.
+    pub(crate) fn dictionary(self) -> ArrayRef {
+        Arc::new(StringArray::from_iter_values(self.all.iter().map(|it| &**it)))
+    }
+
+    /// A column of texts by their numbers.
+    pub(crate) fn column(keys: Int32Array, dictionary: &ArrayRef) -> Result<ArrayRef, ExportError> {
+        let array = DictionaryArray::<Int32Type>::try_new(keys, Arc::clone(dictionary))?;
+        Ok(Arc::new(array))
     }
 }

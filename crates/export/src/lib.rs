@@ -31,6 +31,9 @@ mod rows;
 #[cfg(feature = "arrow")]
 mod arrow;
 
+#[cfg(feature = "arrow")]
+mod arrow_events;
+
 mod csv;
 
 #[cfg(feature = "parquet")]

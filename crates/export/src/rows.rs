@@ -17,7 +17,7 @@ use crate::table::{ColumnKind, Table};
 const BATCH: usize = 1 << 15;
 
 /// Bytes after which a stack's text is cut.
-const LONGEST_STACK: usize = 8 << 10;
+pub(crate) const LONGEST_STACK: usize = 8 << 10;
 
 /// The values of a column in a batch.
 #[derive(Debug)]
@@ -229,7 +229,8 @@ where
     }
 }
 
-fn time_of(entry: &TraceEntry) -> Option<u64> {
+/// When it was, if that is known.
+pub(crate) fn time_of(entry: &TraceEntry) -> Option<u64> {
     (entry.time_us > 0).then_some(entry.time_us)
 }
 

@@ -18,6 +18,8 @@
 //! | growth | `growth.rs` |
 //! | failed requests | `ooms.rs` |
 //!
+//! And a picture by itself, of memory over time (`plot.rs`).
+//!
 //! # Note \[Text from strangers\]
 //!
 //! Names in a snapshot are anyone's. Three walls keep them text: `maud` escapes whatever is put
@@ -71,6 +73,10 @@ mod ranks;
 // The whole.
 mod document;
 
+// A picture by itself.
+mod plot;
+
+pub use plot::{LARGEST_PLOT, PlotOptions, SMALLEST_PLOT, plot_svg};
 use tonnage_analysis::report::{Ranks, Report};
 
 /// The page of one file's report; `file` is the name it goes by.

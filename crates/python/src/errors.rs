@@ -90,7 +90,9 @@ fn of_file(sentence: &str, error: &io::Error) -> PyErr {
         _ => "FileError",
     };
     let sentence = match error.kind() {
-        io::ErrorKind::AlreadyExists => format!("{sentence}: it is kept unless force=True is passed"),
+        io::ErrorKind::AlreadyExists => {
+            format!("{sentence}: it is kept unless force=True is passed")
+        }
         _ => sentence.to_owned(),
     };
     exception(kind, &sentence, |it| it.setattr("errno", error.raw_os_error()))

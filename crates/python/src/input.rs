@@ -75,7 +75,9 @@ impl Read for ReadObject {
         Python::attach(|py| {
             let bytes = self.0.bind(py).call_method1("read", (buffer.len(),))?;
             let bytes: PyBackedBytes = bytes.extract().map_err(|_| {
-                crate::errors::usage("the file object's read(size) returned no bytes: open it with mode \"rb\"")
+                crate::errors::usage(
+                    "the file object's read(size) returned no bytes: open it with mode \"rb\"",
+                )
             })?;
             let room = buffer.get_mut(..bytes.len()).ok_or_else(|| {
                 crate::errors::usage("the file object's read(size) returned more than size bytes")

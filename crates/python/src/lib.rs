@@ -68,12 +68,7 @@ mod _tonnage {
     /// Writes a file, whole or not at all; in the place of another only by `force`.
     #[pyfunction]
     #[pyo3(signature = (path, data, force=false))]
-    fn write_file(
-        py: Python<'_>,
-        path: PathBuf,
-        data: PyBackedBytes,
-        force: bool,
-    ) -> PyResult<()> {
+    fn write_file(py: Python<'_>, path: PathBuf, data: PyBackedBytes, force: bool) -> PyResult<()> {
         let write = move |_: &work::Stop| -> anyhow::Result<()> {
             let mut file = OutputFile::at(path)?;
             if !force {
@@ -89,6 +84,12 @@ mod _tonnage {
     fn ask(py: Python<'_>, words: Vec<String>) -> PyResult<(String, String, bool)> {
         let answered = work::run(py, move |_| tonnage_cli::ask(&words, &[]))?;
         Ok(super::snapshot::plain(answered.map_err(errors::raise)?))
+    }
+
+    /// An SVG as PNG.
+    #[pyfunction]
+    fn png(py: Python<'_>, svg: String) -> PyResult<Vec<u8>> {
+        work::run(py, move |_| tonnage_cli::png(&svg))?.map_err(errors::raise)
     }
 
     /// The bytes that a text means, such as `24GiB`.

@@ -8,7 +8,7 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyDict;
 use tonnage::analysis::{Levels, Lifetimes, devices};
 use tonnage::snapshot::SnapshotFile;
-use tonnage_cli::{Answered, Named, ask, ask_report};
+use tonnage_cli::{Answered, Named, ask, ask_plot, ask_report};
 
 use crate::errors::{raise, usage};
 use crate::input::Input;
@@ -104,6 +104,12 @@ impl Snapshot {
         let (name, file) = (self.name.clone(), Arc::clone(&self.file));
         let reported = work::run(py, move |_| ask_report(&words, &[(&name, &file)]))?;
         Ok(Report::new(reported.map_err(raise)?))
+    }
+
+    /// Memory over time, as SVG.
+    fn plot(&self, py: Python<'_>, words: Vec<String>) -> PyResult<String> {
+        let (name, file) = (self.name.clone(), Arc::clone(&self.file));
+        work::run(py, move |_| ask_plot(&words, (&name, &file)))?.map_err(raise)
     }
 
     /// The peaks of a device within its history, in the order requested, allocated, active, reserved.

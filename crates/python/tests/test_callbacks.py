@@ -1,4 +1,4 @@
-"""Callbacks for the training loops of others, with stand-ins for their libraries. The real ones are in test_full.py."""
+"""Callbacks for the training loops of others, with stand-ins for their libraries."""
 
 from __future__ import annotations
 

@@ -37,6 +37,7 @@ def test_the_blocks_run_one_after_the_other(tmp_path, plain, python):
     assert done.returncode == 0, done.stderr
     for words in ["What limits this job is", "218103808 False", "213909504", "not a known key"]:
         assert words in done.stdout, done.stdout
+    assert (tmp_path / "peak.svg").read_text().startswith("<?xml")
 
 
 def test_its_tests_pass(tmp_path, plain, python):

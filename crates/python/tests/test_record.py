@@ -1,4 +1,4 @@
-"""Recording: with a stand-in for PyTorch, in programs of their own. Real PyTorch is in test_full.py."""
+"""Recording: with a stand-in for PyTorch, in programs of their own."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def test_spawned_processes_have_files_of_their_own(program):
         "    print(sorted(it.pid for it in several))\n"
     )
     assert done.returncode == 0, done.stderr
-    names = sorted(it.name for it in program.folder.parent.glob("job*"))
+    names = sorted(it.name for it in program.folder.parent.glob("job.*"))
     assert names == [f"job.pid{it}.pickle" for it in sorted(map(int, done.stdout.strip("[]\n").split(", ")), key=str)]
 
 

@@ -64,7 +64,7 @@ class Recording:
     def start(self) -> None:
         """Begins to record, unless the program does that already."""
         torch = sys.modules.get("torch") or _torch()
-        if torch is None or not torch.cuda.is_available():
+        if torch is None or not sees_gpu(torch):
             _warn("nothing is recorded: " + ("PyTorch is not installed" if torch is None else "PyTorch sees no GPU"))
             return
         if is_recording(torch):
@@ -266,6 +266,11 @@ def _torch() -> Any:
     except ImportError:
         return None
     return torch
+
+
+def sees_gpu(torch: Any) -> bool:
+    """Whether there is anything to record."""
+    return bool(torch.cuda.is_available())
 
 
 def is_recording(torch: Any) -> bool:

@@ -14,6 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import IO, Any
 
+    from ._plot import Plot
     from ._view import Page
 
 
@@ -214,6 +215,23 @@ class Snapshot:
         from ._view import Page
 
         return Page(self._made.view(None if limit is None else in_bytes(limit), port))
+
+    def plot(
+        self,
+        *,
+        by: str = "purpose",
+        limit: Size | None = None,
+        title: str | None = None,
+        ordinal: int | None = None,
+        width: int | None = None,
+        height: int | None = None,
+        dark: bool = False,
+    ) -> Plot:
+        """Memory over time as a picture, ``by`` purpose or module: shown in a notebook, or saved as SVG or PNG."""
+        from ._plot import Plot
+
+        flags = _flags(by=by, limit=limit, title=title, ordinal=ordinal, width=width, height=height, dark=dark)
+        return Plot(self._made.plot(["plot", "--output=-", *flags]), self)
 
     def save(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
         """Writes it as PyTorch would; packed, if the name ends in ``.zst``. Another file is replaced with ``force``."""

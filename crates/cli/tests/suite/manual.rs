@@ -16,6 +16,7 @@ const VERBS: [&str; 16] = [
     "view",
     "diff",
     "export",
+    "plot",
     "top",
     "devices",
     "bench",

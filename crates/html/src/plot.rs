@@ -1,0 +1,241 @@
+//! Memory over time as a picture by itself, for papers and pull requests.
+//!
+//! In:  [`Strata`], and how it should look. Out: an SVG file that needs nothing else and runs nothing.
+//!
+//! Every figure is that of the strata. Colours are attributes, so that every program that shows SVG shows them.
+
+use std::fmt::Write;
+
+use maud::{Markup, html};
+use tonnage_analysis::Strata;
+use tonnage_events::Bytes;
+
+use crate::figures::{Scale, grouped};
+use crate::text::shown;
+
+/// How a picture looks.
+#[derive(Clone, Debug)]
+pub struct PlotOptions {
+    /// What stands above it.
+    pub title: String,
+    /// A limit to draw.
+    pub limit: Option<u64>,
+    /// Dots across and down.
+    pub size: (u32, u32),
+    /// Light on dark.
+    pub dark: bool,
+}
+
+impl Default for PlotOptions {
+    fn default() -> Self {
+        Self { title: String::new(), limit: None, size: (960, 440), dark: false }
+    }
+}
+
+/// Colours that people with any eyes tell apart, on white and on black.
+const COLOURS: [&str; 11] = [
+    "#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb", "#ee8866",
+    "#44bb99", "#999933", "#777777",
+];
+
+/// Room around the drawing: above, right, below, left.
+const AROUND: (f64, f64, f64, f64) = (64.0, 20.0, 44.0, 86.0);
+
+/// More iterations than this are not told apart.
+const MARKED: usize = 120;
+
+/// The most letters of a name.
+const LONGEST: usize = 60;
+
+/// The smallest picture that has room for its words.
+pub const SMALLEST_PLOT: (u32, u32) = (320, 200);
+
+/// The largest: chosen, far beyond any screen or page.
+pub const LARGEST_PLOT: (u32, u32) = (16_384, 16_384);
+
+/// Draws memory over time.
+#[must_use]
+pub fn plot_svg(strata: &Strata, options: &PlotOptions) -> String {
+    let (wide, high) = options.size;
+    let drawing = Drawing::new(strata, options);
+    let (ink, paper) = if options.dark { ("#e6e6e6", "#111418") } else { ("#222222", "#ffffff") };
+    let svg = html! {
+        svg xmlns="http://www.w3.org/2000/svg" width=(wide) height=(high)
+            viewBox=(format!("0 0 {wide} {high}"))
+            font-family="DejaVu Sans, Liberation Sans, Helvetica, Arial, sans-serif" font-size="12" fill=(ink) {
+            title { (drawing.said()) }
+            rect width="100%" height="100%" fill=(paper) {}
+            text x=(AROUND.3) y="22" font-size="15" font-weight="bold" { (shown(&options.title, 2 * LONGEST)) }
+            (drawing.legend(ink))
+            (drawing.axes(ink))
+            @for (group, path) in drawing.areas().iter().enumerate() {
+                path d=(path) fill=(colour(group)) {}
+            }
+            (drawing.marks(ink))
+            path d=(drawing.reserved()) fill="none" stroke=(ink) stroke-width="1.5" {}
+        }
+    };
+    format!("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n{}\n", svg.into_string())
+}
+
+fn colour(group: usize) -> &'static str {
+    COLOURS[group % COLOURS.len()]
+}
+
+struct Drawing<'a> {
+    strata: &'a Strata,
+    limit: Option<u64>,
+    scale: Scale,
+    wide: f64,
+    high: f64,
+}
+
+impl<'a> Drawing<'a> {
+    fn new(strata: &'a Strata, options: &PlotOptions) -> Self {
+        let most = strata.columns.iter().map(|it| it.reserved.max(it.bytes.iter().sum())).max();
+        let most = most.unwrap_or(0);
+        // A limit far above says little and would flatten everything else.
+        let limit = options.limit.filter(|&limit| limit / 2 <= most);
+        let (above, right, below, left) = AROUND;
+        Self {
+            strata,
+            limit,
+            scale: Scale::of(most.max(limit.unwrap_or(0))),
+            wide: f64::from(options.size.0) - left - right,
+            high: f64::from(options.size.1) - above - below,
+        }
+    }
+
+    /// Where the first dot of a column is.
+    fn x(&self, column: usize) -> f64 {
+        AROUND.3 + self.wide * column as f64 / self.strata.columns.len().max(1) as f64
+    }
+
+    fn x_of_event(&self, event: usize) -> f64 {
+        AROUND.3 + self.wide * event as f64 / self.strata.events.max(1) as f64
+    }
+
+    fn y(&self, bytes: u64) -> f64 {
+        AROUND.0 + self.high * (1.0 - (bytes as f64 / self.scale.top.max(1) as f64).min(1.0))
+    }
+
+    /// What each group takes, on top of those below it.
+    fn areas(&self) -> Vec<String> {
+        let columns = &self.strata.columns;
+        let mut below = vec![0_u64; columns.len()];
+        let mut paths = Vec::new();
+        for group in 0..self.strata.groups.len() {
+            let mut path = format!("M{:.2} {:.2}", self.x(0), self.y(0));
+            let top = |column: usize| below[column].saturating_add(columns[column].bytes[group]);
+            // Writing to a string cannot fail.
+            for column in 0..columns.len() {
+                let _ = write!(path, "V{:.2}H{:.2}", self.y(top(column)), self.x(column + 1));
+            }
+            for column in (0..columns.len()).rev() {
+                let _ = write!(path, "V{:.2}H{:.2}", self.y(below[column]), self.x(column));
+            }
+            path.push('Z');
+            let tops: Vec<_> = (0..columns.len()).map(top).collect();
+            below = tops;
+            paths.push(path);
+        }
+        paths
+    }
+
+    fn reserved(&self) -> String {
+        let mut path = String::new();
+        for (column, it) in self.strata.columns.iter().enumerate() {
+            let begin = if column == 0 { format!("M{:.2} ", self.x(0)) } else { "V".to_owned() };
+            let _ = write!(path, "{begin}{:.2}H{:.2}", self.y(it.reserved), self.x(column + 1));
+        }
+        path
+    }
+
+    fn axes(&self, ink: &str) -> Markup {
+        let (above, _, _, left) = AROUND;
+        let (right, bottom) = (left + self.wide, above + self.high);
+        let last = self.strata.events.saturating_sub(1);
+        html! {
+            @for step in 0..=4_u64 {
+                @let y = self.y(self.scale.top / 4 * step);
+                line x1=(left) x2=(right) y1=(y) y2=(y) stroke=(ink) stroke-opacity="0.15" {}
+                text x=(left - 8.0) y=(y + 4.0) text-anchor="end" { (self.scale.label(step)) }
+            }
+            @for step in 0..=4_usize {
+                @let x = left + self.wide * step as f64 / 4.0;
+                text x=(x) y=(bottom + 18.0) text-anchor="middle" { (grouped(last * step / 4)) }
+            }
+            text x=(left + self.wide / 2.0) y=(bottom + 36.0) text-anchor="middle" { "entry of the history" }
+        }
+    }
+
+    /// Iterations, failed requests and the limit.
+    fn marks(&self, ink: &str) -> Markup {
+        let (top, bottom) = (AROUND.0, AROUND.0 + self.high);
+        let iterations = &self.strata.iterations;
+        html! {
+            @if iterations.len() <= MARKED { @for &event in iterations {
+                @let x = self.x_of_event(event);
+                line x1=(x) x2=(x) y1=(top) y2=(bottom) stroke=(ink) stroke-opacity="0.35" stroke-dasharray="2 3" {}
+            } }
+            @for &event in self.strata.failed.iter().take(MARKED) {
+                @let x = self.x_of_event(event);
+                line x1=(x) x2=(x) y1=(top) y2=(bottom) stroke="#cc0000" stroke-width="1.5" {}
+            }
+            @if let Some(limit) = self.limit {
+                @let y = self.y(limit);
+                line x1=(AROUND.3) x2=(AROUND.3 + self.wide) y1=(y) y2=(y)
+                    stroke="#cc0000" stroke-width="1.5" stroke-dasharray="6 4" {}
+            }
+        }
+    }
+
+    /// The groups, then the lines, from left to right; what has no room is left out.
+    fn legend(&self, ink: &str) -> Markup {
+        let groups = self.strata.groups.iter().enumerate();
+        let mut items: Vec<(String, &str, bool)> =
+            groups.map(|(group, name)| (shown(name, LONGEST), colour(group), true)).collect();
+        items.push(("reserved".to_owned(), ink, false));
+        if self.limit.is_some() {
+            items.push(("limit".to_owned(), "#cc0000", false));
+        }
+        if !self.strata.failed.is_empty() {
+            items.push(("failed requests".to_owned(), "#cc0000", false));
+        }
+        if (1..=MARKED).contains(&self.strata.iterations.len()) {
+            items.push(("iterations".to_owned(), ink, false));
+        }
+        // About what a letter takes: nothing here measures fonts.
+        const LETTER: f64 = 7.2;
+        let mut x = AROUND.3;
+        let mut fitting = Vec::new();
+        for (name, colour, filled) in items {
+            let wide = 20.0 + LETTER * name.chars().count() as f64;
+            if x + wide > AROUND.3 + self.wide {
+                break;
+            }
+            fitting.push((x, name, colour, filled));
+            x += wide + 8.0;
+        }
+        html! {
+            @for (x, name, colour, filled) in &fitting {
+                @if *filled { rect x=(x) y="38" width="12" height="12" fill=(colour) {} }
+                @else { line x1=(x) x2=(x + 12.0) y1="44" y2="44" stroke=(colour) stroke-width="2" {} }
+                text x=(x + 16.0) y="48" { (name) }
+            }
+        }
+    }
+
+    /// The picture in words.
+    fn said(&self) -> String {
+        let columns = &self.strata.columns;
+        let allocated = columns.iter().map(|it| it.bytes.iter().sum::<u64>()).max().unwrap_or(0);
+        let reserved = columns.iter().map(|it| it.reserved).max().unwrap_or(0);
+        format!(
+            "Memory over {} entries: at most {} allocated, {} reserved",
+            grouped(self.strata.events),
+            Bytes(allocated),
+            Bytes(reserved)
+        )
+    }
+}

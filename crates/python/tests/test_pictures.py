@@ -1,0 +1,69 @@
+"""Pictures of memory over time."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as xml
+
+import pytest
+
+import tonnage
+from conftest import recording
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def texts(svg: str) -> list[str]:
+    return [it.text or "" for it in xml.fromstring(svg.encode()).iter(f"{SVG}text")]
+
+
+def test_a_picture_has_its_groups_lines_and_figures(snapshot):
+    plot = snapshot.plot(limit="220MiB", title="a <title> & more")
+    words = texts(plot.svg)
+    assert {"parameters", "gradients", "optimizer", "reserved", "limit", "iterations"} <= set(words)
+    assert "a <title> & more" in words
+    root = xml.fromstring(plot.svg.encode())
+    said = root.find(f"{SVG}title")
+    assert said is not None and said.text == (
+        "Memory over 459 entries: at most 186.47 MiB allocated, 208.00 MiB reserved"
+    )
+    assert not list(root.iter(f"{SVG}script"))
+    # One area for each purpose that is there, and the line of what is reserved.
+    assert len(list(root.iter(f"{SVG}path"))) == 1 + len({"parameters", "gradients", "optimizer", "activations",
+                                                          "temporary", "workspace"} & set(words))
+
+
+def test_a_picture_by_module_names_the_modules(snapshot):
+    assert any("nn.linear" in it for it in texts(snapshot.plot(by="module", width=1600).svg))
+
+
+def test_pictures_are_saved_as_their_ending_says(snapshot, tmp_path, python):
+    plot = snapshot.plot(width=400, height=300, dark=True)
+    plot.save(tmp_path / "a.svg")
+    plot.save(tmp_path / "a.png")
+    with pytest.raises(tonnage.ExistingFileError, match="force=True"):
+        plot.save(tmp_path / "a.png")
+    plot.save(tmp_path / "a.png", force=True)
+    assert (tmp_path / "a.svg").read_text() == plot.svg
+    data = (tmp_path / "a.png").read_bytes()
+    assert data[:8] == b"\x89PNG\r\n\x1a\n"
+    assert (int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")) == (400, 300)
+    with pytest.raises(tonnage.UsageError, match="`.svg` or `.png`"):
+        plot.save(tmp_path / "a.gif")
+    with pytest.raises(tonnage.FileError):
+        plot.save(tmp_path / "nowhere" / "a.svg")
+    done = python("-m", "tonnage", "plot", str(recording("mlp_seed.default.stacks")), "-o", "b.svg", "--width", "400",
+                  "--height", "300", "--dark")
+    assert done.stdout == "wrote b.svg\n", done.stderr
+    assert (tmp_path / "b.svg").read_text() == plot.svg
+
+
+def test_wrong_pictures_are_refused(snapshot):
+    for options, words in [({"by": "nonsense"}, "purpose"), ({"width": 3}, "320"), ({"ordinal": 7}, "no such device")]:
+        with pytest.raises(tonnage.Error, match=words):
+            snapshot.plot(**options)
+    with pytest.raises(tonnage.Error, match="no memory history"):
+        tonnage.read({"segments": [{"address": 1, "total_size": 2, "blocks": []}], "device_traces": [[]]}).plot()
+
+
+def test_notebooks_show_the_picture(snapshot):
+    assert snapshot.plot()._repr_svg_().startswith("<svg")
