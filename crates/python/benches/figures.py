@@ -44,13 +44,14 @@ def snapshot(events: int) -> dict:
 
     path = pathlib.Path(__file__).resolve().parents[3] / "testdata/traces/gpt2_varlen.default.stacks.pickle.zst"
     with tempfile.NamedTemporaryFile(suffix=".pickle") as file:
-        tonnage.read(path).save(file.name)
+        tonnage.read(path).save(file.name, force=True)
         with open(file.name, "rb") as written:
             whole = pickle.load(written)
     trace = whole["device_traces"][0]
     several = itertools.cycle(trace)
     whole["device_traces"][0] = [
-        {**entry, "frames": list(entry["frames"]), "time_us": 1 + event} for event, entry in zip(range(events), several)
+        {**entry, "frames": list(entry.get("frames", ())), "time_us": 1 + event}
+        for event, entry in zip(range(events), several)
     ]
     return whole
 

@@ -5,7 +5,7 @@ use std::process::Command;
 use crate::support::{command, python_with_packages, recording, root, text, tonnage};
 use tonnage::export::Table;
 
-const VERBS: [&str; 16] = [
+const VERBS: [&str; 17] = [
     "run",
     "predict",
     "inspect",
