@@ -4,7 +4,6 @@
 //!      which to remember what has compiled; and how many instances of each kernel to take, if not all.
 //! Out: what does not compile, with the compiler's words, and then a failure.
 
-use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -14,18 +13,15 @@ use tonnage_cuda_libs::{Architecture, Compiler, KernelSource, check};
 
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().skip(1).collect();
-    let (folders, most) = match arguments.as_slice() {
-        [kernels, known] => ([kernels, known], Some(usize::MAX)),
-        [kernels, known, most] => {
-            ([kernels, known], most.to_str().and_then(|most| most.parse().ok()))
-        }
-        _ => ([&OsString::new(); 2], None),
+    let most = match arguments.get(2) {
+        None => Some(usize::MAX),
+        Some(most) => most.to_str().and_then(|most| most.parse().ok()),
     };
-    let Some(most) = most else {
+    let (Some(most), [kernels, known, ..]) = (most, arguments.as_slice()) else {
         eprintln!("compile_kernels FOLDER KNOWN [MOST]");
         return ExitCode::from(2);
     };
-    match compile(folders[0].as_ref(), folders[1].as_ref(), most) {
+    match compile(kernels.as_ref(), known.as_ref(), most) {
         Ok(count) => {
             println!("{count} kernels compile for {} architectures", Architecture::TESTED.len());
             ExitCode::SUCCESS
