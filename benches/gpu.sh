@@ -16,6 +16,13 @@ for suite in "cuda_real" "gpu" "devices gpu" "soak gpu"; do
   # shellcheck disable=SC2086  # the second word is the filter
   ./$suite || failed=1
 done
+echo "## tensor: every operation, gradient and technique against the host"
+./tensor --test-threads 8 > tensor.txt 2>&1 || { failed=1; grep -A20 '^failures:' tensor.txt; }
+tail -n 3 tensor.txt
+echo "## recipes: allocated, reserved, and what was predicted"
+python3 recipes.py ./tonnage || failed=1
+echo "## training beside PyTorch, in turns"
+python3 throughput.py ./throughput || failed=1
 echo "## bench"
 for device in dry host cuda:0; do
   echo "# $device"

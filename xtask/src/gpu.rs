@@ -6,12 +6,14 @@ use anyhow::{Context, bail};
 
 use crate::shell::{root, run};
 
-/// Tests with parts that need a GPU, and the packages they are in.
-const SUITES: [(&str, &str); 4] = [
-    ("cuda_real", "tonnage-device"),
-    ("gpu", "tonnage-cuda-libs"),
-    ("devices", "tonnage-replay"),
-    ("soak", "tonnage-memory"),
+/// Tests with parts that need a GPU, under the names that they are called by there, the packages they are in, and how
+/// cargo chooses them.
+const SUITES: [(&str, &str, &[&str]); 5] = [
+    ("cuda_real", "tonnage-device", &["--test", "cuda_real"]),
+    ("gpu", "tonnage-cuda-libs", &["--test", "gpu"]),
+    ("devices", "tonnage-replay", &["--test", "devices"]),
+    ("soak", "tonnage-memory", &["--test", "soak"]),
+    ("tensor", "tonnage-tensor", &["--lib"]),
 ];
 
 /// Builds the folder `gpu-bundle`.
@@ -24,13 +26,16 @@ pub(crate) fn bundle() -> anyhow::Result<()> {
     };
     run("cargo build --release --locked --package tonnage-cli")?;
     copy("target/release/tonnage", "tonnage")?;
-    for (suite, package) in SUITES {
-        copy(&executable(suite, package)?, suite)?;
+    for (suite, package, chosen) in SUITES {
+        copy(&executable(package, chosen)?, suite)?;
     }
+    run("cargo build --release --locked --package tonnage-tensor --example throughput")?;
+    copy("target/release/examples/throughput", "throughput")?;
     run("cargo build --release --locked --package tonnage --example dump_snapshot")?;
     copy("target/release/examples/dump_snapshot", "dump_snapshot")?;
     copy("benches/gpu.sh", "gpu.sh")?;
-    for script in ["micro.py", "beside.py", "memory_viz.py"] {
+    copy("benches/recipes.py", "recipes.py")?;
+    for script in ["micro.py", "beside.py", "memory_viz.py", "throughput.py"] {
         copy(&format!("benches/pytorch/{script}"), script)?;
     }
     std::fs::create_dir_all(folder.join("streams")).context("gpu-bundle/streams")?;
@@ -42,22 +47,23 @@ pub(crate) fn bundle() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Builds a test and says where its program is, relative to the root.
-fn executable(suite: &str, package: &str) -> anyhow::Result<String> {
+/// Builds a test and says where its program is.
+fn executable(package: &str, chosen: &[&str]) -> anyhow::Result<String> {
     let output = Command::new("cargo")
         .args(["test", "--release", "--locked", "--no-run", "--message-format=json"])
-        .args(["--package", package, "--test", suite])
+        .args(["--package", package])
+        .args(chosen)
         .current_dir(root())
         .output()
         .context("cannot run cargo")?;
     if !output.status.success() {
-        bail!("{suite} does not build:\n{}", String::from_utf8_lossy(&output.stderr));
+        bail!("{package} does not build:\n{}", String::from_utf8_lossy(&output.stderr));
     }
     let messages = String::from_utf8_lossy(&output.stdout);
     messages
         .lines()
         .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
-        .filter(|message| message["target"]["name"] == suite)
+        .filter(|message| message["profile"]["test"] == true)
         .find_map(|message| message["executable"].as_str().map(str::to_owned))
-        .with_context(|| format!("cargo names no program for {suite}"))
+        .with_context(|| format!("cargo names no program of {package} for {chosen:?}"))
 }

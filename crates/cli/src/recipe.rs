@@ -101,8 +101,8 @@ pub(crate) struct Flags {
     #[arg(long, value_name = "SETTINGS", default_value = "", hide_default_value = true)]
     conf: String,
 
-    /// Whose scratch memory is counted beside that of tensors: `bare` has none, `tonnage` is this runtime on a GPU,
-    /// `pytorch` what PyTorch takes there
+    /// Whose memory is counted: `bare` is tensors alone, `tonnage` this runtime on a GPU, with its scratch memory and lean
+    /// losses, `pytorch` what PyTorch takes there
     #[arg(long, value_name = "WHOSE", value_parser = memory_profile, default_value_t = MemoryProfile::Bare)]
     memory_profile: MemoryProfile,
 

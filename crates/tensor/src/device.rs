@@ -226,7 +226,7 @@ impl Device {
         self.registry().take_levels()
     }
 
-    /// From now on, products also allocate what this profile has for them. A GPU needs [`MemoryProfile::Tonnage`], which
+    /// From now on, products also allocate what this profile has for them, and losses keep what it lets them keep. A GPU needs [`MemoryProfile::Tonnage`], which
     /// it has from the beginning; on `dry`, the profile decides whose bytes are predicted.
     pub fn set_memory_profile(&self, profile: MemoryProfile) {
         self.workspaces().set_profile(profile);
@@ -287,7 +287,7 @@ impl Device {
         self.shared.programs.take()
     }
 
-    /// From now on, the time that each kind of work takes is measured on a GPU: see
+    /// From now on, the time that each kernel, product and convolution takes is measured on a GPU: see
     /// [`take_profile`](Self::take_profile). Other devices measure nothing.
     pub fn start_profile(&self) {
         if let Queue::Cuda(queue) = self.queue() {

@@ -222,7 +222,7 @@ pub fn check_conformance(program: impl Fn(&Device) -> Result<Vec<Tensor>>) {
     assert_eq!(host.figures.0, 0, "everything goes back at the end");
     #[cfg(test)]
     check_on_fake(&program);
-    if std::env::var_os("TONNAGE_TEST_CUDA").is_some_and(|value| value == "1") {
+    if has_gpu() {
         let cuda = Device::cuda(0).unwrap_or_else(|error| panic!("TONNAGE_TEST_CUDA=1: {error}"));
         let cuda = Ran::on(&cuda, &program);
         cuda.assert_near(&host);
@@ -244,6 +244,12 @@ fn check_on_fake(program: &impl Fn(&Device) -> Result<Vec<Tensor>>) {
     dry.set_memory_profile(MemoryProfile::Tonnage);
     cuda.assert_like(&Ran::on(&dry, program));
     gpu.assert_nothing_left("at the end");
+}
+
+/// Whether tests may use the first GPU: `TONNAGE_TEST_CUDA=1`.
+#[must_use]
+pub fn has_gpu() -> bool {
+    std::env::var_os("TONNAGE_TEST_CUDA").is_some_and(|value| value == "1")
 }
 
 /// Writes programs for GPUs into the folder that `TONNAGE_KERNELS` names, if it does: for a compiler to try them.

@@ -388,6 +388,44 @@ mod tests {
         })
     }
 
+    /// Two engines on one card stand for two cards: the same order, by streams of their own; only the copy itself is one
+    /// within a card.
+    #[test]
+    fn copies_between_gpus_are_ordered_and_differentiable() -> Result<()> {
+        if !crate::testing::has_gpu() {
+            println!("skipped: TONNAGE_TEST_CUDA is not 1");
+            return Ok(());
+        }
+        let [one, other] = [Device::cuda(0).unwrap(), Device::cuda(0).unwrap()];
+        assert!(one != other);
+        let (here, there) = (one.create_stream().unwrap(), other.create_stream().unwrap());
+        let check = |round: u8| -> Result<()> {
+            let size = 16 << 20;
+            let x = Tensor::full([size], 0.0, &one)?;
+            for _ in 0..40 {
+                x.add_(f64::from(round))?;
+            }
+            let copy = x.to_device(&other)?;
+            // Waits for the copy, which waits for the sums.
+            x.fill_(-1.0)?;
+            drop(x);
+            drop(Tensor::full([size], -2.0, &one)?);
+            let expected = 40.0 * f32::from(round);
+            assert!(copy.to_vec::<f32>()?.iter().all(|it| *it == expected), "{round}");
+            Ok(())
+        };
+        with_stream(&here, || with_stream(&there, || (0..10).try_for_each(check)))?;
+        let x = Tensor::arange(0, 6, 1, (&one, DType::F32))?.requires_grad_(true)?;
+        x.mul(2.0)?.to_device(&other)?.square()?.sum()?.backward()?;
+        let grad = x.grad().unwrap();
+        assert!(grad.device() == &one);
+        assert_eq!(grad.to_vec::<f32>()?, [0.0, 8.0, 16.0, 24.0, 32.0, 40.0]);
+        // Not in order: by way of this machine's memory.
+        let turned = Tensor::arange(0, 6, 1, (&one, DType::I64))?.view([2, 3])?.t()?;
+        assert_eq!(turned.to_device(&other)?.to_vec::<i64>()?, [0, 3, 1, 4, 2, 5]);
+        Ok(())
+    }
+
     #[test]
     fn opposite_copies_from_two_threads_do_not_wait_for_each_other_for_ever() {
         let devices = [host(), host()];

@@ -6,7 +6,7 @@
 //! | profile | what a device keeps |
 //! | --- | --- |
 //! | [`Bare`](MemoryProfile::Bare) | nothing: tensors alone |
-//! | [`Tonnage`](MemoryProfile::Tonnage) | for each stream that multiplies, 32 MiB, which products on a GPU use; as much as its three tensors and 16 MiB while a convolution is queued. Losses of rows of classes keep one number for each row |
+//! | [`Tonnage`](MemoryProfile::Tonnage) | for each stream that multiplies, 32 MiB, which products on a GPU use; as much as its three tensors (at most 512 MiB) and 16 MiB while a convolution is queued. Losses of rows of classes keep one number for each row |
 //! | [`PyTorch`](MemoryProfile::PyTorch) | what PyTorch keeps: for each thread that multiplies 32 MiB for cuBLAS from its first product on, and 1 MiB for cuBLASLt from its first product with a bias on. Gradients are computed on a thread of their own |
 
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ use crate::autograd::is_backward;
 use crate::device::Device;
 use crate::error::{Call, Result};
 
-/// Whose scratch memory a device takes beside that of tensors.
+/// Whose memory a device takes: scratch beside that of tensors, and what losses keep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MemoryProfile {
     /// None: tensors alone.
@@ -149,16 +149,16 @@ impl Workspaces {
         drop(gone);
     }
 
-    /// What a convolution uses while it runs; to be dropped once it is queued.
+    /// What a convolution uses while it runs, if it uses any; to be dropped once it is queued.
     pub(crate) fn for_convolution(
         &self,
         call: Call,
         device: &Device,
-        bytes: u64,
+        bytes: Option<u64>,
     ) -> Result<Option<Block>> {
-        if self.lock().profile != MemoryProfile::Tonnage {
+        let Some(bytes) = bytes.filter(|_| self.profile() == MemoryProfile::Tonnage) else {
             return Ok(None);
-        }
+        };
         let block = device.allocate_on(bytes, current_stream(device));
         Ok(Some(block.map_err(|error| call.memory(error))?))
     }

@@ -82,18 +82,24 @@ fn convolution(shape: &Shape, pass: Pass, number: Number, last: bool) -> Convolu
     };
     let layout =
         |sizes| if last { Layout4::channels_last(sizes) } else { Layout4::channels_first(sizes) };
+    let input = layout([images, channels, height, width]);
+    let filter = layout([out, channels / shape.groups, shape.filter, shape.filter]);
+    let output = layout([images, out, after(height), after(width)]);
+    let numbers: u64 =
+        [input, filter, output].iter().map(|it| it.sizes.iter().product::<u64>()).sum();
     Convolution {
         pass,
-        input: layout([images, channels, height, width]),
-        filter: layout([out, channels / shape.groups, shape.filter, shape.filter]),
-        output: layout([images, out, after(height), after(width)]),
+        input,
+        filter,
+        output,
         padding: [shape.padding; 2],
         stride: [shape.stride; 2],
         dilation: [shape.dilation; 2],
         number,
         math: Math::Full,
-        deterministic: false,
-        workspace: workspace(64 << 20),
+        // As tensors ask for it.
+        deterministic: true,
+        workspace: workspace(numbers * number.size()),
     }
 }
 

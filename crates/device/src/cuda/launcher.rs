@@ -331,6 +331,28 @@ impl Launcher {
         waits.and(self.destroy_event(event))
     }
 
+    /// The same for a stream of `other`, which may be another device.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such stream.
+    pub fn order_behind_of(
+        &self,
+        stream: StreamId,
+        (other, theirs): (&Self, StreamId),
+    ) -> Result<(), DeviceError> {
+        let event = other.record(theirs)?;
+        let handle = other.queues.events().get("order_behind_of", event);
+        let waits = handle.and_then(|handle| {
+            self.on("order_behind_of", stream, |current, stream| {
+                // SAFETY: the stream is alive by the book that is held, the event by `other`, which has not taken it back.
+                // Streams wait for events of other devices as for those of their own.
+                unsafe { current.stream_wait_event(stream, handle) }
+            })
+        });
+        waits.and(other.destroy_event(event))
+    }
+
     /// Whether everything before the mark is done.
     ///
     /// # Errors

@@ -19,7 +19,7 @@ use crate::tensor::Tensor;
 /// Gradients, one for each output or input; none where nothing flows.
 pub(crate) type Grads = SmallVec<[Option<Tensor>; 3]>;
 
-/// Which inputs want a gradient.
+/// Which inputs want a gradient, and whether anyone will ask again.
 pub(crate) struct Needs<'a> {
     edges: &'a [Option<Edge>],
     is_last: bool,

@@ -251,7 +251,14 @@ impl Call {
         let [here, there] = [output, input].map(|tensor| current_stream(tensor.device()));
         record_streams(here, &[output]);
         record_streams(there, &[input]);
-        match (output.device().queue(), input.device().queue()) {
+        let queues = (output.device().queue(), input.device().queue());
+        if let (Queue::Cuda(to), Queue::Cuda(from)) = queues {
+            let (output, input) = (Used::tensor(output), Used::tensor(input));
+            if to.copy_across(self, (here, &output), (from, there, &input))? {
+                return Ok(());
+            }
+        }
+        match queues {
             (Queue::Host(to), Queue::Host(from)) => {
                 let (output, input) = (Used::tensor(output), Used::tensor(input));
                 let (to, from) = ((to, here, &output), (from, there, &input));

@@ -64,6 +64,16 @@ impl ConvOptions {
     }
 }
 
+/// The library's name of a type that it is asked to convolve.
+fn number(dtype: DType) -> Option<Number> {
+    match dtype {
+        DType::F32 => Some(Number::F32),
+        DType::Bf16 => Some(Number::Bf16),
+        DType::F16 => Some(Number::F16),
+        _ => None,
+    }
+}
+
 /// All sizes of a convolution.
 #[derive(Clone, Copy, Debug)]
 struct Geometry {
@@ -110,10 +120,11 @@ impl Geometry {
         self.groups * self.outputs * self.seen()
     }
 
-    /// Bytes of workspace, of the convolution and of each of its gradients.
-    fn workspace(&self, dtype: DType) -> u64 {
-        let numbers = self.images * (self.image() + self.result()) + self.weight();
-        dnn::workspace((numbers * dtype.size()) as u64)
+    /// Bytes of workspace, of the convolution and of each of its gradients; none where the library is not asked.
+    fn workspace(&self, dtype: DType) -> Option<u64> {
+        let sizes = [self.images * self.image(), self.weight(), self.images * self.result()];
+        let is_asked = number(dtype).is_some() && !sizes.contains(&0);
+        is_asked.then(|| dnn::workspace((sizes.iter().sum::<usize>() * dtype.size()) as u64))
     }
 
     /// Of the convolution, and of each of its gradients.
@@ -276,15 +287,9 @@ impl Geometry {
             return Plan::nothing();
         }
         let then = bias.map_or_else(Vec::new, |bias| add_bias(y, bias));
-        let number = match made.dtype {
-            DType::F32 => Some(Number::F32),
-            DType::Bf16 => Some(Number::Bf16),
-            DType::F16 => Some(Number::F16),
-            _ => None,
-        };
         let by_definition = self.by_definition(pass, [x, weight, y], made);
-        let has_numbers = [x, weight, y].iter().all(|it| it.layout.numel() > 0);
-        let (Some(number), Some(workspace), true) = (number, workspace, has_numbers) else {
+        let (number, bytes) = (number(made.dtype), self.workspace(made.dtype));
+        let (Some(number), Some(bytes), Some(workspace)) = (number, bytes, workspace) else {
             let launches = std::iter::once(by_definition).chain(then);
             return Plan::Launches(launches.collect());
         };
@@ -316,7 +321,7 @@ impl Geometry {
             number,
             math: Math::Full,
             deterministic: true,
-            workspace: self.workspace(made.dtype),
+            workspace: bytes,
         };
         let at = |it: &Operand| Address(it.first());
         let operands = dnn::Operands { input: at(x), filter: at(weight), output: at(y), workspace };

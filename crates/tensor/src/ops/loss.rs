@@ -11,12 +11,13 @@ use tonnage_device::cuda::{Arguments, Extent};
 
 use super::reduce::SumRows;
 use super::softmax::{log_sum, softmax_along};
-use crate::amp::raise;
+use crate::amp::{raise, raised};
 use crate::autograd::{Backward, Grads, Needs, Saved, record};
 use crate::dtype::{DType, Float, Real, Stored, dispatch_float};
 use crate::error::{Call, Result};
 use crate::exec::cuda::{self, Elementwise, Launch, Program, stored, wide};
 use crate::exec::{Args, Input, Kernel, Operand, Operands, Plan, for_each_chunk, map2, rows};
+use crate::live::Role;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 use crate::workspace::MemoryProfile;
@@ -586,10 +587,16 @@ impl Backward for LeanCrossEntropyBackward {
         let targets = self.targets.unpack()?.in_order(call)?;
         let log_sums = self.log_sums.unpack()?;
         let is_tonnage = x.device().memory_profile() == MemoryProfile::Tonnage;
-        if is_tonnage && needs.is_last() && x.is_contiguous() && self.x.is_alone(&x) {
+        // All of the block, or more than the gradient would stay.
+        let bytes = (x.numel() * x.dtype().size()) as u64;
+        let fills = x.is_contiguous()
+            && x.storage().block().is_some_and(|block| block.requested() == bytes);
+        if is_tonnage && needs.is_last() && fills && self.x.is_alone(&x) {
             // Nobody reads the scores again: their gradient takes their place.
             let output = x.detach();
             call.launch(kernel, &[&output], &[grad, &targets, &log_sums])?;
+            output.storage().written_by(call);
+            output.set_role(Role::Temporary);
             return Ok(Grads::from_iter([Some(output)]));
         }
         let x = x.in_order(call)?;
@@ -770,8 +777,10 @@ impl Tensor {
         options: &CrossEntropyOptions,
     ) -> Result<Tensor> {
         let call = Call::here("cross_entropy");
-        if self.device().memory_profile() == MemoryProfile::Tonnage && has_lean_form(self, options)
-        {
+        // The lean form's loss is never of 16 bits.
+        let is_narrow = matches!(raised(self.dtype()), DType::Bf16 | DType::F16);
+        let is_tonnage = self.device().memory_profile() == MemoryProfile::Tonnage;
+        if is_tonnage && !is_narrow && has_lean_form(self, options) {
             return lean(call, self, targets, options);
         }
         classes_of(call, self, targets, options)?;
@@ -850,6 +859,7 @@ impl Tensor {
 mod tests {
     use super::*;
     use crate::Device;
+    use crate::autograd::BackwardOptions;
     use crate::testing::{conformance, gradcheck};
 
     fn device() -> Device {
@@ -990,6 +1000,10 @@ mod tests {
                     results.extend([lean, x.grad().unwrap()]);
                     full.sum()?.backward()?;
                     results.extend([full, x.grad().unwrap()]);
+                    // Scores that nobody else has.
+                    let lean = x.mul(0.5)?.cross_entropy_lean(&targets, &options)?;
+                    lean.sum()?.backward()?;
+                    results.extend([lean, x.grad().unwrap()]);
                 }
                 let weight = random(&[4])?.square()?;
                 let options = options.weight(weight);
@@ -1046,6 +1060,45 @@ mod tests {
             assert_eq!(x.grad().unwrap().to_vec::<f32>()?, expected);
             if let Some(kept) = kept {
                 assert_eq!(kept.to_vec::<f32>()?, x.to_vec::<f32>()?);
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn scores_that_are_read_again_stay() -> Result<()> {
+        let device = device();
+        device.set_memory_profile(MemoryProfile::Tonnage);
+        let x = Tensor::randn([8, 100], (&device, DType::F32))?.requires_grad_(true)?;
+        let targets = Tensor::randint(0, 100, [8], &device)?;
+        let loss = x.add(0.0)?.cross_entropy(&targets)?;
+        loss.backward_with(None, BackwardOptions::default().retain_graph(true))?;
+        let once = x.grad().unwrap().to_vec::<f32>()?;
+        loss.backward()?;
+        let twice = x.grad().unwrap().to_vec::<f32>()?;
+        assert!(once.iter().zip(&twice).all(|(once, twice)| 2.0 * once == *twice));
+        // A view of them; and another operation that saved them.
+        let scores = x.add(0.0)?;
+        let (view, loss) = (scores.narrow(0, 0, 2)?.detach(), scores.cross_entropy(&targets)?);
+        let both = loss.add(&scores.square()?.sum()?)?;
+        drop(scores);
+        both.backward()?;
+        assert_eq!(view.to_vec::<f32>()?, x.to_vec::<f32>()?[..200]);
+        Ok(())
+    }
+
+    #[test]
+    fn the_loss_has_one_type_with_every_profile() -> Result<()> {
+        let device = device();
+        for dtype in [DType::F32, DType::F64, DType::Bf16, DType::F16] {
+            let x = Tensor::zeros([4, 5], (&device, dtype))?;
+            let targets = Tensor::zeros([4], (&device, DType::I64))?;
+            for profile in MemoryProfile::ALL {
+                device.set_memory_profile(profile);
+                assert_eq!(x.cross_entropy(&targets)?.dtype(), dtype, "{profile}");
+                let wide = crate::amp::autocast(DType::Bf16, || x.cross_entropy(&targets))?.dtype();
+                let expected = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
+                assert_eq!(wide, expected, "{profile} {dtype}");
             }
         }
         Ok(())

@@ -16,7 +16,7 @@ use tonnage_memory::StreamId;
 /// Work whose time is not looked at yet, at most: each has two events of the driver.
 const PENDING: usize = 4096;
 
-/// How long a kind of work took on a GPU.
+/// How long a kind of work took on a GPU: kernels, products and convolutions, not copies between it and this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WorkTime {
@@ -39,18 +39,27 @@ pub(super) struct Profile {
 struct Measured {
     pending: Vec<(String, TimedEvent, TimedEvent)>,
     times: BTreeMap<String, (u64, Duration)>,
+    /// The first time that could not be taken.
+    failed: Option<DeviceError>,
 }
 
 impl Measured {
     /// Waits for what is pending, and adds it up.
-    fn settle(&mut self) -> Result<(), DeviceError> {
+    fn settle(&mut self) {
         for (name, from, to) in std::mem::take(&mut self.pending) {
-            let took = to.since(&from)?;
-            let (count, time) = self.times.entry(name).or_default();
-            *count += 1;
-            *time += took;
+            match to.since(&from) {
+                Ok(took) => {
+                    let (count, time) = self.times.entry(name).or_default();
+                    *count += 1;
+                    *time += took;
+                }
+                Err(error) => self.fail(error),
+            }
         }
-        Ok(())
+    }
+
+    fn fail(&mut self, error: DeviceError) {
+        self.failed.get_or_insert(error);
     }
 }
 
@@ -69,7 +78,10 @@ impl Profile {
     pub(super) fn take(&self) -> Result<Vec<WorkTime>, DeviceError> {
         self.is_on.store(false, Ordering::Relaxed);
         let mut measured = std::mem::take(&mut *self.lock());
-        measured.settle()?;
+        measured.settle();
+        if let Some(error) = measured.failed {
+            return Err(error);
+        }
         let each = measured.times.into_iter();
         let mut times: Vec<_> =
             each.map(|(name, (count, time))| WorkTime { name, count, time }).collect();
@@ -77,7 +89,8 @@ impl Profile {
         Ok(times)
     }
 
-    /// Queues work, between two moments if anybody asks.
+    /// Queues work, between two moments if anybody asks: what becomes of the work is what is returned. Every so often this
+    /// waits until the GPU has caught up, and others who queue work wait too.
     pub(super) fn measure<E: From<DeviceError>>(
         &self,
         launcher: &Launcher,
@@ -88,11 +101,17 @@ impl Profile {
         if !self.is_on.load(Ordering::Relaxed) {
             return queue();
         }
-        let from = launcher.moment(stream)?;
+        let from = launcher.moment(stream);
         queue()?;
-        let to = launcher.moment(stream)?;
+        let to = launcher.moment(stream);
         let mut measured = self.lock();
-        measured.pending.push((name(), from, to));
-        if measured.pending.len() >= PENDING { Ok(measured.settle()?) } else { Ok(()) }
+        match (from, to) {
+            (Ok(from), Ok(to)) => measured.pending.push((name(), from, to)),
+            (Err(error), _) | (_, Err(error)) => measured.fail(error),
+        }
+        if measured.pending.len() >= PENDING {
+            measured.settle();
+        }
+        Ok(())
     }
 }

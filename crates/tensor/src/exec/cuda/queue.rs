@@ -32,6 +32,9 @@ const SHARED: u32 = 48 << 10;
 /// Pinned memory of one copy from or to the caller's: what is larger goes in parts.
 const STAGED: usize = 32 << 20;
 
+/// Copies between GPUs take the turns of both: one after the other, or two in opposite order would wait for each other.
+static ACROSS: Mutex<()> = Mutex::new(());
+
 /// The queue of one GPU.
 pub(crate) struct CudaQueue {
     order: Order<Launcher>,
@@ -370,10 +373,7 @@ impl CudaQueue {
         (to, from): (&Used<'_>, &Used<'_>),
         to_pinned: bool,
     ) -> Result<()> {
-        let lies_alike = |it: &Operand| it.layout.is_contiguous() && !it.conj;
-        let plain = to.operand.dtype == from.operand.dtype
-            && lies_alike(&to.operand)
-            && lies_alike(&from.operand);
+        let plain = lie_alike(&to.operand, &from.operand);
         let (one, other) = (std::slice::from_ref(to), std::slice::from_ref(from));
         if !plain {
             return self.launch(call, (device, stream), kernel, one, other);
@@ -393,6 +393,36 @@ impl CudaQueue {
             }
         });
         queued.map_err(|error: DeviceError| call.driver(error))
+    }
+
+    /// Queues a copy from a tensor of another GPU, or of another engine on the same, if both lie alike; says whether it
+    /// did. The stream of each waits for that of the other; the caller does not.
+    pub(crate) fn copy_across(
+        &self,
+        call: Call,
+        (stream, to): (StreamId, &Used<'_>),
+        (there, other, from): (&Self, StreamId, &Used<'_>),
+    ) -> Result<bool> {
+        if !lie_alike(&to.operand, &from.operand) {
+            return Ok(false);
+        }
+        let bytes = (to.operand.layout.numel() * to.operand.dtype.size()) as u64;
+        let (into, first) = (Address(to.operand.first()), Address(from.operand.first()));
+        let _across = lock(&ACROSS);
+        let queued = there.order.queue(other, &[], std::slice::from_ref(from), |theirs| {
+            self.order.queue(stream, std::slice::from_ref(to), &[], |launcher| {
+                launcher.order_behind_of(stream, (theirs, other))?;
+                // SAFETY: the output is a block of this device, which others use in the order of *exec*. The input is one of
+                // the other's: the copy is behind what writes it, by the other stream, which is then put behind the copy;
+                // meanwhile nobody else queues work there, since this has that device's turn.
+                unsafe { launcher.copy_from(into, (theirs, first), bytes, stream) }?;
+                // If the other stream cannot be told to wait, the caller does.
+                let waits = theirs.order_behind_of(other, (launcher, stream));
+                waits.or_else(|_| launcher.synchronize(stream))
+            })
+        });
+        queued.map_err(|error: DeviceError| call.driver(error))?;
+        Ok(true)
     }
 
     /// Waits until no queued work uses some memory. Failures are left for the next synchronisation.
@@ -418,6 +448,12 @@ impl CudaQueue {
 /// How products of `f32` are computed.
 fn math(device: &Device) -> Math {
     if device.allows_tf32() { Math::Tf32 } else { Math::Full }
+}
+
+/// Whether a copy of one to the other is one of bytes.
+fn lie_alike(to: &Operand, from: &Operand) -> bool {
+    let is_plain = |it: &Operand| it.layout.is_contiguous() && !it.conj;
+    to.dtype == from.dtype && is_plain(to) && is_plain(from)
 }
 
 /// What a library said, to the caller of an operation.
