@@ -4,8 +4,9 @@
 
 PROGRAM is the example `throughput` of tonnage-tensor. Prints a table: for each case the time of a step (the best of the rounds of
 each side), peaks, and the losses of both; writes all of it to throughput.json in $OUT or here. Fails if bytes are not as predicted
-without a GPU or if losses differ in the third digit after 20 steps. PyTorch is as it comes: convolutions of f32 by TF32, by engines that
-need not give the same bits twice; Tonnage's are asked for the same bits every time.
+without a GPU, or if losses differ after 20 steps: in the third digit, or by a hundredth after convolutions of 16 bits or TF32, whose
+engines round in other orders. PyTorch is as it comes: convolutions of f32 by TF32 (so are Tonnage's here), by engines that need not give
+the same bits twice; Tonnage's are asked for the same bits every time.
 """
 import json, os, subprocess, sys, tempfile, time
 import torch, torch.nn as nn, torch.nn.functional as F
@@ -156,7 +157,8 @@ def both(program, names):
             wrong.append(f"{name}: {ours['predicted_allocated']} and {ours['predicted_reserved']} were predicted")
         if ours and theirs and ours["parameters"] != theirs["parameters"]:
             wrong.append(f"{name}: the models differ")
-        if ours and theirs and abs(ours["losses"][19] - theirs["losses"][19]) > 5e-3 * theirs["losses"][19]:
+        allowed = 1e-2 if name.startswith("resnet") else 1e-3
+        if ours and theirs and abs(ours["losses"][19] - theirs["losses"][19]) > allowed * theirs["losses"][19]:
             wrong.append(f"{name}: the losses differ")
     return results, wrong
 

@@ -64,6 +64,8 @@ fn gpt2(device: &Device, files: [&File; 2], placement: Placement) -> Result<Case
 }
 
 fn resnet(device: &Device, files: [&File; 2], bf16: bool) -> Result<Case> {
+    // As PyTorch's convolutions do unless they are told otherwise.
+    device.allow_tf32(true);
     let model = ResNet::new(ResNetConfig::resnet50(), device)?;
     files[0].load_into(&model)?;
     let options = Sgd::options(0.001).momentum(0.9);
