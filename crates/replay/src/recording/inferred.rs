@@ -30,9 +30,10 @@ pub(super) fn describe(attempt: &Attempt, limit: Option<u64>, inferred: &mut Vec
         );
     }
     if attempt.gave_up {
-        inferred.push(format!(
+        inferred.push(
             "search: it gave up once it had played the recording as often as it is worth; there may be a reading that fits"
-        ));
+                .to_owned(),
+        );
     }
 }
 

@@ -232,7 +232,7 @@ adams! {
 
 #[track_caller]
 fn step(call: Call, groups: &mut Groups<AdamOptions, State>, decoupled: bool) -> Result<()> {
-    for (parameter, _, state) in groups.to_change() {
+    for (parameter, _, state) in groups.changing() {
         match state {
             Some(state) => state.step += 1,
             None => {

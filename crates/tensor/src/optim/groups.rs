@@ -65,7 +65,7 @@ impl<O, S> Groups<O, S> {
 
     /// The parameters that have a gradient, with their options and their state, to be made or counted up before
     /// [`step`](Self::step). No callback: through one, a state's memory would not be known by the line of the program.
-    pub(super) fn to_change(&mut self) -> impl Iterator<Item = (&Tensor, &O, &mut Option<S>)> {
+    pub(super) fn changing(&mut self) -> impl Iterator<Item = (&Tensor, &O, &mut Option<S>)> {
         let options = &self.options;
         let entries = self.entries.iter_mut().filter(|it| it.parameter.grad().is_some());
         entries.map(|it| (&it.parameter, &options[it.group], &mut it.state))

@@ -213,7 +213,7 @@ impl Optimizer for Sgd {
     #[track_caller]
     fn step(&mut self) -> Result<()> {
         let call = Call::here("step");
-        for (parameter, options, state) in self.groups.to_change() {
+        for (parameter, options, state) in self.groups.changing() {
             match state {
                 Some(state) => state.fresh = false,
                 None => {
