@@ -110,7 +110,7 @@ fn sweep(
     let mut changes: Vec<(usize, usize, u64, bool)> = Vec::with_capacity(2 * lifetimes.len());
     for (it, &group) in lifetimes.iter().zip(group_of) {
         match it.allocated {
-            Moment::Before => live[group] += it.size,
+            Moment::Before => live[group] = live[group].saturating_add(it.size),
             Moment::Event(event) => changes.push((event, group, it.size, true)),
             Moment::After => continue,
         }

@@ -173,7 +173,8 @@ fn describe(name: &str, outcome: &Outcome, took: Duration, embedded: bool) -> St
     if outcome.exact() {
         let seconds = took.as_secs_f64();
         let rate = match outcome.events as f64 / seconds {
-            rate if rate < 1e6 => format!("{:.0} thousand", rate / 1e3),
+            rate if rate < 1e3 => format!("{rate:.0}"),
+            rate if rate < 999_500.0 => format!("{:.0} thousand", rate / 1e3),
             rate => format!("{:.1} million", rate / 1e6),
         };
         let took = seconds * 1e3;

@@ -177,7 +177,14 @@ fn advise_setting(text: &mut String, tuned: &Tuned, lead: Lead<'_>) {
             lead.needs.map_or(String::new(), |release| format!("  (needs PyTorch {release})"));
         let _ = writeln!(text, "{}{needs}\n", to_set(&first.conf).green().bold());
     }
-    if rescued {
+    if now.is_none() {
+        let _ = writeln!(
+            text,
+            "{}\n\nreserved at the peak{known}: {}; the recorded settings cannot be followed, so there is nothing to compare with",
+            to_set(&first.conf).green().bold(),
+            Bytes(peak)
+        );
+    } else if rescued {
         let _ = match &tuned.failure {
             Some(failure) if failure.answer == Said::Served => {
                 writeln!(text, "{}", failure.sentence())

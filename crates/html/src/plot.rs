@@ -92,7 +92,13 @@ struct Drawing<'a> {
 
 impl<'a> Drawing<'a> {
     fn new(strata: &'a Strata, options: &PlotOptions) -> Self {
-        let most = strata.columns.iter().map(|it| it.reserved.max(it.bytes.iter().sum())).max();
+        let most = strata
+            .columns
+            .iter()
+            .map(|it| {
+                it.reserved.max(it.bytes.iter().fold(0_u64, |sum, &it| sum.saturating_add(it)))
+            })
+            .max();
         let most = most.unwrap_or(0);
         // A limit far above says little and would flatten everything else.
         let limit = options.limit.filter(|&limit| limit / 2 <= most);
@@ -229,7 +235,11 @@ impl<'a> Drawing<'a> {
     /// The picture in words.
     fn said(&self) -> String {
         let columns = &self.strata.columns;
-        let allocated = columns.iter().map(|it| it.bytes.iter().sum::<u64>()).max().unwrap_or(0);
+        let allocated = columns
+            .iter()
+            .map(|it| it.bytes.iter().fold(0_u64, |sum, &it| sum.saturating_add(it)))
+            .max()
+            .unwrap_or(0);
         let reserved = columns.iter().map(|it| it.reserved).max().unwrap_or(0);
         format!(
             "Memory over {} entries: at most {} allocated, {} reserved",

@@ -290,8 +290,8 @@ impl Device {
         Stream::create(self)
     }
 
-    /// From now on, calls `tell` with each stream of this device that its owner dropped, after it has ended: for those who
-    /// keep something for each stream.
+    /// From now on, calls `tell` with each stream of this device that its owner drops, before it ends: for those who keep
+    /// something for each stream.
     pub fn on_stream_end(&self, tell: impl Fn(StreamId) + Send + Sync + 'static) {
         lock(&self.shared.stream_ends).push(std::sync::Arc::new(tell));
     }

@@ -103,7 +103,8 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        self.device.shared.end_stream(self.id);
+        // Before its number can be that of another stream.
         self.device.shared.tell_stream_end(self.id);
+        self.device.shared.end_stream(self.id);
     }
 }

@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 class Plot:
     """A picture: ``svg``, ``png()``, ``save("peak.svg")``; or an object of a drawing library, to go on with."""
 
-    def __init__(self, svg: str, snapshot: Snapshot) -> None:
+    def __init__(self, svg: str, snapshot: Snapshot, ordinal: int | None = None) -> None:
         #: The picture as SVG.
         self.svg = svg
         self._snapshot = snapshot
+        self._ordinal = ordinal
 
     def png(self) -> bytes:
         """The picture as PNG. Words need a font of this machine."""
@@ -64,14 +65,18 @@ class Plot:
         return chart.encode(x="event:Q", y="bytes:Q", color="kind:N")
 
     def _columns(self) -> dict[str, list[int]]:
-        """At most a few thousand of the entries, each the fullest of its neighbours."""
-        table = self._snapshot.events().to_arrow().select(["event", "allocated", "reserved"]).to_pydict()
-        wide = max(1, len(table["event"]) // 2000)
-        chosen: list[int] = []
-        for begin in range(0, len(table["event"]), wide):
-            piece = range(begin, min(begin + wide, len(table["event"])))
-            chosen.append(max(piece, key=lambda at: (table["reserved"][at], table["allocated"][at])))
-        return {name: [values[at] for at in chosen] for name, values in table.items()}
+        """At most a few thousand pieces of the device's entries, each with the most that there was in it."""
+        table = self._snapshot.events().to_arrow().select(["device", "event", "allocated", "reserved"]).to_pydict()
+        devices = table["device"]
+        chosen = self._ordinal
+        if chosen is None and devices:
+            # As in the picture: the device with the most entries.
+            chosen = max(sorted(set(devices)), key=devices.count)
+        rows = [at for at, it in enumerate(devices) if it == chosen]
+        wide = max(1, len(rows) // 2000)
+        pieces = [rows[begin : begin + wide] for begin in range(0, len(rows), wide)]
+        most = {name: [max(table[name][at] for at in piece) for piece in pieces] for name in ("allocated", "reserved")}
+        return {"event": [table["event"][piece[0]] for piece in pieces], **most}
 
     def _repr_svg_(self) -> str:
         # Notebooks want it without the line that files begin with.

@@ -354,7 +354,9 @@ def script() -> str:
 def place(path: str | None, what: str) -> str:
     """Where a snapshot of this process is wanted: there, or beside the script; with its rank before the ending."""
     stem, ending = _ending(f"{script()}.{what}.pickle" if path is None else path)
-    return f"{stem}{process_name()}{ending}"
+    name = process_name()
+    # One that names its rank itself keeps it.
+    return f"{stem}{ending}" if name and stem.endswith(name) else f"{stem}{name}{ending}"
 
 
 def _ending(path: str) -> tuple[str, str]:
@@ -379,19 +381,28 @@ def write(snapshot: Any, wanted: str) -> str:
     failed: OSError | None = None
     for folder in folders(wanted):
         # The ending decides how it is written.
-        unfinished = os.path.join(folder, f".{os.getpid()}.{name}")
+        # The number of a process is not its own in containers that share a folder.
+        unfinished = os.path.join(folder, f".{os.getpid()}.{os.urandom(4).hex()}.{name}")
         try:
             _write(snapshot, unfinished)
             path = _free(os.path.join(folder, name))
-            os.replace(unfinished, path)
+            try:
+                os.replace(unfinished, path)
+            except OSError:
+                # Ours, and empty.
+                _forget(path)
+                raise
         except OSError as error:
             failed = failed or error
             _forget(unfinished)
             continue
+        except BaseException:
+            _forget(unfinished)
+            raise
         if failed is not None:
-            _warn(f"{os.path.dirname(os.path.abspath(wanted))} cannot be written to ({failed}): saved as {path}")
+            _tell(f"{os.path.dirname(os.path.abspath(wanted))} cannot be written to ({failed}): saved as {path}")
         elif os.path.basename(path) != name:
-            _warn(f"{wanted} is there already and is kept: saved as {path}")
+            _tell(f"{wanted} is there already and is kept: saved as {path}")
         return path
     assert failed is not None
     raise failed
@@ -412,7 +423,7 @@ def _free(wanted: str) -> str:
 
 def _write(snapshot: Any, path: str) -> None:
     if isinstance(snapshot, dict):
-        if not path.endswith(".zst"):
+        if not path.endswith((".zst", ".gz", ".xz")):
             import pickle
 
             with open(path, "wb") as out:

@@ -1,6 +1,7 @@
 //! When long work is to end before it is done: at a time, when someone says so, or never.
 //!
-//! In: what to end at. Out: whether that is now. Work asks between its pieces, which take well under a second each.
+//! In: what to end at. Out: whether that is now. Work asks between its pieces: the plays of a recording, of which one of a
+//! million entries takes a fraction of a second.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -45,8 +45,8 @@ impl Gpu {
         }
     }
 
-    /// Multiplications and additions in a second: of numbers of 16 bits by tensor cores, of others in float32 without them, as
-    /// PyTorch's defaults have it.
+    /// Multiplications and additions in a second: of numbers of 16 bits by tensor cores, of others in float32 without them (no
+    /// TF32, which is off by default here).
     #[must_use]
     pub fn operations(self, is_half: bool) -> f64 {
         match (self, is_half) {

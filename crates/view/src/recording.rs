@@ -123,12 +123,12 @@ impl Recording {
         }
     }
 
-    pub(crate) fn encoded(&self, _: &Until) -> Result<Bytes, ApiError> {
+    pub(crate) fn encoded(&self) -> Result<Bytes, ApiError> {
         let timeline = Timeline::of(&self.file, self.info.device, self.options.limit);
         encode(&timeline).map(Bytes::from).map_err(ApiError::Failed)
     }
 
-    pub(crate) fn stacked(&self, _: &Until) -> Result<Bytes, ApiError> {
+    pub(crate) fn stacked(&self) -> Result<Bytes, ApiError> {
         let table = StackTable::of(&self.file, self.info.device);
         encode_stacks(&table).map(Bytes::from).map_err(ApiError::Failed)
     }
@@ -164,7 +164,7 @@ impl Recording {
             read.map_err(|error| ApiError::Refused(error.to_string()))
         };
         let (mut outcome, mut job) = read(None)?;
-        if !outcome.exact() && limit.is_some() {
+        if !outcome.exact() && limit.is_some() && !until.is_over() {
             let (other, with_limit) = read(limit)?;
             if other.exact() {
                 (outcome, job) = (other, with_limit);

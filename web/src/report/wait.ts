@@ -23,7 +23,9 @@ export class Wait {
     return this.#abort.signal;
   }
 
+  /** Also for who asks for something else: what was asked for is not waited for any more. */
   end(): void {
+    this.#abort.abort();
     clearInterval(this.#timer);
     this.#element.remove();
   }

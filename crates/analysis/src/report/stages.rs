@@ -62,7 +62,7 @@ impl History {
             let levels = Levels::of(device, &lifetimes);
             (lifetimes, levels)
         };
-        // Reading a history takes a replay by itself, which is not stopped on its way.
+        // Reading a history takes a replay by itself, which is stopped only between its plays.
         let long = options.until.has_time() && device.entries.len() > READ_IN_TIME;
         let late = long || options.until.is_over();
         let without = options.without_replay || device.entries.is_empty() || late;

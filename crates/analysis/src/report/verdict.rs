@@ -303,7 +303,8 @@ pub(super) fn of_failure(
 fn waste_text(kind: WasteKind, bytes: u64, reserved: u64, at: &str) -> String {
     let share = bytes as f64 / reserved.max(1) as f64 * 100.0;
     let at = if at.is_empty() { " at a line that was not recorded" } else { at };
-    let of = format!("{} ({share:.0} % of reserved)", Bytes(bytes));
+    let share = if share < 0.5 { "less than 1".to_owned() } else { format!("{share:.0}") };
+    let of = format!("{} ({share} % of reserved)", Bytes(bytes));
     match kind {
         WasteKind::Pending => format!(
             "{of} were freed, but waited for another stream to finish with them; mostly asked for{at}."

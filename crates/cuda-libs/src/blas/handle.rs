@@ -188,16 +188,15 @@ impl Blas {
         let alignments =
             [of(Some(a)), of(Some(b)), of(Some(c)), of(Some(d)), of(vector), of(aside)];
         let key = Key { product: *wanted, alignments };
-        let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(plan) = plans.get(&key) {
+        let plans = || self.plans.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(plan) = plans().get(&key) {
             return Ok(Arc::clone(plan));
         }
+        // Others go on meanwhile; two who make the same keep one.
         let _entered = self.launcher.enter()?;
         let plan = Plan::make(&self.table, self.handle, &key, self.bound)?;
-        let plan = Arc::new(Mutex::new(plan));
         // What falls out is used no more once it is queued: the library copies descriptors.
-        plans.put(key, Arc::clone(&plan));
-        Ok(plan)
+        Ok(Arc::clone(plans().get_or_insert(key, || Arc::new(Mutex::new(plan)))))
     }
 }
 

@@ -141,8 +141,9 @@ impl Dnn {
             let _entered = self.launcher.enter()?;
             let plan = Plan::make(&self.table, state.handle, key)?;
             if state.plans.len() == state.plans.cap().get() {
-                // A plan has code on the device: what falls out may still be queued.
-                self.launcher.synchronize_all()?;
+                // A plan has code on the device: what falls out may still be queued. By the context, since streams must
+                // not be asked for with the state held.
+                self.launcher.synchronize_context()?;
             }
             state.plans.put(*key, plan);
         }

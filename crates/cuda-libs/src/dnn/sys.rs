@@ -141,7 +141,8 @@ pub(super) const CROSS_CORRELATION: i32 = 1;
 pub(super) const MODE_A: i32 = 3;
 pub(super) const MODE_FALLBACK: i32 = 2;
 
-/// `cudnnBackendNumericalNote_t`: inputs are rounded, as TF32 does; not the same bits every time.
+/// `cudnnBackendNumericalNote_t`: on tensor cores, which round `f32` to TF32; inputs are rounded; not the same bits every
+/// time.
 pub(super) const NOTE_TENSOR_CORE: i32 = 0;
 pub(super) const NOTE_DOWN_CONVERT_INPUTS: i32 = 1;
 pub(super) const NOTE_NONDETERMINISTIC: i32 = 4;

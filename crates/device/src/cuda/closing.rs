@@ -21,12 +21,12 @@ impl Drop for Cuda {
         // Once more if it failed. Memory that work may still use stays: it goes with the context.
         if !in_use || wait().or_else(|_| wait()).is_ok() {
             give_back_memory(&current, &remains);
+            self.pinned.close(&current);
         }
         for stream in streams {
             // SAFETY: ours by the books, which no longer name it; the context is current by type.
             ignore(unsafe { current.stream_destroy(stream) });
         }
-        self.pinned.close(&current);
     }
 }
 

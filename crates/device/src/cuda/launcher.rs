@@ -401,6 +401,15 @@ impl Launcher {
         self.known_streams().into_iter().try_for_each(|stream| self.synchronize(stream))
     }
 
+    /// Waits for everything that is queued in the device's context, by whomever. Needs no book of streams.
+    ///
+    /// # Errors
+    ///
+    /// If work failed.
+    pub fn synchronize_context(&self) -> Result<(), DeviceError> {
+        self.queues.context.enter()?.synchronize_context()
+    }
+
     /// The default stream and every other that may be named.
     #[must_use]
     pub fn known_streams(&self) -> Vec<StreamId> {

@@ -61,7 +61,10 @@ fn module_paths(modules: &[HeldModule]) -> Vec<HeldStack> {
         });
         let (bytes, blocks) = (it.bytes.saturating_sub(told.0), it.blocks.saturating_sub(told.1));
         if bytes > 0 {
-            let frames = path(it.module.as_deref().unwrap_or("(no module)"));
+            let mut frames: Vec<String> = path(it.module.as_deref().unwrap_or("(no module)"));
+            if let Some(last) = frames.last_mut().filter(|_| !it.layers.is_empty()) {
+                last.push_str(" (other layers)");
+            }
             paths.push(HeldStack { frames, bytes, blocks });
         }
     }

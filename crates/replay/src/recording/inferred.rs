@@ -31,7 +31,7 @@ pub(super) fn describe(attempt: &Attempt, limit: Option<u64>, inferred: &mut Vec
     }
     if attempt.gave_up {
         inferred.push(
-            "search: it gave up once it had played the recording as often as it is worth; there may be a reading that fits"
+            "search: it gave up before it had tried every reading; there may be one that fits"
                 .to_owned(),
         );
     }

@@ -33,15 +33,17 @@ pub(super) fn run<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     }
     match pool() {
         Some(pool) => pool.install(work),
-        // No threads to be had: rayon, asked in one pool, asks nowhere else, so there is nothing better than trying.
-        None => work(),
+        // Rayon's own threads would be waited for for ever. What panics in a stream is an error of the call.
+        None => panic!("this process is a fork, and there are no threads to be had for it"),
     }
 }
 
 fn pool() -> Option<&'static ThreadPool> {
     let known = POOL.load(Ordering::Acquire);
     let known = if known.is_null() {
-        let made = Box::into_raw(Box::new(ThreadPoolBuilder::new().build().ok()?));
+        let pool = ThreadPoolBuilder::new().build();
+        let pool = pool.or_else(|_| ThreadPoolBuilder::new().num_threads(1).build()).ok()?;
+        let made = Box::into_raw(Box::new(pool));
         let put = POOL.compare_exchange(ptr::null_mut(), made, Ordering::AcqRel, Ordering::Acquire);
         match put {
             Ok(_) => made,

@@ -83,7 +83,7 @@ impl HostQueue {
     ) -> Result<()> {
         let failures = Arc::clone(&self.failures);
         let work = move || {
-            let message = match catch_unwind(AssertUnwindSafe(|| cores::run(work))) {
+            let message = match catch_unwind(AssertUnwindSafe(work)) {
                 Ok(Ok(())) => return,
                 Ok(Err(message)) => message,
                 Err(panic) => format!("panicked: {}", text_of(&*panic)),
@@ -147,7 +147,7 @@ impl HostQueue {
             let _ = is_ready.recv();
             // SAFETY: queued behind what else uses the output; the other stream has come to its half,
             // which is queued behind what writes the input, and stands there until this is done.
-            unsafe { run(|args| kernel.host(args), &to, &from) }
+            unsafe { run(move |args| kernel.host(args), &to, &from) }
         })
     }
 }
@@ -159,7 +159,7 @@ impl HostQueue {
 /// It is called from work that is queued, by orders 1 and 2 of *exec*, behind other work that writes
 /// the inputs or uses the outputs, and before any that comes later.
 unsafe fn run(
-    work: impl FnOnce(&mut Args<'_>) -> Result<(), String>,
+    work: impl FnOnce(&mut Args<'_>) -> Result<(), String> + Send,
     to: &[Operand],
     from: &[Operand],
 ) -> Result<(), String> {
@@ -172,7 +172,8 @@ unsafe fn run(
     //    settle before they touch pinned memory.
     // 3. Checked by `Call::launch`: order 4. Pinned memory and blocks never overlap.
     let mut args = unsafe { Args::new(to, from) };
-    work(&mut args)
+    // The work alone: what waits for another stream must not do so where kernels look for threads.
+    cores::run(move || work(&mut args))
 }
 
 fn text_of(panic: &(dyn std::any::Any + Send)) -> &str {

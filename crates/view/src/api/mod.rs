@@ -105,6 +105,26 @@ impl App {
         place: fn(&Recording) -> &OnceCell<Result<T, ApiError>>,
         work: impl FnOnce(&Recording, &Until) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
+        self.once_or_stopped(recording, place, work, true).await
+    }
+
+    /// The same for work that does not stop: its answer is kept, whoever goes away.
+    async fn once_whole<T: Clone + Send + Sync + 'static>(
+        &self,
+        recording: &Arc<Recording>,
+        place: fn(&Recording) -> &OnceCell<Result<T, ApiError>>,
+        work: impl FnOnce(&Recording) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        self.once_or_stopped(recording, place, |it, _| work(it), false).await
+    }
+
+    async fn once_or_stopped<T: Clone + Send + Sync + 'static>(
+        &self,
+        recording: &Arc<Recording>,
+        place: fn(&Recording) -> &OnceCell<Result<T, ApiError>>,
+        work: impl FnOnce(&Recording, &Until) -> Result<T, ApiError> + Send + 'static,
+        stops: bool,
+    ) -> Result<T, ApiError> {
         if let Some(known) = place(recording).get() {
             return known.clone();
         }
@@ -116,9 +136,12 @@ impl App {
             let compute = async || {
                 let told = until.clone();
                 let answer = app
-                    .apart(move || if told.is_over() { Err(given_up()) } else { work(&it, &told) })
+                    .apart(move || match told.is_over() && stops {
+                        true => Err(given_up()),
+                        false => work(&it, &told),
+                    })
                     .await;
-                if until.is_over() { Err(given_up()) } else { Ok(answer) }
+                if stops && until.is_over() { Err(given_up()) } else { Ok(answer) }
             };
             place(&recording).get_or_try_init(compute).await.cloned().and_then(|answer| answer)
         });
@@ -219,7 +242,11 @@ mod tests {
             let first = asked.fetch_add(1, Ordering::Relaxed) == 0;
             let work = move |_: &Recording, until: &Until| {
                 let _ = begun.send(());
+                let since = std::time::Instant::now();
                 while first && !until.is_over() {
+                    if since.elapsed() > Duration::from_secs(600) {
+                        return Ok(Bytes::from_static(b"nobody said stop"));
+                    }
                     sleep(Duration::from_millis(1));
                 }
                 let _ = ended.send(());
@@ -243,12 +270,14 @@ mod tests {
             socket
         };
         let socket = ask();
-        begins.recv().unwrap();
+        // Far above what it takes; otherwise it would wait for ever.
+        let patience = Duration::from_secs(300);
+        begins.recv_timeout(patience).unwrap();
         drop(socket);
-        ends.recv().unwrap();
+        ends.recv_timeout(patience).expect("work goes on although nobody waits");
         let answer = std::io::read_to_string(ask()).unwrap();
         assert!(answer.ends_with("an answer"), "{answer}");
-        begins.recv().unwrap();
+        begins.recv_timeout(patience).unwrap();
         assert!(recording.report.initialized());
     }
 }

@@ -38,6 +38,6 @@ pub(super) async fn stacks(
     Path((_, id)): Path<(String, u32)>,
 ) -> Result<Response, ApiError> {
     let recording = app.recording(id)?;
-    let bytes = app.once(&recording, |it| &it.stacks, Recording::stacked).await?;
+    let bytes = app.once_whole(&recording, |it| &it.stacks, Recording::stacked).await?;
     Ok(([(header::CONTENT_TYPE, "application/octet-stream")], bytes).into_response())
 }

@@ -13,6 +13,6 @@ pub(super) async fn timeline(
     Path((_, id)): Path<(String, u32)>,
 ) -> Result<Response, ApiError> {
     let recording = app.recording(id)?;
-    let bytes = app.once(&recording, |it| &it.timeline, Recording::encoded).await?;
+    let bytes = app.once_whole(&recording, |it| &it.timeline, Recording::encoded).await?;
     Ok(([(header::CONTENT_TYPE, "application/octet-stream")], bytes).into_response())
 }

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn large_tensors_go_over_little_pinned_memory() -> Result<()> {
+    fn large_tensors_come_over_little_pinned_memory() -> Result<()> {
         let gpu = gpu();
         let device = gpu.device();
         let numbers: Vec<f32> = (0..40 << 20).map(|it| (it % 1021) as f32).collect();
