@@ -157,7 +157,8 @@ def both(program, names):
             wrong.append(f"{name}: {ours['predicted_allocated']} and {ours['predicted_reserved']} were predicted")
         if ours and theirs and ours["parameters"] != theirs["parameters"]:
             wrong.append(f"{name}: the models differ")
-        allowed = 1e-2 if name.startswith("resnet") else 1e-3
+        # PyTorch itself gives 6.771 to 6.782 in the third case.
+        allowed = 1e-2 if name.startswith("resnet") else 2e-3
         if ours and theirs and abs(ours["losses"][19] - theirs["losses"][19]) > allowed * theirs["losses"][19]:
             wrong.append(f"{name}: the losses differ")
     return results, wrong

@@ -246,14 +246,19 @@ def test_other_threads_run_while_objects_are_walked(live):
     sys.setswitchinterval(1000)
     try:
         thread.start()
-        before = turns
-        tonnage.read(live)
-        after = turns
+        met = 0
+        # Whether the other thread is there in time when the lock is given up is the system's to say: often enough it is.
+        for _ in range(200):
+            before = turns
+            tonnage.read(live)
+            met += turns - before
+            if met > 3:
+                break
     finally:
         stop.set()
         sys.setswitchinterval(interval)
         thread.join()
-    assert after - before > 3
+    assert met > 3
 
 
 def test_work_goes_on_in_a_fork(python):

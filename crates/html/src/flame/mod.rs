@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn layers_are_parts_of_their_modules_and_nothing_is_lost() {
+    fn layers_stand_beside_each_other_and_nothing_is_lost() {
         let layer = |module: &str, bytes| HeldLayer { module: module.to_owned(), bytes, blocks: 1 };
         let layers =
             vec![layer("gpt2:608[1] > nn.linear", 50), layer("gpt2:608[0] > nn.linear", 20)];
@@ -148,7 +148,7 @@ mod tests {
         let expected = [
             ("gpt2:608[1]/nn.linear", 50),
             ("gpt2:608[0]/nn.linear", 20),
-            ("gpt2:608/nn.linear", 5),
+            ("gpt2:608/nn.linear (other layers)", 5),
             ("(no module)", 10),
         ];
         assert_eq!(paths, expected.map(|(path, bytes)| (path.to_owned(), bytes)));
