@@ -1,6 +1,6 @@
 //! Kernels over lists of tensors that compute each element by itself, as one launch: optimizers, clipping.
 //!
-//! In:  a line as for [`Elementwise`], and for each tensor of the list what is written and what is read.
+//! In:  a line as for [`Elementwise`](super::Elementwise), and for each tensor of the list what is written and what is read.
 //! Out: one launch for all tensors of one kind that lie in order; others, such as a transposed gradient, have one each,
 //!      which walks along their axes.
 //!
