@@ -73,6 +73,7 @@ mod tests {
         // A real fork of a fork has its parent's memory, and nobody looks for what is lost there; here someone does.
         static FIRST: AtomicPtr<ThreadPool> = AtomicPtr::new(ptr::null_mut());
         FIRST.store(ptr::from_ref(before).cast_mut(), Ordering::Release);
+        std::hint::black_box(&FIRST);
         assert!(ptr::eq(before, pool().unwrap()), "one for all kernels");
         after_fork();
         assert!(!ptr::eq(before, pool().unwrap()), "a fork of a fork has another");
