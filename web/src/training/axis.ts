@@ -24,7 +24,7 @@ const TITLES: Partial<Record<Along, string>> = {
 
 /** What the axis says. */
 export function titleOf(along: Along): string {
-  return TITLES[along] ?? `Microseconds of the step at the least: each kernel by its arithmetic or by the bytes it moves, at the rates of the ${along}’s data sheet, float32 without TF32`;
+  return TITLES[along] ?? `Microseconds of the step, estimated: each kernel by its arithmetic or by the bytes it moves, at the rates of the ${along}’s data sheet, float32 without TF32`;
 }
 
 /** Microseconds, so that marks are whole numbers. */
