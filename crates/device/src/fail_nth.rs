@@ -142,6 +142,10 @@ impl<D: Device> Device for FailNth<D> {
         self.inner.synchronize(stream)
     }
 
+    fn known_streams(&self) -> Vec<StreamId> {
+        self.inner.known_streams()
+    }
+
     fn observe(&mut self, event: &Event) {
         self.inner.observe(event);
     }

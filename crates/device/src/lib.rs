@@ -184,6 +184,12 @@ pub trait Device {
     /// If work on it failed.
     fn synchronize(&mut self, stream: StreamId) -> Result<(), DeviceError>;
 
+    /// The streams on which work may be queued that this device knows, besides those that its allocator is asked for
+    /// memory on: a captured graph runs on any of them. Unknown ones are their owner's to wait for.
+    fn known_streams(&self) -> Vec<StreamId> {
+        Vec::new()
+    }
+
     /// Is told of every state change of the allocator that lives on this device, in order, for
     /// devices that act on it: poisoning freed memory, following a recording.
     fn observe(&mut self, _event: &Event) {}

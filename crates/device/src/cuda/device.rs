@@ -354,4 +354,8 @@ impl Device for Cuda {
         // SAFETY: the stream is alive by the books; the context is current by type.
         unsafe { current.stream_synchronize(stream) }
     }
+
+    fn known_streams(&self) -> Vec<StreamId> {
+        Self::known_streams(self)
+    }
 }

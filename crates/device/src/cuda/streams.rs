@@ -27,7 +27,7 @@ enum Owner {
 #[derive(Debug, Default)]
 pub(super) struct Streams {
     known: BTreeMap<StreamId, Owner>,
-    /// Streams of ours that have ended. Memory that was used on them may still be named by them.
+    /// Streams that have ended or were forgotten. Memory that was used on them may still be named by them.
     ended: BTreeSet<StreamId>,
 }
 
@@ -139,16 +139,27 @@ impl Cuda {
     /// The number is the handle of a stream of this device's primary context, and it stays alive
     /// until [`forget_stream`](Self::forget_stream), or until the device is gone.
     pub unsafe fn adopt_stream(&mut self, stream: StreamId) {
-        self.queues.streams_mut().known.entry(stream).or_insert(Owner::Another);
+        let mut streams = self.queues.streams_mut();
+        streams.known.entry(stream).or_insert(Owner::Another);
+        streams.ended.remove(&stream);
     }
 
-    /// Ends what [`adopt_stream`](Self::adopt_stream) began. The stream itself is left alone.
+    /// Ends what [`adopt_stream`](Self::adopt_stream) began, after what is queued on the stream. It is left alone itself. Memory
+    /// that was used on it may still be given back.
     ///
     /// # Errors
     ///
-    /// If the stream was not adopted.
+    /// If the stream was not adopted, or if work on it failed: it is still known then.
     pub fn forget_stream(&mut self, stream: StreamId) -> Result<(), DeviceError> {
-        self.queues.streams_mut().remove("forget_stream", stream, Owner::Another)
+        self.queues.streams().owned("forget_stream", stream, Owner::Another)?;
+        let handle = self.queues.streams().get("forget_stream", stream)?;
+        let current = self.context.enter()?;
+        // SAFETY: who adopted the stream keeps it alive until it is forgotten, which comes next; the context is current by
+        // type.
+        unsafe { current.stream_synchronize(handle) }?;
+        let mut streams = self.queues.streams_mut();
+        streams.ended.insert(stream);
+        streams.remove("forget_stream", stream, Owner::Another)
     }
 
     /// The default stream and every other that may be named.

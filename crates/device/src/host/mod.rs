@@ -330,6 +330,10 @@ impl Device for Host {
         self.streams.synchronize(stream)
     }
 
+    fn known_streams(&self) -> Vec<StreamId> {
+        self.streams.known()
+    }
+
     fn observe(&mut self, event: &Event) {
         match event {
             Event::Alloc(block) => self.poison_block(block, FRESH),

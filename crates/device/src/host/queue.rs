@@ -114,6 +114,14 @@ impl Board {
         self.streams.keys().filter(|id| **id != StreamId::DEFAULT).count()
     }
 
+    /// Their names, with the default stream's.
+    pub(super) fn known(&self) -> Vec<StreamId> {
+        let others = self.streams.keys().copied().filter(|id| *id != StreamId::DEFAULT);
+        let mut known: Vec<_> = [StreamId::DEFAULT].into_iter().chain(others).collect();
+        known.sort_unstable();
+        known
+    }
+
     pub(super) fn exists(&self, id: StreamId) -> bool {
         self.streams.contains_key(&id)
     }

@@ -104,6 +104,10 @@ impl Streams {
         self.shared().lock().count()
     }
 
+    pub(super) fn known(&self) -> Vec<StreamId> {
+        self.shared().lock().known()
+    }
+
     /// Queues `work` on a stream and returns at once.
     ///
     /// # Errors

@@ -176,7 +176,12 @@ fn streams_of_others_can_be_adopted_and_are_not_ended() {
     assert_eq!(guest.query_event(event), Ok(true));
     assert_refused(guest.destroy_stream(stream), "no stream");
     guest.forget_stream(stream).unwrap();
-    assert_refused(guest.record_event(stream), "no stream");
+    assert_refused(guest.forget_stream(stream), "no stream");
+    assert_refused(guest.wait_on(stream, event), "no stream");
+    // Memory that was used on it goes back nevertheless.
+    let late = guest.record_event(stream).unwrap();
+    guest.wait_event(late).unwrap();
+    guest.synchronize(stream).unwrap();
     drop(guest);
     assert_eq!((fake.live().streams, fake.live().contexts), (1, 1));
 }
