@@ -1,7 +1,7 @@
 //! A dry device whose events complete where the recording found them complete.
 //!
 //! Its clock shows an entry of the recording, and an event is named by the entry where it completes:
-//! nothing has to be looked up.
+//! nothing has to be looked up. Of events that the recorded allocator did not have, nothing is known: they are complete at once.
 
 use tonnage_device::{Device, DeviceError, Dry, EventId, MemoryInfo, PageCalls, PageId, PagePart};
 use tonnage_events::{Address, DeviceId, StreamId};
@@ -11,13 +11,13 @@ pub(super) struct Clock {
     dry: Dry,
     /// The entry that the job has come to.
     pub(super) now: usize,
-    /// Where the events recorded from now on complete.
-    pub(super) complete: usize,
+    /// Where the events recorded from now on complete, if the recording tells.
+    pub(super) complete: Option<usize>,
 }
 
 impl Clock {
     pub(super) fn new(dry: Dry) -> Self {
-        Self { dry, now: 0, complete: 0 }
+        Self { dry, now: 0, complete: None }
     }
 
     /// The pages under these bytes.
@@ -85,7 +85,7 @@ impl Device for Clock {
     }
 
     fn record_event(&mut self, _stream: StreamId) -> Result<EventId, DeviceError> {
-        Ok(EventId(self.complete as u64))
+        Ok(EventId(self.complete.unwrap_or(0) as u64))
     }
 
     fn query_event(&mut self, event: EventId) -> Result<bool, DeviceError> {

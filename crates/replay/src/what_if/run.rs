@@ -27,6 +27,10 @@ pub(super) struct Run {
     reserved_peak: i64,
     peak: Option<Peak>,
     steps: usize,
+    /// Times that the job was played before.
+    pass: u64,
+    /// Entries of the job, and so of each pass.
+    entries: usize,
     large_blocks: LargeBlocks,
 }
 
@@ -44,6 +48,8 @@ impl Run {
             reserved_peak: 0,
             peak: None,
             steps: 0,
+            pass: 0,
+            entries: job.events(),
             large_blocks: LargeBlocks::default(),
         }
     }
@@ -79,13 +85,14 @@ impl Run {
                 let _ = self.engine.record_stream_of(&self.blocks[block], stream);
             }
             Call::Free { block, complete } => {
-                self.engine.device_mut().complete = complete.unwrap_or(usize::MAX);
-                let _ = self.engine.free(&self.blocks[block]);
+                let complete = complete.map_or(usize::MAX, |entry| self.time_of(entry));
+                self.free(block, complete);
             }
             Call::EmptyCache(pool) => {
-                let _ = self.engine.empty_cache_of(pool);
+                let _ = self.engine.empty_cache_of(self.pool_of_pass(pool));
             }
             Call::ReleasePool(pool) => {
+                let pool = self.pool_of_pass(pool);
                 if self.pools.remove(&pool) {
                     let _ = self.engine.release_pool(pool);
                 }
@@ -101,11 +108,11 @@ impl Run {
 
     fn request(&mut self, step: &Step, request: &Request) -> Option<Allocation> {
         let &Request { bytes, stream, pool } = request;
-        self.engine.device_mut().now = step.entry;
+        self.engine.device_mut().now = self.time_of(step.entry);
         let served = if pool.is_default() {
             self.engine.allocate(bytes, stream).ok()
         } else {
-            self.request_to_pool(request)
+            self.request_to_pool(&Request { pool: self.pool_of_pass(pool), ..*request })
         };
         self.served += u64::from(served.is_some());
         if let Some(block) = &served
@@ -143,16 +150,41 @@ impl Run {
         self.oom.get_or_insert(FirstOom { event, request, bytes, stream, recorded });
     }
 
+    /// Frees a block, which other streams are done with by then.
+    fn free(&mut self, block: usize, complete: usize) {
+        self.engine.device_mut().complete = Some(complete);
+        let _ = self.engine.free(&self.blocks[block]);
+        self.engine.device_mut().complete = None;
+    }
+
+    /// When an entry is, over all passes.
+    fn time_of(&self, entry: usize) -> usize {
+        self.pass as usize * (self.entries + 1) + entry
+    }
+
+    /// The pool that stands for one of the recording in this pass: a graph that is captured again has a pool of its own.
+    fn pool_of_pass(&self, pool: PoolId) -> PoolId {
+        if pool.is_default() {
+            return pool;
+        }
+        PoolId(pool.0.wrapping_add(self.pass << 40), pool.1)
+    }
+
     /// Frees all that is left, so that the job can begin again on what the allocator holds by now.
     pub(super) fn begin_again(&mut self) {
-        for block in self.ownerless.take().into_iter().chain(std::mem::take(&mut self.blocks)) {
-            // Most are freed already.
-            self.engine.device_mut().complete = 0;
+        while self.engine.end_capture().is_ok() {}
+        if let Some(block) = self.ownerless.take() {
             let _ = self.engine.free(&block);
         }
+        for block in 0..self.blocks.len() {
+            // Most are freed already.
+            self.free(block, 0);
+        }
+        self.blocks.clear();
         for pool in std::mem::take(&mut self.pools) {
             let _ = self.engine.release_pool(pool);
         }
+        self.pass += 1;
         self.steps = 0;
     }
 

@@ -93,3 +93,75 @@ fn a_snapshot_shows_every_page_once() {
         assert!(pair[0].address.0 + pair[0].total_size <= pair[1].address.0);
     }
 }
+
+#[test]
+fn a_job_with_graphs_is_played_again_to_its_end() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../testdata/traces/cudagraph.default.pickle.zst");
+    let file = tonnage_snapshot::open(&path).unwrap();
+    let (_, job) = Job::read(&file, &RecordingOptions::default()).unwrap();
+    let passes = pages().predict_again(&job, 3);
+    // It gives everything back in its course, and needs it again.
+    let made: Vec<_> = passes.iter().map(|calls| calls.created).collect();
+    assert!(made.iter().all(|&again| again * 4 >= made[0]), "{made:?}");
+    assert_eq!(passes[1], passes[2]);
+}
+
+/// The table of `docs/notes/pages.md`, over the recordings in `TONNAGE_RECORDINGS`, folders with colons between them.
+#[test]
+#[ignore = "prints a table"]
+fn table() {
+    let folders = std::env::var("TONNAGE_RECORDINGS").unwrap_or_default();
+    let folders = folders.split(':').filter(|folder| !folder.is_empty()).map(PathBuf::from);
+    let listed = folders.flat_map(|folder| std::fs::read_dir(folder).unwrap());
+    let mut files: Vec<_> = listed.map(|entry| entry.unwrap().path()).collect();
+    files.retain(|file| file.to_string_lossy().contains(".pickle"));
+    files.sort();
+    let files = if files.is_empty() { recordings() } else { files };
+    println!(
+        "{:40} live MiB  waste PyTorch  made mapped      ms recorded ms  again % growth % small 1.05 1.03",
+        "recording"
+    );
+    let (mut product, mut worst, mut count) = (1.0_f64, 0.0_f64, 0);
+    for path in files {
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        let Ok(file) = tonnage_snapshot::open(&path) else { continue };
+        let Ok((outcome, job)) = Job::read(&file, &RecordingOptions::default()) else { continue };
+        if job.floor() == 0 {
+            continue;
+        }
+        let prediction = pages().predict(&job);
+        let floor = prediction.floor as f64;
+        let waste = prediction.stats.max_memory_reserved() as f64 / floor;
+        let pytorch = WhatIf::new(Config::default()).predict(&job);
+        let pytorch = pytorch.stats.max_memory_reserved() as f64 / floor;
+        let entries = &file.traces[outcome.device as usize];
+        let us = entries.last().map_or(0, |last| last.time_us.saturating_sub(entries[0].time_us));
+        let percent = |ns: u64| ns as f64 / (us as f64 * 1e3) * 100.0;
+        let again = pages().predict_again(&job, 2)[1];
+        let calls = prediction.page_calls;
+        let large = prediction.large_blocks;
+        let fits = [1.05, 1.03].map(|share| {
+            let limit = (floor * share) as u64 + (8 << 20);
+            if pages().with_limit(limit).predict(&job).fits() { "fits" } else { "OOM " }
+        });
+        println!(
+            "{name:40} {:8.1} {waste:.4} {pytorch:7.3} {:5} {:6} {:7.1} {:11} {:8.3} {:8.3} {:5.3} {} {}{}",
+            floor / f64::from(1 << 20),
+            calls.created,
+            calls.mapped,
+            calls.nanoseconds() as f64 / 1e6,
+            us / 1000,
+            percent(again.nanoseconds()),
+            percent(again.growth_nanoseconds()),
+            large.in_small_pages as f64 / large.bytes.max(1) as f64,
+            fits[0],
+            fits[1],
+            if prediction.stopped() { " (fails as recorded)" } else { "" },
+        );
+        product *= waste;
+        worst = worst.max(waste);
+        count += 1;
+    }
+    println!("geometric mean {:.4} worst {worst:.4}", product.powf(1.0 / f64::from(count.max(1))));
+}
