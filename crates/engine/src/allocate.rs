@@ -38,9 +38,7 @@ impl<D: Device> Engine<D> {
             return Ok(allocation);
         }
         self.settle();
-        if let Some(id) = self.find_cached(&request)
-            && self.may_take(id, stream)?
-        {
+        if let Some(id) = self.find_cached(&request) {
             return Ok(self.hand_out(Found::Cached(id), &request, stack));
         }
         let (found, request) = self.acquire_or_reclaim(request, stack)?;
@@ -116,8 +114,12 @@ impl<D: Device> Engine<D> {
             Rung::Borrow | Rung::View | Rung::Stitch if request.pool.set != PoolSet::Default => {
                 None
             }
-            Rung::Borrow => self.borrow(request)?,
+            Rung::Borrow => {
+                self.look_at_others(request)?;
+                self.borrow(request)
+            }
             Rung::View => self.find_view(request, stack)?,
+            Rung::Leftovers => self.find_leftover(request, stack)?,
             Rung::GrowWithinSlack => self.grow_home(request, true, stack)?,
             Rung::Stitch => self.stitch(request, Effort::Sensible, stack)?,
             Rung::Reclaim => self.reclaim_pages(request, stack)?,
@@ -150,22 +152,23 @@ impl<D: Device> Engine<D> {
         // They may have changed pools and settings.
         *request = self.plan(request.bytes, request.stream);
         let id = freed.then(|| self.find_cached(request)).flatten()?;
-        if !self.blocks[id].is_unfenced() {
-            return None;
-        }
         Some((Found::Cached(id), *request))
     }
 
-    /// A part of a free block of another stream, which the request's stream then comes after.
-    fn borrow(&mut self, request: &Request) -> Result<Option<BlockId>, DeviceError> {
-        let half = self.pools.half(request.pool);
-        let Some(id) = half.free().best_elsewhere(request.stream, request.size) else {
-            return Ok(None);
-        };
-        let users = self.users_of(id);
-        if !self.order_after(request.stream, &users)? {
-            return Ok(None);
+    /// A part of a free block that is of the request's stream by now, or that another stream is done with.
+    fn borrow(&mut self, request: &Request) -> Option<BlockId> {
+        if let Some(id) = self.find_cached(request) {
+            self.take(id);
+            return Some(id);
         }
+        let free = self.pools.half(request.pool).free();
+        let id = free
+            .streams()
+            .filter_map(|stream| {
+                let mut large = free.at_least(stream, request.size);
+                large.find(|&id| self.is_anyones(&self.blocks[id]))
+            })
+            .min_by_key(|&id| (self.blocks[id].size, self.blocks[id].rank))?;
         self.take(id);
         let cut =
             self.policy.splits(&self.config, self.blocks[id].size, request.pool.kind, request)
@@ -177,10 +180,8 @@ impl<D: Device> Engine<D> {
         } else {
             id
         };
-        let block = &mut self.blocks[taken];
-        block.stream = request.stream;
-        block.forget_foreign();
-        Ok(Some(taken))
+        self.blocks[taken].stream = request.stream;
+        Some(taken)
     }
 
     /// Waits for all that is pending, and looks everywhere again; then gives up what keeps pages from being moved.
@@ -194,8 +195,8 @@ impl<D: Device> Engine<D> {
         }
         self.synchronize_events(None)?;
         self.emit(&Event::Retry, None);
-        if let Some(id) = self.find_cached(request)
-            && self.may_take(id, request.stream)?
+        if request.pool.set != PoolSet::Default
+            && let Some(id) = self.find_cached(request)
         {
             self.take(id);
             return Ok(Some(id));
@@ -204,7 +205,9 @@ impl<D: Device> Engine<D> {
             self.release_private(key, stack)?;
         }
         if request.pool.set == PoolSet::Default {
-            if let Some(id) = self.borrow(request)? {
+            self.wait_until_done(self.unknown_in(PoolSet::Default, 0))?;
+            self.merge_anyones();
+            if let Some(id) = self.borrow(request) {
                 return Ok(Some(id));
             }
             if let Some(id) = self.stitch(request, Effort::Any, stack)? {
@@ -243,7 +246,6 @@ impl<D: Device> Engine<D> {
             let pool = PoolRef { set: PoolSet::Private(key), kind: request.pool.kind };
             let request = Request { pool, expandable, ..*request };
             let found = self.find_cached(&request);
-            let found = found.filter(|&id| self.blocks[id].is_unfenced());
             found.map(|id| (Found::Cached(id), request))
         })
     }

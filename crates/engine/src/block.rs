@@ -61,6 +61,9 @@ pub(crate) struct Block {
     pub(crate) rank: u64,
     /// Searches its pool had seen when the block went in: its age is counted from there.
     pub(crate) searches_at_put: u64,
+    /// The last mark when it was freed: its stream is done with it once a later one is reached. Of free blocks alone.
+    /// See Note \[Order between streams\].
+    pub(crate) used_until: u64,
     /// What keeps it from being reused after its owner gives it back. Rare, hence out of line.
     foreign: Option<Box<ForeignUse>>,
     /// Who allocated it, if that is recorded.
@@ -78,14 +81,11 @@ pub(crate) struct ForeignUse {
     pub(crate) while_capturing: Vec<StreamId>,
     /// Events recorded and not yet known to be complete.
     pub(crate) events: u32,
-    /// Of a free block: streams besides its own that have used parts of it, and that whoever takes it must come
-    /// after. See Note \[Order between streams\].
-    pub(crate) fence: Vec<StreamId>,
 }
 
 /// What most blocks have.
 static NO_FOREIGN_USE: ForeignUse =
-    ForeignUse { streams: Vec::new(), while_capturing: Vec::new(), events: 0, fence: Vec::new() };
+    ForeignUse { streams: Vec::new(), while_capturing: Vec::new(), events: 0 };
 
 impl Block {
     /// A free, mapped block that nobody has used yet.
@@ -107,6 +107,7 @@ impl Block {
             range: None,
             rank: address.0,
             searches_at_put: 0,
+            used_until: 0,
             foreign: None,
             stack: None,
             segment_stack: None,
@@ -127,12 +128,6 @@ impl Block {
     #[inline]
     pub(crate) fn foreign(&self) -> &ForeignUse {
         self.foreign.as_deref().unwrap_or(&NO_FOREIGN_USE)
-    }
-
-    /// Whether a free block may be taken on its own stream at once.
-    #[inline]
-    pub(crate) fn is_unfenced(&self) -> bool {
-        self.foreign.is_none()
     }
 
     /// Uses on other streams, to be changed.
@@ -379,6 +374,7 @@ impl Blocks {
         let mut front = Block::new(rest.address, size, rest.stream, rest.pool);
         front.mapped = rest.mapped;
         front.range = rest.range;
+        front.used_until = rest.used_until;
         front.rank = rest.rank;
         front.prev = rest.prev;
         front.next = Some(id);
@@ -409,6 +405,7 @@ impl Blocks {
             Block::new(front.address.offset(size), front.size - size, front.stream, front.pool);
         back.mapped = front.mapped;
         back.range = front.range;
+        back.used_until = front.used_until;
         back.prev = Some(id);
         back.next = front.next;
         back.rank = if numbered { number } else { front.rank + size };

@@ -77,9 +77,17 @@ impl<D: Device> Engine<D> {
         self.captures.begun.pop().map(drop).ok_or(CaptureError)
     }
 
-    /// Whether this call is part of a capture, by the rules of the release.
+    /// Whether events must be left alone now, and nothing be given back. Under PyTorch's rules, if this call is part of a
+    /// capture. Where pages move, blocks of all streams are marked, and which of them a capture has reached no one knows:
+    /// there a capture of any thread is enough.
     #[inline]
     pub(crate) fn capturing(&self) -> bool {
+        self.is_captured() || self.policy.moves_pages() && !self.captures.begun.is_empty()
+    }
+
+    /// Whether this call is part of a capture, by the rules of the release.
+    #[inline]
+    pub(crate) fn is_captured(&self) -> bool {
         if self.captures.pool_scopes_count {
             return self.pools.diverting();
         }

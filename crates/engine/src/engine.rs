@@ -334,6 +334,7 @@ impl<D: Device> Engine<D> {
 
     /// Lets every peak begin again at the current value.
     pub fn reset_peak_stats(&mut self) {
+        self.note_peak();
         self.ledger.stats.reset_peak();
     }
 

@@ -53,6 +53,7 @@ impl<D: Device> Engine<D> {
         let fixed = block.range.is_none();
         let neighbours = [block.prev, block.next];
         block.stack = None;
+        block.used_until = self.store.marks.last();
         block.forget_foreign();
         let mut split = SplitChange::default();
         // The first neighbour's place in the pool becomes the whole's.
@@ -68,6 +69,9 @@ impl<D: Device> Engine<D> {
                 self.take(neighbour);
             }
             self.absorb(id, neighbour);
+        }
+        if self.policy.moves_pages() {
+            self.merge_all(id);
         }
         let block = &self.blocks[id];
         if block.is_split() {

@@ -105,6 +105,7 @@ impl<D: Device> Engine<D> {
             let unmerged = self.unmerged().is_some_and(|it| it.id == id && it.rest == block.next);
             let merged = unmerged
                 || block.blocked
+                || next.stream != block.stream
                 || self.mergeable(id, block.next).is_none()
                 || !block.is_idle();
             ensure!(merged, "the free block at {at} was not merged with the next");

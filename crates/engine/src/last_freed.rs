@@ -75,6 +75,7 @@ impl<D: Device> Engine<D> {
         };
         let block = &mut self.blocks[id];
         block.stack = None;
+        block.used_until = self.store.marks.last();
         block.forget_foreign();
         Some(split)
     }
@@ -93,11 +94,8 @@ impl<D: Device> Engine<D> {
         if rest.is_some() && !self.blocks.cutting_undoes_merging() {
             return None;
         }
-        // One that others have used is taken only after them.
-        if rest
-            .map(|rest| &self.blocks[rest])
-            .is_some_and(|it| it.stream != block.stream || !it.is_unfenced())
-        {
+        // One of another stream is in that stream's set.
+        if rest.is_some_and(|rest| self.blocks[rest].stream != block.stream) {
             return None;
         }
         let mut split = SplitChange::default();

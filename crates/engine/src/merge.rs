@@ -18,28 +18,40 @@ impl<D: Device> Engine<D> {
         self.pools.half_mut(block.pool).take(block);
     }
 
-    /// The neighbour, if `id`, which stands for no page in use elsewhere, may absorb it: idle, and mapped or unmapped
-    /// like it.
+    /// The neighbour, if `id`, which stands for no page in use elsewhere, may absorb it: idle, mapped or unmapped
+    /// like it, and of its stream or used by no stream any more.
     #[inline]
     pub(crate) fn mergeable(&self, id: BlockId, neighbour: Option<BlockId>) -> Option<BlockId> {
-        let other = &self.blocks[neighbour?];
-        let alike = other.mapped == self.blocks[id].mapped && !other.blocked;
-        (alike && other.is_idle()).then_some(neighbour?)
+        let (block, other) = (&self.blocks[id], &self.blocks[neighbour?]);
+        let alike = other.mapped == block.mapped && !other.blocked && other.is_idle();
+        (alike && (other.stream == block.stream || self.is_anyones(other))).then_some(neighbour?)
     }
 
-    /// Makes a free neighbour part of `id`, and whoever takes it comes after those who have used either.
+    /// Makes a neighbour part of `id` that it may absorb.
     #[inline]
     pub(crate) fn absorb(&mut self, id: BlockId, neighbour: BlockId) {
         let other = &self.blocks[neighbour];
-        if other.stream != self.blocks[id].stream || !other.is_unfenced() {
-            self.join_fences(id, neighbour);
-        }
+        let until = if other.stream == self.blocks[id].stream { other.used_until } else { 0 };
         self.blocks.absorb(id, neighbour);
+        let block = &mut self.blocks[id];
+        block.used_until = block.used_until.max(until);
     }
 
     /// Lets `id`, which is in no set, absorb a neighbour, if it may.
     pub(crate) fn try_merge(&mut self, id: BlockId, neighbour: Option<BlockId>) {
         if let Some(neighbour) = self.mergeable(id, neighbour) {
+            self.take(neighbour);
+            self.absorb(id, neighbour);
+        }
+    }
+
+    /// Lets `id`, which is in no set, absorb its neighbours on both sides, and theirs, as far as it may. Where pages
+    /// move, what lies behind a neighbour may be of its stream again.
+    pub(crate) fn merge_all(&mut self, id: BlockId) {
+        while let block = &self.blocks[id]
+            && let Some(neighbour) =
+                self.mergeable(id, block.prev).or_else(|| self.mergeable(id, block.next))
+        {
             self.take(neighbour);
             self.absorb(id, neighbour);
         }

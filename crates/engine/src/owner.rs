@@ -91,16 +91,13 @@ impl<D: Device> Engine<D> {
         if let Some(live) = &mut self.live {
             live.remove(&address);
         }
-        let mut result = self.give_back(id, caller);
-        if !self.store.retired.is_empty() {
-            result = result.and(self.drop_a_retired_view());
-        }
+        let result = self.give_back(id, caller);
         self.debug_walk("free");
         result.map_err(FreeError::Device)
     }
 
     pub(crate) fn record_use(&mut self, id: BlockId, stream: StreamId) {
-        let capturing = self.capturing();
+        let capturing = self.is_captured();
         let block = &mut self.blocks[id];
         if stream == block.stream {
             return;

@@ -17,6 +17,7 @@ impl<D: Device> Engine<D> {
         pool: PoolId,
         filter: StreamFilter,
     ) -> Result<(), PoolError> {
+        self.look_at_leftovers();
         self.pools.begin(pool, filter)
     }
 
@@ -50,7 +51,11 @@ impl<D: Device> Engine<D> {
         if loses_no_split {
             self.settle();
         }
-        self.pools.release(pool, loses_no_split)
+        self.pools.release(pool, loses_no_split)?;
+        if self.policy.moves_pages() {
+            self.note_release(pool);
+        }
+        Ok(())
     }
 
     /// Uses of a private pool; 0 if it has none or does not exist.

@@ -20,6 +20,10 @@ impl<D: Device> Engine<D> {
     /// capture the default pool is left alone.
     pub(crate) fn flush(&mut self, stack: Option<StackId>) -> Result<(), DeviceError> {
         self.ranges.release_stranded(&mut self.device)?;
+        if self.capturing() && self.policy.moves_pages() {
+            // What is unmapped must be waited for, and a capture forbids that.
+            return Ok(());
+        }
         if !self.capturing() {
             self.synchronize_events(None)?;
             if self.policy.moves_pages() {
@@ -32,7 +36,7 @@ impl<D: Device> Engine<D> {
         for key in self.pools.freeable() {
             self.release_private(key, stack)?;
         }
-        Ok(())
+        self.settle_marks()
     }
 
     /// Whether [`empty_cache`](Self::empty_cache) would have the device wait for work now: freed blocks wait for
@@ -89,11 +93,16 @@ impl<D: Device> Engine<D> {
         for kind in [PoolKind::Small, PoolKind::Large] {
             self.release_half(PoolRef { set: PoolSet::Private(key), kind }, stack)?;
         }
+        self.forget_if_over(key);
+        Ok(())
+    }
+
+    /// Forgets a pool that is over.
+    pub(crate) fn forget_if_over(&mut self, key: PrivateKey) {
         if self.pools.is_over(key) {
             self.lose_ranges(key);
             self.pools.forget(key);
         }
-        Ok(())
     }
 
     /// Forgets what a pool that is over has left: ranges whose first page could not be had. PyTorch loses them with the

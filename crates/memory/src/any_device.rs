@@ -110,14 +110,6 @@ impl AnyDevice {
             Self::Other(_) => Err(out_of_reach(call)),
         }
     }
-
-    /// The streams whose work memory that goes back may wait for, where the device alone knows them.
-    pub(crate) fn known_streams(&self) -> Vec<StreamId> {
-        match self {
-            Self::Cuda(cuda) => cuda.known_streams(),
-            Self::Dry(_) | Self::Host(_) | Self::Other(_) => Vec::new(),
-        }
-    }
 }
 
 /// Memory of a device, for copies without it.
@@ -206,6 +198,10 @@ impl Device for AnyDevice {
 
     fn synchronize(&mut self, stream: StreamId) -> Result<(), DeviceError> {
         each!(self, it => it.synchronize(stream))
+    }
+
+    fn known_streams(&self) -> Vec<StreamId> {
+        each!(self, it => it.known_streams())
     }
 
     #[inline]

@@ -1,9 +1,9 @@
 //! Pages back to the device, and views that are dropped.
 //!
-//! Unmapping does not wait for the GPU, so whoever unmaps does: for all who have used the pages, on demand; or, for views
-//! that have grown old, by events that are asked when blocks are freed, never on the way of a request.
+//! Unmapping does not wait for the GPU, so whoever unmaps does: for all who have used the pages, when memory goes back; and a view
+//! that has grown old goes along with a request that makes a new one, if its users are known to be done.
 
-use tonnage_device::{Device, DeviceError, EventId};
+use tonnage_device::{Device, DeviceError};
 use tonnage_events::{Address, PoolKind, StackId, StreamId};
 
 use super::store::{PageKey, View, ViewKey};
@@ -24,6 +24,7 @@ impl<D: Device> Engine<D> {
         want: u64,
         stack: Option<StackId>,
     ) -> Result<u64, DeviceError> {
+        self.wait_for_users(set)?;
         let mut leaving = Vec::new();
         let mut bytes = 0;
         'all: for kind in [PoolKind::Large, PoolKind::Small] {
@@ -39,7 +40,6 @@ impl<D: Device> Engine<D> {
                 }
             }
         }
-        self.wait_for_users(&leaving)?;
         leaving.sort_unstable();
         let mut rest: Option<(BlockId, BlockId)> = None;
         let mut result = Ok(bytes);
@@ -57,27 +57,22 @@ impl<D: Device> Engine<D> {
         result
     }
 
-    /// Waits for everyone who has used these pages, which are free, wherever they are mapped.
-    fn wait_for_users(
-        &mut self,
-        leaving: &[(BlockId, Address, PageKey)],
-    ) -> Result<(), DeviceError> {
-        let mut users: Vec<StreamId> = Vec::new();
-        for &(block, _, page) in leaving {
-            users.extend(self.users_of(block));
-            for place in &self.store.pages[page].places[1..] {
-                if let Role::View(view) = self.ranges[place.range].role {
-                    users.extend(&self.store.views[view].streams);
-                }
-            }
+    /// Waits for everyone who may still use free pages of a pool, wherever they are mapped, if there are any. Captured graphs
+    /// use those of a private pool on any stream.
+    fn wait_for_users(&mut self, set: PoolSet) -> Result<(), DeviceError> {
+        if set == PoolSet::Default {
+            self.wait_until_done(self.unknown_in(set, 0))?;
+            self.merge_anyones();
+            let views = self.store.views.values().flat_map(|view| view.users().to_vec());
+            return self.wait_until_done(views.collect::<Vec<_>>());
         }
-        self.wait_for_streams(users)
-    }
-
-    fn wait_for_streams(&mut self, mut streams: Vec<StreamId>) -> Result<(), DeviceError> {
-        streams.sort_unstable();
-        streams.dedup();
-        streams.into_iter().try_for_each(|stream| self.device.synchronize(stream))
+        let mut halves = [PoolKind::Large, PoolKind::Small].map(|kind| PoolRef { set, kind });
+        if halves.iter_mut().all(|half| self.pools.half(*half).free().len() == 0) {
+            return Ok(());
+        }
+        let now = self.store.marks.last();
+        let all = self.all_streams();
+        self.wait_until_done(all.into_iter().map(|stream| (stream, now)))
     }
 
     /// Gives one page back that lies free at home, in the free block given. Returns what is left of that block behind it.
@@ -98,7 +93,6 @@ impl<D: Device> Engine<D> {
         let it = &mut self.blocks[here];
         it.mapped = false;
         it.stream = StreamId::DEFAULT;
-        it.forget_foreign();
         let range = &mut self.ranges[home.range];
         range.laid.remove(&home.address.distance_from(range.base));
         self.store.pages.remove(key);
@@ -145,14 +139,11 @@ impl<D: Device> Engine<D> {
         range.laid.remove(&address.distance_from(range.base));
         let Role::View(view) = range.role else { return };
         self.store.views[view].pages.retain(|&page| page != key);
-        if self.store.views[view].retired.is_none() {
-            self.store.views[view].retired = Some(Vec::new());
-            self.store.retired.push(view);
-        }
+        self.retire(view);
     }
 
     /// Gives back the addresses of views and homes that have no pages left.
-    fn drop_empty_ranges(&mut self) -> Result<(), DeviceError> {
+    pub(super) fn drop_empty_ranges(&mut self) -> Result<(), DeviceError> {
         for view in self.store.retired.clone() {
             if self.store.views[view].pages.is_empty() {
                 self.forget_view(view)?;
@@ -182,27 +173,16 @@ impl<D: Device> Engine<D> {
 
     /// Forgets a view that has no pages left.
     fn forget_view(&mut self, view: ViewKey) -> Result<(), DeviceError> {
-        let events = self.store.views[view].retired.take().unwrap_or_default();
-        self.store.views[view].retired = Some(Vec::new());
-        self.forget_events(events)?;
         self.release_empty_range(self.store.views[view].range)?;
         self.store.views.remove(view);
         self.store.retired.retain(|&key| key != view);
         Ok(())
     }
 
-    fn forget_events(&mut self, events: Vec<EventId>) -> Result<(), DeviceError> {
-        let mut result = Ok(());
-        for event in events {
-            result = result.and(self.device.destroy_event(event));
-        }
-        result
-    }
-
     /// Lets the oldest view of each of these pages that has many places serve no more. It goes when nothing uses it.
     pub(crate) fn retire_old_views(&mut self, pages: &[PageKey]) {
         for &page in pages {
-            if self.store.pages[page].places.len() < MANY_PLACES || self.capturing() {
+            if self.store.pages[page].places.len() < MANY_PLACES {
                 continue;
             }
             let views = self.store.pages[page].places[1..].iter();
@@ -211,7 +191,7 @@ impl<D: Device> Engine<D> {
                 _ => None,
             });
             let oldest = views
-                .filter(|&view| self.is_unused(view) && self.store.views[view].retired.is_none())
+                .filter(|&view| self.is_unused(view) && !self.store.views[view].retired)
                 .min_by_key(|&view| self.store.views[view].used_at);
             if let Some(oldest) = oldest {
                 self.retire(oldest);
@@ -228,35 +208,14 @@ impl<D: Device> Engine<D> {
         })
     }
 
-    /// Lets an unused view serve no more.
+    /// Lets a view serve no more.
     fn retire(&mut self, view: ViewKey) {
-        // If a mark cannot be made now, it is tried again when blocks are freed.
-        let _ = self.mark_end_of_use(view);
-        self.store.retired.push(view);
-    }
-
-    /// Marks the end of what may still use an unused view that serves no more.
-    fn mark_end_of_use(&mut self, view: ViewKey) -> Result<(), DeviceError> {
-        let mut events = Vec::new();
-        let mut result = Ok(());
-        for stream in self.store.views[view].streams.clone() {
-            match self.device.record_event(stream) {
-                Ok(event) => events.push(event),
-                Err(error) => {
-                    result = Err(error);
-                    break;
-                }
-            }
+        if !std::mem::replace(&mut self.store.views[view].retired, true) {
+            self.store.retired.push(view);
         }
-        let of_view = &mut self.store.views[view];
-        of_view.marked = result.is_ok();
-        of_view.retired =
-            Some(if result.is_ok() { std::mem::take(&mut events) } else { Vec::new() });
-        result.and(self.forget_events(events))
     }
 
-    /// Drops one view that serves no more, if nothing uses it by now. Called when a block was freed.
-    #[cold]
+    /// Drops one view that serves no more, if nothing uses it by now. Called before another one is made.
     pub(crate) fn drop_a_retired_view(&mut self) -> Result<(), DeviceError> {
         let Some(&view) = self.store.retired.first() else { return Ok(()) };
         if self.capturing() {
@@ -267,15 +226,10 @@ impl<D: Device> Engine<D> {
         if !self.is_unused(view) {
             return Ok(());
         }
-        if !self.store.views[view].marked {
-            return self.mark_end_of_use(view);
-        }
-        while let Some(event) = self.store.views[view].next_event() {
-            if !self.device.query_event(event)? {
+        for (stream, until) in self.store.views[view].users().to_vec() {
+            if !self.find_done(stream, until)? {
                 return Ok(());
             }
-            self.store.views[view].retired.as_mut().map(Vec::pop);
-            self.device.destroy_event(event)?;
         }
         self.drop_view(view)
     }
@@ -299,9 +253,8 @@ impl<D: Device> Engine<D> {
     /// Drops every view that nothing uses, after waiting for who has used it.
     pub(crate) fn drop_unused_views(&mut self) -> Result<(), DeviceError> {
         let unused: Vec<_> = self.store.views.keys().filter(|&view| self.is_unused(view)).collect();
-        let streams = unused.iter().flat_map(|&view| &self.store.views[view].streams);
-        let streams = streams.copied().collect();
-        self.wait_for_streams(streams)?;
+        let users = unused.iter().flat_map(|&view| self.store.views[view].users());
+        self.wait_until_done(users.copied().collect::<Vec<_>>())?;
         unused.into_iter().try_for_each(|view| self.drop_view(view))
     }
 }

@@ -11,11 +11,13 @@ use crate::request::Request;
 use crate::segment::Role;
 use crate::stats::MOST_RESERVED;
 
-/// Room for new pages: a part of a home without any, and the free block before it, which they make larger.
+/// From so many bytes on the device is asked whether it has them before it is asked for them.
+const ASK_FROM: u64 = 64 << 20;
+
+/// Room for new pages: a part of a home without any. They make the free block before it larger.
 #[derive(Clone, Copy, Debug)]
 struct Gap {
     id: BlockId,
-    before: Option<BlockId>,
     /// Bytes of pages that the request needs here.
     bytes: u64,
 }
@@ -38,25 +40,10 @@ impl<D: Device> Engine<D> {
         if !self.may_hold(gap.bytes) || within_slack && !self.is_within_slack(request, gap.bytes) {
             return Ok(None);
         }
-        if let Some(before) = gap.before {
-            let users = self.users_of(before);
-            // `find_gap` has seen that this is possible.
-            self.order_after(request.stream, &users)?;
-        }
         let Some(id) = self.lay_pages(&gap, request.size, request.stream, stack)? else {
             return Ok(None);
         };
-        if let Some(before) = gap.before {
-            self.take(before);
-            self.blocks.absorb(id, before);
-        }
-        // What lies behind, if the gap is full, has its own users: the rest of the block keeps them.
-        self.try_merge(id, self.blocks[id].next);
-        let whole = self.pools.never_splits(request.pool.set);
-        if whole && !self.may_take(id, request.stream)? {
-            self.put(id);
-            return Ok(None);
-        }
+        self.merge_all(id);
         Ok(Some(id))
     }
 
@@ -72,16 +59,14 @@ impl<D: Device> Engine<D> {
         }
         let alone = Request { size: bytes, ..*request };
         let Some(gap) = self.find_gap(&alone)? else { return Ok(None) };
-        let gap = Gap { before: None, bytes, ..gap };
+        let gap = Gap { bytes, ..gap };
         if self.blocks[gap.id].size < bytes {
             return Ok(None);
         }
         let Some(id) = self.lay_pages(&gap, request.size, request.stream, stack)? else {
             return Ok(None);
         };
-        for neighbour in [self.blocks[id].prev, self.blocks[id].next] {
-            self.try_merge(id, neighbour);
-        }
+        self.merge_all(id);
         self.put(id);
         Ok(Some(id))
     }
@@ -92,31 +77,34 @@ impl<D: Device> Engine<D> {
         self.limit.is_none_or(|limit| after <= limit) && after <= MOST_RESERVED
     }
 
-    /// Whether so many bytes more are in proportion to the most that was ever in use.
+    /// Whether so many bytes more are in proportion to the most that was ever in use, with the request.
     fn is_within_slack(&mut self, request: &Request, bytes: u64) -> bool {
-        let active = &self.stats().active_bytes.all;
-        let now = active.current.cast_unsigned() + request.size;
-        let peak = active.peak.cast_unsigned().max(now).max(self.store.live_peak);
-        self.store.live_peak = peak;
+        self.note_peak();
+        let now = self.stats().active_bytes.all.current.cast_unsigned() + request.size;
+        let peak = self.store.live_peak.max(now);
         let slack = self.store.governor.slack(self.policy);
         self.reserved() + bytes <= peak + (peak as f64 * slack) as u64
+    }
+
+    /// Remembers the most bytes that were ever in use, whoever lets the figures begin again.
+    pub(crate) fn note_peak(&mut self) {
+        let peak = self.stats().active_bytes.all.peak.cast_unsigned();
+        self.store.live_peak = self.store.live_peak.max(peak);
     }
 
     /// Where the request fits with new pages: the first gap by address, or a new home.
     fn find_gap(&mut self, request: &Request) -> Result<Option<Gap>, DeviceError> {
         let granule = self.granule();
-        let unordered = self.capturing();
         let half = self.pools.half(request.pool);
         let found = half.unmapped().filter(|&id| self.is_gap(id)).find_map(|id| {
             let before = self.blocks[id].prev.filter(|&before| {
                 let before = &self.blocks[before];
-                let at_once = before.stream == request.stream && before.is_unfenced();
-                before.is_idle() && before.mapped && (at_once || !unordered)
+                before.is_idle() && before.mapped && self.serves(before, request.stream)
             });
             let have = before.map_or(0, |before| self.blocks[before].size);
             let missing = request.size.saturating_sub(have).max(1);
             let bytes = missing.checked_next_multiple_of(granule)?;
-            (bytes <= self.blocks[id].size).then_some(Gap { id, before, bytes })
+            (bytes <= self.blocks[id].size).then_some(Gap { id, bytes })
         });
         match found {
             Some(gap) => Ok(Some(gap)),
@@ -150,7 +138,7 @@ impl<D: Device> Engine<D> {
         block.range = Some(range);
         let id = self.insert_segment(block, size);
         self.put(id);
-        Ok(Some(Gap { id, before: None, bytes }))
+        Ok(Some(Gap { id, bytes }))
     }
 
     /// Lays new pages at the beginning of a gap. The block that they make is in no set. None if the device has not
@@ -187,47 +175,68 @@ impl<D: Device> Engine<D> {
         let block = &mut self.blocks[id];
         block.mapped = true;
         block.stream = stream;
+        block.used_until = 0;
         block.segment_stack = stack;
         self.note_new(id, stack);
         Ok(Some(id))
     }
 
-    /// Makes pages and maps them one behind the other: all, or none.
+    /// Makes pages and maps them one behind the other: all, or none. A device that has not enough is not filled first.
     fn make_pages(
         &mut self,
         start: Address,
         sizes: &[u64],
     ) -> Result<Vec<(PageId, u64)>, DeviceError> {
+        let requested = sizes.iter().sum();
+        if requested >= ASK_FROM
+            && self.device.memory_info()?.free + self.stranded_bytes() < requested
+        {
+            return Err(DeviceError::OutOfMemory { requested });
+        }
         let mut made = Vec::with_capacity(sizes.len());
-        let mut address = start;
-        let mut result = Ok(());
         for &size in sizes {
-            let page = match self.ranges.obtain(&mut self.device, size) {
-                Ok(page) => page,
+            match self.ranges.obtain(&mut self.device, size) {
+                Ok(page) => made.push((page, size)),
                 Err(error) => {
-                    result = Err(error);
-                    break;
+                    made.into_iter().for_each(|(page, size)| self.destroy_or_strand(page, size));
+                    return Err(error);
                 }
-            };
-            if let Err(error) = self.device.map(page, address) {
-                self.destroy_or_strand(page, size);
-                result = Err(error);
-                break;
             }
-            made.push((page, size));
-            address = address.offset(size);
         }
-        let Err(error) = result else { return Ok(made) };
+        let pages: Vec<_> = made.iter().map(|&(page, _)| page).collect();
+        match self.map_all(start, &made) {
+            Ok(()) => Ok(made),
+            Err((unmapped, error)) => {
+                let unmapped = pages.into_iter().zip(sizes).zip(unmapped);
+                for ((page, &size), _) in unmapped.filter(|(_, unmapped)| *unmapped) {
+                    self.destroy_or_strand(page, size);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Maps pages one behind the other: all, or none. With a failure comes which of them are mapped nowhere for it; one that
+    /// cannot be unmapped again stays where it is, and nothing is handed out twice: mapping this place again fails.
+    pub(super) fn map_all(
+        &mut self,
+        start: Address,
+        pages: &[(PageId, u64)],
+    ) -> Result<(), (Vec<bool>, DeviceError)> {
         let mut address = start;
-        for (page, size) in made {
-            // One that cannot be unmapped stays where it is; a second failure while undoing the first. Nothing is
-            // handed out twice: mapping this place again fails.
-            if self.device.unmap(address).is_ok() {
-                self.destroy_or_strand(page, size);
+        for (done, &(page, size)) in pages.iter().enumerate() {
+            if let Err(error) = self.device.map(page, address) {
+                let mut address = start;
+                let undo = |(index, &(_, size)): (usize, &(PageId, u64))| {
+                    let at = address;
+                    address = address.offset(size);
+                    index >= done || self.device.unmap(at).is_ok()
+                };
+                return Err((pages.iter().enumerate().map(undo).collect(), error));
             }
             address = address.offset(size);
         }
-        Err(error)
+        Ok(())
     }
 
     /// Gives a page back that is mapped nowhere, or keeps it for the next one who needs its size.

@@ -16,15 +16,17 @@
 //! either.
 //!
 //! *Limits.* A page with one live byte stays where it is. Private pools have homes and no views: captured graphs use
-//! their memory unasked, on streams that no one knows yet, so that nothing is lent by them or to them.
+//! their memory unasked, on streams that no one knows yet, so that nothing is lent by them. What a pool leaves that was
+//! released goes to whoever needs it next, once no stream can still run its graphs.
 //!
 //! | file | what |
 //! | --- | --- |
 //! | `store` | the pages, their places, the views |
-//! | `order` | which streams wait for which |
+//! | `order` | which streams are done with which memory |
 //! | `home` | new pages |
 //! | `stitch` | which pages make a view |
 //! | `place` | pages from home to a view and back |
+//! | `leftovers` | homes of released pools |
 //! | `give_back` | pages back to the device, views that are dropped |
 //! | `check` | what is always true of them |
 
@@ -33,6 +35,8 @@ mod check;
 mod give_back;
 
 mod home;
+
+mod leftovers;
 
 mod order;
 

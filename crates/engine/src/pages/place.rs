@@ -9,8 +9,8 @@ use crate::engine::Engine;
 use crate::segment::Role;
 
 impl<D: Device> Engine<D> {
-    /// Brings all pages of a view there, from the free blocks at their homes that are given with them. The view becomes one
-    /// block, in no set, of `stream`, which must come after all who used the pages.
+    /// Brings the first pages of a view there, from the free blocks at their homes that are given with them. They become one
+    /// block, in no set, of `stream`, which the free blocks must serve.
     pub(crate) fn use_view(
         &mut self,
         view: ViewKey,
@@ -18,11 +18,14 @@ impl<D: Device> Engine<D> {
         stream: StreamId,
         stack: Option<StackId>,
     ) -> BlockId {
+        // What is left of the last page may be free at once.
+        let of_stream = at_home.iter().map(|&(_, id)| &self.blocks[id]);
+        let of_stream = of_stream.filter(|block| block.stream == stream);
+        let until = of_stream.map(|block| block.used_until).max().unwrap_or(0);
         self.leave_homes(at_home, stack);
         let range = self.store.views[view].range;
-        let pages = self.store.views[view].pages.clone();
         let mut whole: Option<BlockId> = None;
-        for page in pages {
+        for &(page, _) in at_home {
             let page = &mut self.store.pages[page];
             let index = page.place_in(range).expect("a view's pages are mapped there");
             page.active = index;
@@ -32,6 +35,7 @@ impl<D: Device> Engine<D> {
             block.blocked = false;
             block.mapped = true;
             block.stream = stream;
+            block.used_until = until;
             match whole {
                 Some(whole) => self.blocks.absorb(whole, id),
                 None => whole = Some(id),
@@ -72,11 +76,11 @@ impl<D: Device> Engine<D> {
         let Some(range) = block.range else { return };
         let Role::View(view) = self.ranges[range].role else { return };
         let within: Vec<_> = self.ranges[range].laid_within(block.address, block.size).collect();
-        let users = self.users_of(id);
-        let known = &mut self.store.views[view].streams;
-        known.extend(&users);
-        known.sort_unstable();
-        known.dedup();
+        if within.is_empty() {
+            return;
+        }
+        let (stream, until) = (block.stream, block.used_until);
+        self.store.views[view].note_use(stream, until);
         let mut from = Some(id);
         for (address, page) in within {
             let Some(block) = from else { break };
@@ -90,24 +94,19 @@ impl<D: Device> Engine<D> {
             page.places[index].blocked = Some(here);
             page.active = 0;
             let home = page.places[0].blocked.take().expect("it was in use in a view");
-            self.unblock_home(home, &users, stack);
+            self.unblock_home(home, (stream, until), stack);
         }
     }
 
-    /// Makes the home of a page free that these streams have used elsewhere.
-    fn unblock_home(&mut self, id: BlockId, users: &[StreamId], stack: Option<StackId>) {
+    /// Makes the home of a page free that a stream has used elsewhere, until a mark.
+    fn unblock_home(&mut self, id: BlockId, used: (StreamId, u64), stack: Option<StackId>) {
         self.take(id);
         let block = &mut self.blocks[id];
         block.blocked = false;
         block.mapped = true;
-        if let Some(&last) = users.last() {
-            block.stream = last;
-        }
-        self.add_fence(id, users);
+        (block.stream, block.used_until) = used;
         self.note_arrived(id, stack);
-        for neighbour in [self.blocks[id].prev, self.blocks[id].next] {
-            self.try_merge(id, neighbour);
-        }
+        self.merge_all(id);
         self.put(id);
     }
 
@@ -119,17 +118,14 @@ impl<D: Device> Engine<D> {
         address: Address,
         size: u64,
     ) -> (BlockId, Option<BlockId>) {
-        let users = self.users_of(id);
         self.take(id);
         let before = address.distance_from(self.blocks[id].address);
         if before > 0 {
             let front = self.blocks.split_front(id, before);
-            self.add_fence(front, &users);
             self.put(front);
         }
         let behind = (self.blocks[id].size > size).then(|| {
             let back = self.blocks.split_back(id, size);
-            self.add_fence(back, &users);
             self.put(back);
             back
         });
@@ -142,7 +138,6 @@ impl<D: Device> Engine<D> {
         block.mapped = false;
         block.blocked = true;
         block.stream = StreamId::DEFAULT;
-        block.forget_foreign();
         self.put(id);
     }
 }

@@ -32,19 +32,19 @@ struct Idle {
 }
 
 impl<D: Device> Engine<D> {
-    /// A block for the request out of a view that was made before and whose pages are all free now.
+    /// A block for the request out of a view that was made before and whose first pages, as many as it needs, are free.
     pub(crate) fn find_view(
         &mut self,
         request: &Request,
         stack: Option<StackId>,
     ) -> Result<Option<BlockId>, DeviceError> {
         let granule = self.granule();
-        let need = request.size.next_multiple_of(granule);
+        let Some(need) = request.size.checked_next_multiple_of(granule) else { return Ok(None) };
         let fits = |view: &View| {
             view.pool == request.pool
-                && view.retired.is_none()
+                && !view.retired
                 && (need..=need + need / 10).contains(&view.size)
-                && view.pages.iter().all(|&page| self.store.pages[page].active == 0)
+                && self.first_pages(view, need).all(|page| self.store.pages[page].active == 0)
         };
         let mut fitting: Vec<_> = self
             .store
@@ -58,17 +58,26 @@ impl<D: Device> Engine<D> {
         }
         fitting.sort_unstable();
         let idle: FxHashMap<_, _> =
-            self.idle_pages(granule).map(|it| (it.page, it.block)).collect();
+            self.idle_pages(request.stream, granule).map(|it| (it.page, it.block)).collect();
         for (.., key) in fitting {
-            let pages = &self.store.views[key].pages;
+            let pages = self.first_pages(&self.store.views[key], need);
             let at_home: Option<Vec<_>> =
-                pages.iter().map(|page| idle.get(page).map(|&block| (*page, block))).collect();
-            let Some(at_home) = at_home else { continue };
-            if self.order_after(request.stream, &self.users_of_all(&at_home))? {
+                pages.map(|page| idle.get(&page).map(|&block| (page, block))).collect();
+            if let Some(at_home) = at_home {
                 return Ok(Some(self.use_view(key, &at_home, request.stream, stack)));
             }
         }
         Ok(None)
+    }
+
+    /// The first pages of a view that together have as many bytes.
+    fn first_pages<'a>(&'a self, view: &'a View, need: u64) -> impl Iterator<Item = PageKey> + 'a {
+        let sizes = view.pages.iter().map(|&page| (page, self.store.pages[page].size));
+        sizes.scan(0, move |before, (page, size)| {
+            let wanted = *before < need;
+            *before += size;
+            wanted.then_some(page)
+        })
     }
 
     /// A block for the request out of pages that lie free at home, mapped once more one behind the other; what is
@@ -81,6 +90,7 @@ impl<D: Device> Engine<D> {
     ) -> Result<Option<BlockId>, DeviceError> {
         let granule = self.granule();
         let Some(need) = request.size.checked_next_multiple_of(granule) else { return Ok(None) };
+        self.drop_a_retired_view()?;
         let mut idle = self.pages_to_stitch(request, effort, granule);
         let free: u64 = idle.iter().map(|it| it.size).sum();
         if free == 0 {
@@ -95,9 +105,6 @@ impl<D: Device> Engine<D> {
         let chosen = choose(idle, need);
         let Some(chosen) = chosen else { return Ok(None) };
         let at_home: Vec<_> = chosen.iter().map(|it| (it.page, it.block)).collect();
-        if !self.order_after(request.stream, &self.users_of_all(&at_home))? {
-            return Ok(None);
-        }
         let pages: Vec<_> = chosen.iter().map(|it| it.page).collect();
         let Some(view) = self.make_view(&pages, request.pool)? else { return Ok(None) };
         let requests = self.stats().allocation.all.allocated.cast_unsigned();
@@ -107,32 +114,29 @@ impl<D: Device> Engine<D> {
         Ok(Some(id))
     }
 
-    /// The free pages that may become part of a view for the request: largest first, those that other streams have
-    /// used last.
+    /// The free pages that may become part of a view for the request: largest first, those of other streams last.
     fn pages_to_stitch(&self, request: &Request, effort: Effort, granule: u64) -> Vec<Idle> {
         let any = effort == Effort::Any;
         let mut idle: Vec<_> = self
-            .idle_pages(granule)
+            .idle_pages(request.stream, granule)
             .filter(|it| {
                 let places = self.store.pages[it.page].places.len();
                 let suits = any || self.policy.stitches(it.size, request.size, granule);
                 suits && places < MOST_PLACES
             })
-            .map(|it| {
-                let block = &self.blocks[it.block];
-                (block.stream != request.stream || !block.is_unfenced(), it)
-            })
+            .map(|it| (self.blocks[it.block].stream != request.stream, it))
             .collect();
         idle.sort_by_key(|&(foreign, it)| (foreign, u64::MAX - it.size));
         idle.into_iter().map(|(_, it)| it).collect()
     }
 
-    /// Pages of the default pool that lie free at home.
-    fn idle_pages(&self, granule: u64) -> impl Iterator<Item = Idle> + '_ {
+    /// Pages of the default pool that lie free at home, for whom nobody needs to wait on this stream.
+    fn idle_pages(&self, stream: StreamId, granule: u64) -> impl Iterator<Item = Idle> + '_ {
         [PoolKind::Large, PoolKind::Small].into_iter().flat_map(move |kind| {
             let half = self.pools.half(PoolRef { set: PoolSet::Default, kind });
             let large = half.free().with_at_least(granule);
             large
+                .filter(move |&block| self.serves(&self.blocks[block], stream))
                 .flat_map(|block| self.pages_in(block).map(move |page| (page, block)))
                 .map(|(page, block)| Idle { page, size: self.store.pages[page].size, block })
         })
@@ -148,16 +152,7 @@ impl<D: Device> Engine<D> {
             .map(|(_, page)| page)
     }
 
-    /// The streams that have used any of these free blocks.
-    fn users_of_all(&self, at_home: &[(PageKey, BlockId)]) -> Vec<StreamId> {
-        let mut users: Vec<_> =
-            at_home.iter().flat_map(|&(_, block)| self.users_of(block)).collect();
-        users.sort_unstable();
-        users.dedup();
-        users
-    }
-
-    /// Maps pages one behind the other once more. Nobody uses them there yet. None if the device has no addresses left.
+    /// Maps pages one behind the other once more. Nobody uses them there yet. None if the device has no memory for it.
     fn make_view(
         &mut self,
         pages: &[PageKey],
@@ -177,33 +172,21 @@ impl<D: Device> Engine<D> {
             Err(error) => return Err(error),
         };
         let base = self.ranges[range].base;
-        let mut address = base;
-        for (done, &page) in pages.iter().enumerate() {
-            if let Err(error) = self.device.map(self.store.pages[page].id, address) {
-                let mut address = base;
-                let undone = pages[..done].iter().all(|&page| {
-                    let unmapped = self.device.unmap(address).is_ok();
-                    address = address.offset(self.store.pages[page].size);
-                    unmapped
-                });
-                // Addresses of which a part is mapped stay the device's.
-                if !undone || self.ranges.unreserve(&mut self.device, range).is_err() {
-                    self.ranges.abandon(range);
-                }
-                return Err(error);
+        let mapped: Vec<_> = pages.iter().map(|&page| &self.store.pages[page]).collect();
+        let mapped: Vec<_> = mapped.into_iter().map(|page| (page.id, page.size)).collect();
+        if let Err((unmapped, error)) = self.map_all(base, &mapped) {
+            // Addresses of which a part is mapped stay the device's.
+            let undone = unmapped.into_iter().all(|unmapped| unmapped);
+            if !undone || self.ranges.unreserve(&mut self.device, range).is_err() {
+                self.ranges.abandon(range);
             }
-            address = address.offset(self.store.pages[page].size);
+            return if matches!(error, DeviceError::OutOfMemory { .. }) {
+                Ok(None)
+            } else {
+                Err(error)
+            };
         }
-        let view = self.store.views.insert(View {
-            range,
-            pool,
-            size,
-            pages: pages.to_vec(),
-            used_at: 0,
-            streams: Vec::new(),
-            retired: None,
-            marked: false,
-        });
+        let view = self.store.views.insert(View::new(range, pool, size, pages.to_vec()));
         self.ranges[range].role = Role::View(view);
         self.add_places(view, pages, pool);
         Ok(Some(view))

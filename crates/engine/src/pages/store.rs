@@ -4,9 +4,11 @@
 //! has reserved, each counted once.*
 
 use slotmap::{SlotMap, new_key_type};
-use tonnage_device::{EventId, PageId};
+use tonnage_device::PageId;
 use tonnage_events::{Address, StreamId};
 
+use super::leftovers::Leftover;
+use super::order::Marks;
 use crate::block::BlockId;
 use crate::policy::Governor;
 use crate::pool::PoolRef;
@@ -55,18 +57,28 @@ pub(crate) struct View {
     pub(crate) pages: Vec<PageKey>,
     /// Stitches so far when it was last used.
     pub(crate) used_at: u64,
-    /// The streams that have used it, or come after those who have.
-    pub(crate) streams: Vec<StreamId>,
-    /// It serves no more, and goes once nothing is in use there and these events are complete.
-    pub(crate) retired: Option<Vec<EventId>>,
-    /// Whether the events are those of everything that has used it.
-    pub(crate) marked: bool,
+    /// The streams that have used it, each until a mark.
+    users: Vec<(StreamId, u64)>,
+    /// It serves no more, and goes once nothing is in use there and its users are done.
+    pub(crate) retired: bool,
 }
 
 impl View {
-    /// An event that its end waits for.
-    pub(crate) fn next_event(&self) -> Option<EventId> {
-        self.retired.as_ref()?.last().copied()
+    pub(crate) fn new(range: RangeId, pool: PoolRef, size: u64, pages: Vec<PageKey>) -> Self {
+        Self { range, pool, size, pages, used_at: 0, users: Vec::new(), retired: false }
+    }
+
+    /// Notes that a stream has used it until a mark.
+    pub(crate) fn note_use(&mut self, stream: StreamId, until: u64) {
+        match self.users.iter_mut().find(|(user, _)| *user == stream) {
+            Some((_, known)) => *known = until.max(*known),
+            None => self.users.push((stream, until)),
+        }
+    }
+
+    /// Who has used it, until when.
+    pub(crate) fn users(&self) -> &[(StreamId, u64)] {
+        &self.users
     }
 }
 
@@ -84,4 +96,8 @@ pub(crate) struct PageStore {
     /// Views that serve no more and are still there.
     pub(crate) retired: Vec<ViewKey>,
     pub(crate) governor: Governor,
+    /// How far streams are.
+    pub(crate) marks: Marks,
+    /// What released pools have left.
+    pub(super) leftovers: Vec<Leftover>,
 }

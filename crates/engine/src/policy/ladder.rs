@@ -17,14 +17,16 @@ pub(crate) enum Rung {
     ReleaseOversize,
     /// Gives everything back that is cached, and obtains memory. Not during a capture.
     Flush,
-    /// Takes a free block of another stream, after it.
+    /// Takes a free block that another stream is done with.
     Borrow,
     /// Takes a view that was made before and is free.
     View,
+    /// Takes what a released pool has left, if no graph can still use it.
+    Leftovers,
     /// Obtains memory from the device, if little of what is there is free.
     GrowWithinSlack,
     /// Makes a view of free pages.
     Stitch,
-    /// Waits for pending blocks, and looks everywhere again. Not during a capture.
+    /// Waits for pending blocks and for other streams, and looks everywhere again. Not during a capture.
     Reclaim,
 }

@@ -40,10 +40,11 @@ const MOST_MOVED: u64 = 200;
 const STEP: f64 = 0.02;
 
 /// Each costs more than the one before: nothing, an event, books, new memory, mappings, memory beyond the slack, waiting.
-pub(super) const LADDER: [Rung; 8] = [
+pub(super) const LADDER: [Rung; 9] = [
     Rung::Callbacks,
     Rung::Borrow,
     Rung::View,
+    Rung::Leftovers,
     Rung::GrowWithinSlack,
     Rung::Stitch,
     Rung::Grow,
@@ -85,7 +86,7 @@ pub(super) fn stitches(page: u64, size: u64, granule: u64) -> bool {
     match kind_of(size) {
         // A small block would keep all of a larger one.
         PoolKind::Small => page == granule,
-        PoolKind::Large => size < LARGE_BLOCK || page > granule,
+        PoolKind::Large => size < LARGE_BLOCK || page >= FAST_PAGE,
     }
 }
 

@@ -100,11 +100,9 @@ impl FreeBlocks {
         self.of(stream).into_iter().flat_map(move |blocks| blocks.from(size))
     }
 
-    /// The smallest block of any other stream with at least `size` bytes.
-    pub(crate) fn best_elsewhere(&self, stream: StreamId, size: u64) -> Option<BlockId> {
-        let others = self.streams.iter().filter(|&&(of, _)| of != stream);
-        let firsts = others.filter_map(|(_, blocks)| blocks.entry_from(key(size, 0)));
-        firsts.min_by_key(|entry| entry.key).map(|entry| entry.id)
+    /// The streams that have had blocks.
+    pub(crate) fn streams(&self) -> impl Iterator<Item = StreamId> {
+        self.streams.iter().map(|&(stream, _)| stream)
     }
 
     /// Blocks of all streams with at least `size` bytes.

@@ -1,6 +1,7 @@
 //! The policy `pages`: what it promises whatever is asked of it.
 
 mod failures;
+mod faults;
 mod loops;
 mod ordered;
 mod random;

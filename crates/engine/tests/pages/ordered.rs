@@ -26,14 +26,32 @@ pub(crate) struct Ordered {
     events: BTreeMap<EventId, Clock>,
     /// What the host has waited for, and so everything that is queued later comes after.
     host: Clock,
-    /// No event may be recorded or waited for.
+    /// Someone captures: no event may be recorded, asked or waited for, by anyone.
     pub(crate) capturing: bool,
+    /// Work that uses memory, by address: its stream and time.
+    in_use: Vec<(Address, u64, StreamId, u64)>,
+    /// The map call that finds no memory, counted from now.
+    pub(crate) refuse_map: Option<u32>,
 }
 
 impl Ordered {
     pub(crate) fn new(dry: Dry) -> Self {
-        let (streams, events) = (BTreeMap::new(), BTreeMap::new());
-        Self { dry, streams, events, host: Clock::new(), capturing: false }
+        Self {
+            dry,
+            streams: BTreeMap::new(),
+            events: BTreeMap::new(),
+            host: Clock::new(),
+            capturing: false,
+            in_use: Vec::new(),
+            refuse_map: None,
+        }
+    }
+
+    /// Work is queued on a stream that uses these bytes. They stay mapped until the host knows that it is done.
+    pub(crate) fn uses(&mut self, stream: StreamId, address: Address, size: u64) -> u64 {
+        let time = self.work(stream);
+        self.in_use.push((address, size, stream, time));
+        time
     }
 
     /// Work is queued on a stream: the time of it.
@@ -100,10 +118,24 @@ impl Device for Ordered {
     }
 
     fn map(&mut self, page: PageId, address: Address) -> Result<(), DeviceError> {
+        self.refuse_map = self.refuse_map.map(|left| left.wrapping_sub(1));
+        if self.refuse_map == Some(0) {
+            return Err(DeviceError::OutOfMemory { requested: 0 });
+        }
         self.dry.map(page, address)
     }
 
     fn unmap(&mut self, address: Address) -> Result<(), DeviceError> {
+        assert!(!self.capturing, "nothing is unmapped during a capture");
+        let size: u64 = self.dry.pages_under(address, 1).map(|part| part.page_size).sum();
+        let end = address.offset(size);
+        for &(at, bytes, stream, time) in &self.in_use {
+            let done = self.host.get(&stream).is_some_and(|&done| done >= time);
+            let meets = at < end && address < at.offset(bytes);
+            assert!(done || !meets, "{address} is unmapped while stream {stream} may use it");
+        }
+        let host = &self.host;
+        self.in_use.retain(|(.., stream, time)| host.get(stream).is_none_or(|done| done < time));
         self.dry.unmap(address)
     }
 
@@ -116,6 +148,7 @@ impl Device for Ordered {
     }
 
     fn query_event(&mut self, event: EventId) -> Result<bool, DeviceError> {
+        assert!(!self.capturing, "no event is asked during a capture");
         let complete = self.dry.query_event(event)?;
         if complete {
             join(&mut self.host, &self.events[&event]);
@@ -130,11 +163,8 @@ impl Device for Ordered {
         Ok(())
     }
 
-    fn wait_on(&mut self, stream: StreamId, event: EventId) -> Result<(), DeviceError> {
-        assert!(!self.capturing, "no stream waits during a capture");
-        self.dry.wait_on(stream, event)?;
-        join(self.streams.entry(stream).or_default(), &self.events[&event]);
-        Ok(())
+    fn wait_on(&mut self, _stream: StreamId, _event: EventId) -> Result<(), DeviceError> {
+        panic!("what a stream has queued may wait for the one that would wait for it")
     }
 
     fn destroy_event(&mut self, event: EventId) -> Result<(), DeviceError> {
@@ -147,6 +177,10 @@ impl Device for Ordered {
         let now = self.now(stream);
         join(&mut self.host, &now);
         self.dry.synchronize(stream)
+    }
+
+    fn known_streams(&self) -> Vec<StreamId> {
+        self.streams.keys().copied().collect()
     }
 }
 
@@ -218,7 +252,7 @@ impl Watched {
                 assert!(after, "{who}: does not come after stream {by}, which used the memory");
             }
         }
-        self.engine.device_mut().work(stream);
+        self.engine.device_mut().uses(stream, block.address, block.size);
         self.live.push(Live { block, parts, pool, others: Vec::new() });
         true
     }
@@ -227,15 +261,17 @@ impl Watched {
         let live = &mut self.live[at];
         self.engine.record_stream_of(&live.block, stream).unwrap();
         live.others.push(stream);
-        self.engine.device_mut().work(stream);
+        let Allocation { address, size, .. } = live.block;
+        self.engine.device_mut().uses(stream, address, size);
     }
 
     pub(crate) fn free(&mut self, at: usize) {
         let Live { block, parts, pool, others } = self.live.swap_remove(at);
-        let mut by = vec![(block.stream, self.engine.device_mut().work(block.stream))];
-        for other in others {
-            by.push((other, self.engine.device_mut().work(other)));
-        }
+        let streams = [block.stream].into_iter().chain(others);
+        let device = self.engine.device_mut();
+        let by: Vec<_> = streams
+            .map(|stream| (stream, device.uses(stream, block.address, block.size)))
+            .collect();
         self.engine.free(&block).unwrap();
         self.used.extend(parts.into_iter().map(|part| Used { part, pool, by: by.clone() }));
     }
