@@ -45,6 +45,8 @@ mod plot;
 
 mod predict;
 
+mod predict_script;
+
 mod record;
 
 mod replay;

@@ -179,8 +179,9 @@ pub(crate) fn remove_unfinished_when_stopped() {
     });
 }
 
-/// Ends the program as Ctrl-C does, without unfinished files.
+/// Ends the program as Ctrl-C does, without unfinished files and without scripts that go on.
 pub(crate) fn end_at_once() -> ! {
+    tonnage_scripts::abandon();
     abandon_unfinished();
     // What shells say of a program that Ctrl-C ended.
     std::process::exit(130);

@@ -1,4 +1,4 @@
-//! `tonnage predict`: the peak of a recipe before it runs, and what fits.
+//! `tonnage predict`: the peak of a recipe, or of a script, before it runs, and what fits.
 
 use std::fmt::Write;
 
@@ -10,6 +10,7 @@ use tonnage::plan::{DeviceKind, Fit, Outcome, fit, predict, spelled};
 use crate::Answer;
 use crate::ask::Answered;
 use crate::output::{grouped, remove_unfinished_when_stopped};
+use crate::predict_script;
 use crate::progress::Progress;
 use crate::recipe::{Flags, command, describe, does_not_fit, parameters, title, try_next};
 use crate::size::memory_size;
@@ -23,6 +24,10 @@ const MODEST: u64 = 1 << 30;
 /// split by purpose and phase. The formulas of textbooks stand beside it, with their errors.
 ///
 /// With --fit, the largest batch for so much memory, what each technique would buy, and what they buy together.
+///
+/// With a command after `--`, such as `tonnage predict -- python train.py`, the memory of a PyTorch script instead: the
+/// script and PyTorch run unchanged, without a GPU, on libraries that compute nothing. --limit, --conf, --save and --json
+/// mean the same then.
 ///
 /// Exit status: 0 if it fits, 1 if it does not fit the limit, 2 for bad input.
 #[derive(Args)]
@@ -38,6 +43,9 @@ pub(crate) struct Arguments {
     /// allocated one number. Nothing unless given: it depends on card, driver and libraries
     #[arg(long, value_name = "SIZE", value_parser = memory_size, requires = "fit")]
     context: Option<Bytes>,
+
+    #[command(flatten)]
+    script: predict_script::Script,
 }
 
 impl Arguments {
@@ -60,11 +68,17 @@ impl Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
+    if arguments.script.is_asked_for() {
+        return predict_script::run(&arguments.script, &arguments.flags);
+    }
     answer(arguments)?.print(arguments.flags.json)
 }
 
-/// What the recipe would take.
+/// What the recipe, or the script, would take.
 pub(crate) fn answer(arguments: &Arguments) -> anyhow::Result<Answered> {
+    if arguments.script.is_asked_for() {
+        return predict_script::answer(&arguments.script, &arguments.flags);
+    }
     let mut options = arguments.flags.options()?;
     if options.save.is_some() {
         remove_unfinished_when_stopped();

@@ -95,11 +95,11 @@ pub(crate) struct Flags {
 
     /// The memory of the device. Bytes, `24GiB`, `24GB`
     #[arg(long, value_name = "SIZE", value_parser = memory_size)]
-    limit: Option<Bytes>,
+    pub(crate) limit: Option<Bytes>,
 
     /// Settings as in PYTORCH_CUDA_ALLOC_CONF, such as `expandable_segments:True`
     #[arg(long, value_name = "SETTINGS", default_value = "", hide_default_value = true)]
-    conf: String,
+    pub(crate) conf: String,
 
     /// Whose memory is counted: `bare` is tensors alone, `tonnage` this runtime on a GPU, with its scratch memory and lean
     /// losses, `pytorch` what PyTorch takes there
@@ -113,7 +113,7 @@ pub(crate) struct Flags {
     /// Write a snapshot with the whole history when it has ended, also where memory did not suffice, for
     /// `tonnage report` and `tonnage replay`
     #[arg(long, value_name = "FILE")]
-    save: Option<PathBuf>,
+    pub(crate) save: Option<PathBuf>,
 
     /// Print one JSON object
     #[arg(long)]
@@ -183,7 +183,7 @@ impl Flags {
 
     /// Refuses a file that cannot be written: what is to be saved there may take hours. What is there already stays
     /// until then.
-    fn check_save(&self) -> anyhow::Result<()> {
+    pub(crate) fn check_save(&self) -> anyhow::Result<()> {
         let Some(path) = &self.save else { return Ok(()) };
         if path == Path::new("-") {
             anyhow::bail!(

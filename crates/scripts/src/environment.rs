@@ -53,7 +53,9 @@ impl Environment {
         let none =
             |reason: &str| Error::NoTorch { python: python.clone(), reason: reason.to_owned() };
         let text = String::from_utf8_lossy(&output.stdout);
-        let answer: Answer = serde_json::from_str(text.trim()).map_err(|_| {
+        // What a Python runs when it starts may print too.
+        let last = text.trim().lines().last().unwrap_or_default();
+        let answer: Answer = serde_json::from_str(last).map_err(|_| {
             let said = String::from_utf8_lossy(&output.stderr);
             none(said.lines().last().unwrap_or("it is no Python"))
         })?;

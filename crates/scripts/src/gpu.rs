@@ -9,8 +9,20 @@ use tonnage_fake_cudart::profile::Profile;
 
 use crate::Error;
 
-/// Files that come with the program: name and text.
-const KNOWN: [(&str, &str); 1] = [("h200", include_str!("../data/gpus/h200.json"))];
+/// Files that come with the program, by the memory of the card: name and text.
+const KNOWN: [(&str, &str); 11] = [
+    ("t4", include_str!("../data/gpus/t4.json")),
+    ("l4", include_str!("../data/gpus/l4.json")),
+    ("a10g", include_str!("../data/gpus/a10g.json")),
+    ("rtx4090", include_str!("../data/gpus/rtx4090.json")),
+    ("rtx3090", include_str!("../data/gpus/rtx3090.json")),
+    ("rtx5090", include_str!("../data/gpus/rtx5090.json")),
+    ("a100-40", include_str!("../data/gpus/a100-40.json")),
+    ("a100-80", include_str!("../data/gpus/a100-80.json")),
+    ("h100", include_str!("../data/gpus/h100.json")),
+    ("h200", include_str!("../data/gpus/h200.json")),
+    ("b200", include_str!("../data/gpus/b200.json")),
+];
 
 /// A GPU's data, as its file has them.
 #[derive(Clone, Debug, Deserialize)]
@@ -60,15 +72,35 @@ impl Gpu {
         Ok(gpu)
     }
 
-    /// The device that a script meets, of which at most `limit` bytes can be had, the driver's share among them.
+    /// Those that come with the program, by their short names.
+    pub fn known() -> impl Iterator<Item = (&'static str, Self)> {
+        // That each can be read is tested.
+        KNOWN.iter().filter_map(|(name, text)| Some((*name, Self::parse(name, text).ok()?)))
+    }
+
+    /// Bytes that a script can have of a device of which at most `limit` bytes are there, the driver's share among them.
+    ///
+    /// # Errors
+    ///
+    /// If the driver's share leaves nothing.
+    pub fn room(&self, limit: Option<u64>) -> Result<u64, Error> {
+        let total = self.total(limit);
+        let room = total.checked_sub(self.context).filter(|room| *room > 0);
+        room.ok_or(Error::NoRoom { limit: total, context: self.context })
+    }
+
+    /// Bytes of the device under a limit.
+    #[must_use]
+    pub fn total(&self, limit: Option<u64>) -> u64 {
+        limit.unwrap_or(self.memory).min(self.memory)
+    }
+
+    /// The device that a script meets: under a limit, one that has no more.
     pub(crate) fn profile(&self, limit: Option<u64>, version: c_int) -> Result<Profile, Error> {
-        let room = limit.unwrap_or(self.memory).min(self.memory);
-        let no_room = Error::NoRoom { limit: room, context: self.context };
-        let capacity = room.checked_sub(self.context).filter(|it| *it > 0).ok_or(no_room)?;
         Ok(Profile {
             name: self.name.clone(),
-            total: self.memory,
-            capacity,
+            total: self.total(limit),
+            capacity: self.room(limit)?,
             version,
             attributes: self.attributes.clone(),
             cudnn: if self.cudnn.is_null() { String::new() } else { self.cudnn.to_string() },
@@ -83,11 +115,18 @@ mod tests {
 
     #[test]
     fn every_file_can_be_read_and_has_what_pytorch_asks_for() {
+        let mut last = 0;
         for (name, _) in KNOWN {
             let gpu = Gpu::find(name).unwrap();
             let profile = gpu.profile(None, 13000).unwrap();
             assert_eq!(profile.capacity, gpu.memory - gpu.context, "{name}");
             assert!(profile.architecture() >= 50, "{name}");
+            assert_eq!(gpu.measured, name == "h200", "{name}");
+            assert_eq!(gpu.cudnn["totalGlobalMem"], gpu.memory, "{name}");
+            assert_eq!(gpu.cudnn["deviceVer"], 10 * profile.architecture(), "{name}");
+            assert_eq!(gpu.cudnn["multiProcessorCount"], profile.attribute(16), "{name}");
+            assert!(gpu.memory > last, "{name} is not in its place");
+            last = gpu.memory;
             for attribute in [1, 10, 16, 39, 81, 82, 97, 106] {
                 assert!(profile.attribute(attribute) > 0, "{name}: {attribute}");
             }
@@ -108,7 +147,7 @@ mod tests {
     fn an_unknown_gpu_is_told_with_those_that_are_known() {
         let error = Gpu::find("h2000").unwrap_err().to_string();
         assert!(
-            error.contains("`h2000`") && error.contains("h200,") || error.contains("h200;"),
+            error.contains("`h2000`") && error.contains("t4, ") && error.contains("b200;"),
             "{error}"
         );
         let error = Gpu::parse("x.json", "{\"name\": 1}").unwrap_err().to_string();

@@ -1,16 +1,13 @@
-//! What PyTorch's history of a script tells: where the peak was, and what other addresses would have made of it.
+//! What PyTorch's history of a script tells: where the peak was.
 
 use std::path::Path;
 
 use tonnage_analysis::{CallSites, Levels, Lifetimes, devices};
-use tonnage_device::{Arenas, FirstFit, Placement};
 use tonnage_events::Frame;
-use tonnage_replay::job::Job;
-use tonnage_replay::recording::{RecordingOptions, recorded_config};
-use tonnage_replay::what_if::WhatIf;
 use tonnage_snapshot::SnapshotFile;
 
 use crate::Error;
+use crate::orders::Orders;
 
 /// What a script was doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,34 +52,6 @@ pub struct PeakAt {
     pub line: Option<String>,
 }
 
-/// Least and most.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Range {
-    /// Least.
-    pub low: u64,
-    /// Most.
-    pub high: u64,
-}
-
-impl Range {
-    /// Of one figure.
-    #[must_use]
-    pub fn exactly(bytes: u64) -> Self {
-        Self { low: bytes, high: bytes }
-    }
-
-    fn with(self, bytes: u64) -> Self {
-        Self { low: self.low.min(bytes), high: self.high.max(bytes) }
-    }
-}
-
-/// What other orders of addresses give, beside what the run gave.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Orders {
-    pub(crate) allocated: Range,
-    pub(crate) reserved: Range,
-}
-
 /// A script's history.
 pub(crate) struct History(SnapshotFile);
 
@@ -102,25 +71,9 @@ impl History {
         Some(PeakAt { phase: Phase::of(frames), line: line.map(|line| line.to_string()) })
     }
 
-    /// Peaks under several orders of addresses. The real order depends on what else a process maps, so that any of them
-    /// may come; one figure holds only where all agree.
-    pub(crate) fn orders(&self, allocated: u64, reserved: u64, total: u64) -> Orders {
-        let mut orders =
-            Orders { allocated: Range::exactly(allocated), reserved: Range::exactly(reserved) };
-        let options = RecordingOptions { total: Some(total), ..RecordingOptions::default() };
-        let Ok((_, job)) = Job::read(&self.0, &options) else { return orders };
-        for placement in
-            [Placement::Arenas(Arenas::default()), Placement::FirstFit(FirstFit::default())]
-        {
-            let what_if = WhatIf { placement, ..WhatIf::new(recorded_config(&self.0)) };
-            if what_if.refusal().is_some() {
-                continue;
-            }
-            let prediction = what_if.predict(&job);
-            orders.allocated = orders.allocated.with(prediction.stats.max_memory_allocated());
-            orders.reserved = orders.reserved.with(prediction.stats.max_memory_reserved());
-        }
-        orders
+    /// What its requests come to under other orders of addresses; nothing where they cannot be told from the history.
+    pub(crate) fn orders(&self) -> Option<Orders> {
+        Orders::of(&self.0)
     }
 }
 
@@ -129,23 +82,6 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-
-    fn recording(name: &str) -> History {
-        let path =
-            format!("{}/../../testdata/traces/{name}.pickle.zst", env!("CARGO_MANIFEST_DIR"));
-        History::open(path.as_ref()).unwrap()
-    }
-
-    /// One run gave 161,480,704 bytes reserved; by the order of addresses of an H200 it is less, as was measured there.
-    #[test]
-    fn a_range_holds_what_other_orders_give() {
-        const TOTAL: u64 = 150_109_880_320;
-        let orders = recording("deepnet_plain.default").orders(152_994_816, 161_480_704, TOTAL);
-        assert_eq!(orders.allocated, Range::exactly(152_994_816));
-        assert_eq!(orders.reserved, Range { low: 157_286_400, high: 161_480_704 });
-        let orders = recording("mlp_seed.default").orders(195_529_216, 218_103_808, TOTAL);
-        assert_eq!(orders.reserved, Range::exactly(218_103_808));
-    }
 
     #[test]
     fn phases_are_told_by_frames() {

@@ -14,7 +14,8 @@
 //!    script, takes figures and history when it ends.
 //! 5. `predict` does that twice: with values computed beside, to know what the script reads from the device; then
 //!    without, given these reads. Figures are those of the second.
-//! 6. `history` replays the second run's requests under other orders of addresses: where they differ, figures are ranges.
+//! 6. `history` tells where the peak was; `orders` replays the second run's requests under other orders of addresses: where
+//!    they differ, figures are ranges.
 
 #![forbid(unsafe_code)]
 
@@ -28,6 +29,8 @@ mod history;
 
 mod libraries;
 
+mod orders;
+
 mod predict;
 
 mod process;
@@ -37,6 +40,7 @@ mod stub;
 pub use environment::Environment;
 pub use error::Error;
 pub use gpu::Gpu;
-pub use history::{PeakAt, Phase, Range};
-pub use predict::{Failure, Guess, Options, Outcome, Peaks, abandon, predict};
+pub use history::{PeakAt, Phase};
+pub use orders::{Fit, Range};
+pub use predict::{Card, Failure, Guess, Options, Outcome, Peaks, abandon, predict};
 pub use process::Ending;

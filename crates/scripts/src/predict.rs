@@ -12,8 +12,9 @@ use tonnage_fake_cudart::notes::{GUESSES_FILE, NOTES_VARIABLE, READS_FILE, UNKNO
 use tonnage_fake_cudart::profile::PROFILE_VARIABLE;
 use tonnage_fake_cudart::reads::{READS_IN_VARIABLE, READS_OUT_VARIABLE};
 
-use crate::history::{History, PeakAt, Range};
+use crate::history::{History, PeakAt};
 use crate::libraries::Libraries;
+use crate::orders::{Fit, Range};
 use crate::process::{Ended, end_all, run};
 use crate::{Ending, Environment, Error, Gpu};
 
@@ -25,6 +26,9 @@ const HOOK: [(&str, &str); 2] = [
 
 /// Where PyTorch takes its allocator's settings from.
 const SETTINGS_VARIABLE: &str = "PYTORCH_CUDA_ALLOC_CONF";
+
+/// Where later releases look first.
+const NEWER_SETTINGS_VARIABLE: &str = "PYTORCH_ALLOC_CONF";
 
 /// What is to be predicted.
 #[derive(Clone, Debug)]
@@ -73,6 +77,22 @@ pub struct Peaks {
     pub reserved: Range,
     /// Where most was allocated.
     pub at: Option<PeakAt>,
+    /// Whether a request that was served would fail under another order of addresses.
+    pub may_fail: bool,
+    /// Whether other cards serve the same requests. None of a script that failed: what it would go on to ask for is not
+    /// known.
+    pub cards: Vec<Card>,
+}
+
+/// A card, and whether a script's requests are served by its memory, the driver's share taken away.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Card {
+    /// The short name.
+    pub name: &'static str,
+    /// Bytes, as PyTorch sees them.
+    pub memory: u64,
+    /// Whether they are.
+    pub fit: Fit,
 }
 
 /// What the script did.
@@ -120,21 +140,35 @@ struct Answer {
 }
 
 impl Answer {
-    fn peaks(&self, total: u64) -> Result<Option<Peaks>, Error> {
+    fn peaks(&self, room: u64) -> Result<Option<Peaks>, Error> {
         let stat = |name: &str| self.stats.get(name).and_then(|value| u64::try_from(*value).ok());
-        let peak = |kind: &str| stat(&format!("{kind}_bytes.all.peak"));
-        let (Some(requested), Some(allocated), Some(reserved)) =
+        let peak = |kind: &str| stat(&format!("{kind}_bytes.all.peak")).map(Range::exactly);
+        let (Some(requested), Some(mut allocated), Some(mut reserved)) =
             (peak("requested"), peak("allocated"), peak("reserved"))
         else {
             return Ok(None);
         };
         let history = History::open(&self.snapshot)?;
-        let orders = history.orders(allocated, reserved, total);
+        let orders = history.orders();
+        let all_served =
+            orders.as_ref().map(|orders| orders.widen(&mut allocated, &mut reserved, room));
+        let fit = |gpu: &Gpu| match gpu.memory.saturating_sub(gpu.context) {
+            room if reserved.high <= room => Some(Fit::Yes),
+            room if requested.low > room => Some(Fit::No),
+            room => orders.as_ref()?.fit(room),
+        };
+        let card = |(name, gpu): (&'static str, Gpu)| {
+            fit(&gpu).map(|fit| Card { name, memory: gpu.memory, fit })
+        };
+        let whole = self.error.is_none();
+        let cards = if whole { Gpu::known().filter_map(card).collect() } else { Vec::new() };
         Ok(Some(Peaks {
-            requested: Range::exactly(requested),
-            allocated: orders.allocated,
-            reserved: orders.reserved,
+            requested,
+            allocated,
+            reserved,
             at: history.peak(),
+            may_fail: whole && all_served == Some(false),
+            cards,
         }))
     }
 }
@@ -210,7 +244,7 @@ pub fn predict(options: &Options, environment: &Environment) -> Result<Outcome, 
     }
     let unknown = lines(&second.notes.join(UNKNOWN_FILE))?;
     let peaks = match &answer {
-        Some(answer) => answer.peaks(options.gpu.memory)?,
+        Some(answer) => answer.peaks(options.gpu.room(options.limit)?)?,
         None => None,
     };
     let (torch, stats, failure, snapshot) = match answer {
@@ -307,7 +341,7 @@ impl Place {
         command.env("TORCHINDUCTOR_CACHE_DIR", caches.join("inductor"));
         command.env("TRITON_CACHE_DIR", caches.join("triton"));
         if let Some(settings) = &options.settings {
-            command.env(SETTINGS_VARIABLE, settings);
+            command.env(SETTINGS_VARIABLE, settings).env_remove(NEWER_SETTINGS_VARIABLE);
         }
         let reads = self.folder.join("reads");
         match pass {

@@ -23,6 +23,8 @@ mod inspect;
 
 mod manual;
 
+mod predict_script;
+
 mod recipes;
 
 mod releases;

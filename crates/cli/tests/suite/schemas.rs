@@ -40,6 +40,11 @@ fn printed(arguments: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
+/// Whether this is what the verb's schema says.
+pub(crate) fn assert_is(verb: &str, value: &Value) {
+    assert_valid(verb, &validator(&schema(verb)), value, &[verb]);
+}
+
 fn assert_valid(verb: &str, validator: &Validator, value: &Value, what: &[&str]) {
     let errors: Vec<_> = validator
         .iter_errors(value)

@@ -67,7 +67,7 @@ class Watch:
         if os.environ.get("TONNAGE_VALUES") == "1":
             import tonnage_values
 
-            tonnage_values.install(torch)
+            tonnage_values.install_or_say(torch)
 
     def begin(self):
         """The device is initialised: from now on everything is written down."""

@@ -40,7 +40,11 @@ class Guesses:
         line = self.line()
         key = (line, what)
         self.counts[key] = self.counts.get(key, 0) + 1
-        if self.counts[key] == 1 and self.path:
+        if self.counts[key] == 1:
+            self.say(line, what)
+
+    def say(self, line, what):
+        if self.path:
             with open(self.path, "a") as file:
                 file.write(json.dumps({"line": line, "what": what}) + "\n")
 
@@ -160,11 +164,16 @@ def make(torch):
         def read(self, tensor, call):
             """Values that the program is about to see, and what the device answers then."""
             values = self.get(tensor)
-            if values is None or self.is_guessed(tensor):
-                self.guesses.add(f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')} read")
+            kind = str(tensor.dtype).removeprefix("torch.")
+            what = f"a {kind}" if tensor.numel() == 1 else f"a tensor of {tuple(tensor.shape)} {kind}"
             if values is None and tensor.numel() == 1 and counts_as_number(tensor.dtype):
                 # Something that can be divided by, and whose logarithm there is.
                 values = torch.ones(tensor.shape, dtype=tensor.dtype)
+                self.guesses.add(f"{what} is read, and taken to be 1")
+            elif values is None:
+                self.guesses.add(f"{what} is read, and taken to be zeros")
+            elif self.is_guessed(tensor):
+                self.guesses.add(f"{what} is read that follows from values taken to be zeros")
             return values, self.answered(values, call)
 
         def of_reads(self, name, func, args, kwargs, tensors):
@@ -179,7 +188,7 @@ def make(torch):
                 values = [self.get(it) if it.is_cuda else it for it in tensors]
                 result = call()
                 if any(it is None for it in values):
-                    self.guesses.add("comparison of tensors")
+                    self.guesses.add("two tensors are compared whose values are not known")
                     return (result,)
                 return (func(*values),)
             if name == "copy_" and not tensors[0].is_cuda:
@@ -202,7 +211,7 @@ def make(torch):
             for mask in masks[-1:] if name == "masked_select" else masks:
                 values = None if self.is_guessed(mask) else self.get(mask)
                 if values is None:
-                    self.guesses.add(f"entries of a mask {tuple(mask.shape)} taken to be true: half")
+                    self.guesses.add(f"of a mask of {tuple(mask.shape)} half is taken to be true")
                 count = int(mask.numel() * DENSITY) if values is None else int(values.count_nonzero())
                 answer = ctypes.c_int64(count)
                 device.tonnage_fake_answer(ctypes.addressof(answer), 8)
@@ -382,3 +391,11 @@ def install(torch):
 
     torch.autograd.graph._engine_run_backward = without_modes
     torch.autograd._engine_run_backward = without_modes
+
+
+def install_or_say(torch):
+    """Switches values on; where this PyTorch has other insides, no value is known, which is said."""
+    try:
+        install(torch)
+    except Exception as error:
+        Guesses(os.environ.get("TONNAGE_GUESSES")).say("", f"no value is computed with this PyTorch: {error}")

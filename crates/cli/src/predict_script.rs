@@ -1,0 +1,462 @@
+//! `tonnage predict -- python train.py`: the memory of a script before a GPU is there.
+
+use std::fmt::Write;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow, bail};
+use clap::Args;
+use owo_colors::OwoColorize;
+use serde_json::{Value, json};
+use tonnage::Bytes;
+use tonnage::analysis::report::{Report, ReportOptions};
+use tonnage::snapshot::OutputFile;
+use tonnage_scripts::{
+    Card, Ending, Environment, Fit, Gpu, Options, Outcome, Peaks, Phase, Range, predict,
+};
+
+use crate::Answer;
+use crate::ask::Answered;
+use crate::output::{counted, grouped, plain, remove_unfinished_when_stopped, write_file};
+use crate::progress::Progress;
+use crate::recipe::{self, try_next};
+
+/// The GPU if none is named: the one whose data were measured.
+const GPU: &str = "h200";
+
+/// Seconds of each run if nobody says: chosen, longer than anyone waits without having said so.
+const SECONDS: u64 = 600;
+
+/// What PyTorch calls the exception of memory that does not suffice.
+const OUT_OF_MEMORY: &str = "OutOfMemoryError";
+
+/// Lines of a failed script's output that are shown: chosen, a traceback's end.
+const LINES: usize = 12;
+
+/// Guesses that are shown; the JSON has all.
+const GUESSES: usize = 8;
+
+/// Changes that are shown of the report's.
+const CHANGES: usize = 3;
+
+/// What only scripts have.
+#[derive(Args)]
+pub(crate) struct Script {
+    /// The GPU that the script is to meet, by name or as a file with a GPU's data [default: h200]
+    #[arg(long, value_name = "NAME", requires = "command", help_heading = "Scripts")]
+    gpu: Option<String>,
+
+    /// Seconds that each of the script's two runs may take [default: 600]
+    #[arg(long, value_name = "SECONDS", requires = "command", help_heading = "Scripts")]
+    time: Option<u64>,
+
+    /// A PyTorch script instead of a recipe, behind `--`: `python train.py --batch 8`
+    #[arg(
+        last = true,
+        value_name = "COMMAND",
+        conflicts_with_all = [
+            "recipe", "layers", "width", "batch", "seq", "vocab", "image", "antennas", "users", "subcarriers", "snr",
+            "steps", "optimizer", "amp", "tf32", "checkpoint", "accumulate", "offload", "memory_profile", "seed", "fit",
+            "context"
+        ]
+    )]
+    command: Vec<String>,
+}
+
+impl Script {
+    /// Whether there is a script.
+    pub(crate) fn is_asked_for(&self) -> bool {
+        !self.command.is_empty()
+    }
+}
+
+/// Prints what is known, also of a script that failed by itself: then that is an error too.
+pub(crate) fn run(script: &Script, flags: &recipe::Flags) -> anyhow::Result<Answer> {
+    let (answered, failed) = look(script, flags)?;
+    let answer = answered.print(flags.json)?;
+    failed.map_or(Ok(answer), Err)
+}
+
+/// What the script would take.
+pub(crate) fn answer(script: &Script, flags: &recipe::Flags) -> anyhow::Result<Answered> {
+    let (answered, failed) = look(script, flags)?;
+    failed.map_or(Ok(answered), Err)
+}
+
+fn look(
+    script: &Script,
+    flags: &recipe::Flags,
+) -> anyhow::Result<(Answered, Option<anyhow::Error>)> {
+    flags.check_save()?;
+    remove_unfinished_when_stopped();
+    let options = Options {
+        command: script.command.clone(),
+        gpu: Gpu::find(script.gpu.as_deref().unwrap_or(GPU))?,
+        limit: flags.limit.map(|limit| limit.0),
+        settings: Some(flags.conf.clone()).filter(|conf| !conf.is_empty()),
+        time: Duration::from_secs(script.time.unwrap_or(SECONDS)),
+    };
+    let environment = Environment::of(&options.command)?;
+    let outcome = {
+        let _progress = Progress::unmeasured("running the script without a GPU");
+        predict(&options, &environment)?
+    };
+    if let (Some(path), Some(_)) = (&flags.save, &outcome.snapshot) {
+        save(&outcome, path)?;
+    }
+    let saved = flags.save.as_deref().filter(|_| outcome.snapshot.is_some());
+    let result = Verdict::of(&options, &outcome);
+    let help = match result {
+        Verdict::DoesNotFit => Help::of(&outcome),
+        _ => None,
+    };
+    let answered = Answered {
+        text: describe(&options, &outcome, &result, help.as_ref(), saved),
+        json: to_json(&options, &outcome, &result, help.as_ref(), saved).to_string(),
+        negative: !matches!(result, Verdict::Fits),
+    };
+    match result {
+        Verdict::Failed(error) => Ok((answered, Some(error))),
+        _ => Ok((answered, None)),
+    }
+}
+
+/// What comes of it.
+enum Verdict {
+    Fits,
+    /// It ran to its end, but by another order of addresses a request fails.
+    MayNotFit,
+    DoesNotFit,
+    /// Nothing can be said: for another reason than memory.
+    Failed(anyhow::Error),
+}
+
+impl Verdict {
+    fn of(options: &Options, outcome: &Outcome) -> Self {
+        if outcome.ending != Ending::Exit(0) {
+            let is_memory =
+                outcome.failure.as_ref().is_some_and(|failure| failure.kind == OUT_OF_MEMORY);
+            // A program may catch the exception and end with a status of its own.
+            let in_silence = outcome.failure.is_none()
+                && matches!(outcome.ending, Ending::Exit(_))
+                && outcome.stat("num_ooms").unwrap_or(0) > 0;
+            return match is_memory || in_silence {
+                true => Self::DoesNotFit,
+                false => Self::Failed(why_it_failed(options, outcome)),
+            };
+        }
+        match &outcome.peaks {
+            Some(peaks) if peaks.may_fail => Self::MayNotFit,
+            Some(_) => Self::Fits,
+            None => Self::Failed(anyhow!("the script ended well, and never used the GPU")),
+        }
+    }
+
+    /// For programs: nothing where nothing can be said.
+    fn fits(&self) -> Option<bool> {
+        match self {
+            Self::Fits => Some(true),
+            Self::MayNotFit | Self::DoesNotFit => Some(false),
+            Self::Failed(_) => None,
+        }
+    }
+}
+
+/// What ended a script, if it was not for want of memory.
+fn why_it_failed(options: &Options, outcome: &Outcome) -> anyhow::Error {
+    let last = outcome.unknown.last().map_or(String::new(), |name| {
+        format!("; the last function of CUDA without behaviour here that it called: {name}")
+    });
+    match (&outcome.failure, outcome.ending) {
+        (Some(failure), _) => {
+            anyhow!("the script failed: {}: {}{last}", failure.kind, failure.message)
+        }
+        (None, Ending::Exit(code)) => anyhow!("the script ended with status {code}{last}"),
+        (None, Ending::Signal(signal)) => {
+            anyhow!("the script was ended by signal {signal}{last}")
+        }
+        (None, Ending::TimeOut) => anyhow!(
+            "the script was not done after {} s: let it take fewer steps, or give it more with --time",
+            options.time.as_secs()
+        ),
+        (None, _) => anyhow!("the script did not end as programs do{last}"),
+    }
+}
+
+/// What the report says of a script that does not fit.
+struct Help {
+    verdict: String,
+    changes: Vec<String>,
+}
+
+impl Help {
+    fn of(outcome: &Outcome) -> Option<Self> {
+        let _progress = Progress::unmeasured("looking for what would help");
+        let file = tonnage::snapshot::open(outcome.snapshot.as_ref()?).ok()?;
+        let report = Report::of(&file, &ReportOptions::default()).ok()?;
+        let changes = report.advice.iter().take(CHANGES).map(|advice| advice.in_a_line());
+        Some(Self { verdict: report.verdict.text.clone(), changes: changes.collect() })
+    }
+}
+
+fn save(outcome: &Outcome, path: &Path) -> anyhow::Result<()> {
+    let Some(snapshot) = &outcome.snapshot else { bail!("the script left no history to save") };
+    write_file(&OutputFile::at(path)?, |out| {
+        let mut file = std::fs::File::open(snapshot).context("the script's history")?;
+        std::io::copy(&mut file, out)?;
+        Ok(())
+    })
+}
+
+fn to_json(
+    options: &Options,
+    outcome: &Outcome,
+    result: &Verdict,
+    help: Option<&Help>,
+    saved: Option<&Path>,
+) -> Value {
+    let range = |range: &Range| json!({ "low": range.low, "high": range.high });
+    let peaks = outcome.peaks.as_ref();
+    let at = peaks.and_then(|peaks| peaks.at.as_ref());
+    let guesses: Vec<_> = outcome
+        .guesses
+        .iter()
+        .map(|guess| json!({ "line": guess.line, "what": guess.what }))
+        .collect();
+    let card =
+        |card: &Card| json!({ "gpu": card.name, "memory": card.memory, "fits": card.fit.name() });
+    json!({
+        "schema": 1,
+        "command": options.command,
+        "gpu": options.gpu.name,
+        "limit": options.limit,
+        "torch": outcome.torch,
+        "requested": peaks.map(|peaks| range(&peaks.requested)),
+        "allocated": peaks.map(|peaks| range(&peaks.allocated)),
+        "reserved": peaks.map(|peaks| range(&peaks.reserved)),
+        "context": options.gpu.context,
+        "peak": at.map(|at| json!({ "phase": at.phase.name(), "line": at.line })),
+        "allocations": outcome.stat("allocation.all.allocated"),
+        "ooms": outcome.stat("num_ooms"),
+        "retries": outcome.stat("num_alloc_retries"),
+        "fits": result.fits(),
+        "cards": peaks.map_or(Vec::new(), |peaks| peaks.cards.iter().map(card).collect()),
+        "error": outcome.failure.as_ref().map(|failure| json!({
+            "type": failure.kind,
+            "message": failure.message,
+            "line": failure.line.as_ref().map(|(file, line, name)| format!("{file}:{line} {name}")),
+        })),
+        "verdict": help.map(|help| &help.verdict),
+        "advice": help.map_or(&[][..], |help| &help.changes),
+        "guesses": guesses,
+        "unknown": outcome.unknown,
+        "seconds": outcome.time.as_secs_f64(),
+        "snapshot": saved.map(|path| path.to_string_lossy()),
+    })
+}
+
+/// A range in words: one figure where it is one.
+fn show(range: Range) -> String {
+    let most = Bytes(range.high).to_string();
+    match range.low == range.high {
+        true => format!("{most:>12}  {} bytes", grouped(range.high)),
+        false => format!(
+            "{most:>12}  {} to {} bytes, by the order of addresses",
+            grouped(range.low),
+            grouped(range.high)
+        ),
+    }
+}
+
+fn phase(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Backward => "the backward, or on another thread of PyTorch's",
+        Phase::Optimizer => "a step of the optimizer",
+        _ => "the forward, or what is around it",
+    }
+}
+
+fn describe(
+    options: &Options,
+    outcome: &Outcome,
+    result: &Verdict,
+    help: Option<&Help>,
+    saved: Option<&Path>,
+) -> String {
+    let gpu = &options.gpu;
+    let mut text = String::new();
+    // Writing to a string cannot fail.
+    let _ = writeln!(
+        text,
+        "{}\nas one {} ({}) and PyTorch {} would run it",
+        plain(&options.command.join(" ")).bold(),
+        plain(&gpu.name),
+        Bytes(gpu.memory),
+        plain(&outcome.torch)
+    );
+    if !gpu.measured {
+        let _ = writeln!(text, "the GPU's data are {}", plain(&gpu.source));
+    }
+    if let Some(peaks) = &outcome.peaks {
+        let until = match result {
+            Verdict::Fits | Verdict::MayNotFit => "",
+            Verdict::DoesNotFit | Verdict::Failed(_) => ", up to where it failed",
+        };
+        let _ = writeln!(text, "\npeak{until}");
+        for (name, range) in [
+            ("requested", peaks.requested),
+            ("allocated", peaks.allocated),
+            ("reserved", peaks.reserved),
+        ] {
+            let _ = writeln!(text, "{name:<11}{}", show(range));
+        }
+        if let Some(at) = &peaks.at {
+            let line =
+                at.line.as_deref().map_or(String::new(), |line| format!(": {}", plain(line)));
+            let _ = writeln!(text, "most is allocated in {}{line}", phase(at.phase));
+        }
+    }
+    text.push('\n');
+    describe_fit(&mut text, options, outcome, result);
+    describe_failure(&mut text, outcome, result, help);
+    describe_guesses(&mut text, outcome);
+    if let Some(path) = saved {
+        let path = path.to_string_lossy();
+        let next = [
+            (format!("tonnage report {path}"), "what holds the memory, and what to change"),
+            (format!("tonnage tune {path}"), "settings, best first"),
+            (format!("tonnage view {path}"), "every allocation"),
+        ];
+        try_next(&mut text, &next);
+    }
+    text
+}
+
+fn describe_fit(text: &mut String, options: &Options, outcome: &Outcome, result: &Verdict) {
+    let gpu = &options.gpu;
+    let room = match options.limit {
+        Some(limit) if limit <= gpu.memory => format!("the limit of {}", Bytes(limit)),
+        Some(limit) => {
+            format!(
+                "the card's {}, which are less than the limit of {}",
+                Bytes(gpu.memory),
+                Bytes(limit)
+            )
+        }
+        None => format!("the card's {}", Bytes(gpu.memory)),
+    };
+    let driver = format!("the driver's own {}", Bytes(gpu.context));
+    let _ = match (result, &outcome.peaks) {
+        (Verdict::Fits, Some(peaks)) => {
+            let needed = Bytes(peaks.reserved.high + gpu.context);
+            writeln!(text, "{}: {needed} of {room}, {driver} among them", "fits".green().bold())
+        }
+        (Verdict::MayNotFit, _) => writeln!(
+            text,
+            "{}: by one order of addresses a request fails, with {room}, {driver} among them",
+            "may not fit".red().bold()
+        ),
+        (Verdict::DoesNotFit, _) => writeln!(
+            text,
+            "{}: it needs more than {room}, {driver} among them",
+            "does not fit".red().bold()
+        ),
+        _ => Ok(()),
+    };
+    if !matches!(result, Verdict::Fits | Verdict::MayNotFit) {
+        return;
+    }
+    let stat = |name: &str| outcome.stat(name).unwrap_or(0);
+    let (retries, ooms) = (stat("num_alloc_retries"), stat("num_ooms"));
+    if retries > 0 {
+        let times = counted(retries, "time");
+        let _ =
+            writeln!(text, "cached memory was given back {times} to serve a request: that is slow");
+    }
+    if ooms > 0 {
+        let _ = writeln!(text, "{} failed, and the script went on", counted(ooms, "request"));
+    }
+    if let Some(peaks) = &outcome.peaks {
+        describe_cards(text, peaks, gpu.memory);
+    }
+}
+
+/// Other cards by whether they serve the same requests.
+fn describe_cards(text: &mut String, peaks: &Peaks, this: u64) {
+    let rows = [
+        (Fit::Yes, "fits"),
+        (Fit::Tight, "fits once cached memory is given back, which is slow"),
+        (Fit::Depends, "fits by one order of addresses, by another not"),
+        (Fit::No, "does not fit"),
+    ];
+    let mut heading = "\nthe same requests on other cards, with the driver's share\n";
+    for (fit, words) in rows {
+        let cards: Vec<_> = peaks
+            .cards
+            .iter()
+            .filter(|card| card.fit == fit && card.memory != this)
+            .map(|card| format!("{} ({})", card.name, Bytes(card.memory)))
+            .collect();
+        if !cards.is_empty() {
+            let _ = writeln!(text, "{heading}  {words}: {}", cards.join(", "));
+            heading = "";
+        }
+    }
+}
+
+fn describe_failure(text: &mut String, outcome: &Outcome, result: &Verdict, help: Option<&Help>) {
+    if let Some(failure) = &outcome.failure {
+        let _ = writeln!(text, "{}: {}", plain(&failure.kind).bold(), plain(&failure.message));
+        if let Some((file, line, name)) = &failure.line {
+            let _ = writeln!(text, "  at {}:{line} {}", plain(file), plain(name));
+        }
+    }
+    if let Some(help) = help {
+        let _ = writeln!(text, "\n{}", plain(&help.verdict));
+        if !help.changes.is_empty() {
+            let _ = writeln!(text, "\n{}", "what would help, as far as the script came:".bold());
+        }
+        for change in &help.changes {
+            let _ = writeln!(text, "  - {}", plain(change));
+        }
+    } else if matches!(result, Verdict::Failed(_)) && outcome.failure.is_none() {
+        show_output(text, outcome);
+    }
+}
+
+/// The last lines that the script printed.
+fn show_output(text: &mut String, outcome: &Outcome) {
+    let lines: Vec<_> = outcome.output.lines().collect();
+    if lines.is_empty() {
+        return;
+    }
+    let _ = writeln!(text, "\nthe last that the script printed:");
+    for line in &lines[lines.len().saturating_sub(LINES)..] {
+        let _ = writeln!(text, "  {}", plain(line));
+    }
+}
+
+fn describe_guesses(text: &mut String, outcome: &Outcome) {
+    if !outcome.guesses.is_empty() {
+        let _ =
+            writeln!(text, "\n{} what the script looked at and is not known:", "guesses,".bold());
+        for guess in outcome.guesses.iter().take(GUESSES) {
+            let line =
+                guess.line.as_deref().map_or(String::new(), |line| format!("{}: ", plain(line)));
+            let _ = writeln!(text, "  {line}{}", plain(&guess.what));
+        }
+        let more = outcome.guesses.len().saturating_sub(GUESSES);
+        if more > 0 {
+            let _ = writeln!(text, "  and {} more, in --json", grouped(more));
+        }
+    }
+    if !outcome.unknown.is_empty() {
+        let names: Vec<_> = outcome.unknown.iter().map(|name| plain(name)).collect();
+        let _ = writeln!(
+            text,
+            "\n{} functions of CUDA that were called and do nothing here: {}",
+            "unknown,".bold(),
+            names.join(", ")
+        );
+    }
+}

@@ -1,0 +1,215 @@
+//! `tonnage predict -- python train.py`, with a stand-in for PyTorch whose figures and history are those of a recording:
+//! what is said of a script, however it ends. PyTorch itself is run by `cargo xtask scripts`.
+
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::schemas;
+use crate::support::{command, json, testdata, text};
+
+/// What the command asks of PyTorch, and nothing else.
+const STAND_IN: [(&str, &str); 6] = [
+    (
+        "__init__.py",
+        r#"
+import json, os, shutil, types
+__version__ = "2.11.0"
+class OutOfMemoryError(RuntimeError): pass
+class Tensor: pass
+class Generator:
+    def manual_seed(self, seed): return self
+recording = os.environ.get("STAND_IN")
+used = []
+def stats():
+    with open(recording + ".json") as file: return json.load(file)["stats"]
+cuda = types.SimpleNamespace(
+    _lazy_call=lambda call: None,
+    is_initialized=lambda: bool(used),
+    init=lambda: used.append(1),
+    synchronize=lambda: None,
+    memory_stats=stats,
+    memory=types.SimpleNamespace(
+        _record_memory_history=lambda **options: None,
+        _dump_snapshot=lambda path: shutil.copy(recording + ".pickle.zst", path),
+    ),
+)
+"#,
+    ),
+    (
+        "utils/_python_dispatch.py",
+        "class TorchDispatchMode:\n    def __enter__(self): pass\ndef _disable_current_modes(): pass\n",
+    ),
+    ("utils/_pytree.py", "def tree_flatten(tree): pass\ndef tree_unflatten(leaves, spec): pass\n"),
+    ("utils/__init__.py", ""),
+    ("autograd/graph.py", "def _engine_run_backward(*args): pass\n"),
+    ("autograd/__init__.py", "from .graph import _engine_run_backward\n"),
+];
+
+/// A Python with the stand-in, and a script.
+struct Place(TempDir);
+
+impl Place {
+    fn new(script: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let torch = folder.path().join("torch");
+        for (name, text) in STAND_IN {
+            let path = torch.join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        // A library with names: those of PyTorch's runtime do not matter here.
+        std::fs::create_dir(torch.join("lib")).unwrap();
+        std::fs::copy(fake_libraries(), torch.join("lib/libcudart.so.13")).unwrap();
+        std::fs::write(folder.path().join("train.py"), script).unwrap();
+        Self(folder)
+    }
+
+    fn predict(&self, recording: &str, flags: &[&str]) -> Output {
+        let mut command = command();
+        command.arg("predict").args(flags).args(["--", "python3", "train.py"]);
+        command.current_dir(self.0.path()).env("PYTHONPATH", self.0.path());
+        command.env("STAND_IN", testdata("traces").join(recording));
+        command.output().unwrap()
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+}
+
+/// Where cargo puts them: beside the program, or below.
+fn fake_libraries() -> PathBuf {
+    let program = assert_cmd::cargo::cargo_bin("tonnage");
+    let folder = program.parent().unwrap();
+    let file = Path::new("libtonnage_fake_cudart.so");
+    let mut places = [folder.join(file), folder.join("deps").join(file)].into_iter();
+    places.find(|path| path.is_file()).expect("cargo builds the fake libraries with the command")
+}
+
+const TRAINS: &str = "import torch\ntorch.cuda.init()\nprint('a loss')\n";
+
+fn valid(output: &Output) -> Value {
+    let value: Value = serde_json::from_slice(&output.stdout).unwrap();
+    schemas::assert_is("predict", &value);
+    value
+}
+
+#[test]
+fn a_script_that_fits_is_told_with_its_peaks_and_other_cards() {
+    let place = Place::new(TRAINS);
+    let output = place.predict("mlp_seed.default", &["--limit", "24GiB"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let said = text(&output.stdout);
+    for words in [
+        "python3 train.py\nas one NVIDIA H200 (139.80 GiB) and PyTorch 2.11.0 would run it\n",
+        "reserved     208.00 MiB  218,103,808 bytes\n",
+        "fits: 1.00 GiB of the limit of 24.00 GiB, the driver's own 820.81 MiB among them\n",
+        "  fits: t4 (14.56 GiB), ",
+    ] {
+        assert!(said.contains(words), "{words:?} is not in\n{said}");
+    }
+    assert!(!said.contains("guesses"), "{said}");
+    assert!(!said.contains("h200 ("), "the card itself is no other card\n{said}");
+
+    let value = valid(&place.predict("mlp_seed.default", &["--json"]));
+    assert_eq!(value["reserved"], serde_json::json!({ "low": 218_103_808, "high": 218_103_808 }));
+    assert_eq!((&value["fits"], &value["allocations"]), (&true.into(), &151.into()));
+    assert_eq!((&value["ooms"], &value["snapshot"]), (&0.into(), &Value::Null));
+    assert_eq!(value["cards"].as_array().unwrap().len(), 11);
+}
+
+#[test]
+fn a_script_that_does_not_fit_is_told_with_its_error_and_what_would_help() {
+    let place = Place::new(
+        "import torch\ntorch.cuda.init()\n\ndef step():\n    raise torch.OutOfMemoryError('Tried to allocate')\n\nstep()\n",
+    );
+    let output = place.predict("mlp_seed.tight", &[]);
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    let said = text(&output.stdout);
+    for words in [
+        "peak, up to where it failed\n",
+        "does not fit: it needs more than the card's 139.80 GiB",
+        "OutOfMemoryError: Tried to allocate\n",
+        "train.py:5 step\n",
+        "One request failed.",
+    ] {
+        assert!(said.contains(words), "{words:?} is not in\n{said}");
+    }
+    let value = valid(&place.predict("mlp_seed.tight", &["--json"]));
+    assert_eq!((&value["fits"], &value["ooms"]), (&false.into(), &1.into()));
+    assert_eq!(value["error"]["type"], "OutOfMemoryError");
+    assert_eq!(
+        value["cards"],
+        serde_json::json!([]),
+        "what it would go on to ask for is not known"
+    );
+    assert!(value["verdict"].as_str().unwrap().starts_with("One request failed."), "{value}");
+}
+
+#[test]
+fn a_script_that_catches_the_error_and_gives_up_does_not_fit() {
+    let place = Place::new("import sys, torch\ntorch.cuda.init()\nsys.exit(3)\n");
+    assert_eq!(place.predict("mlp_seed.tight", &[]).status.code(), Some(1));
+    // Without a request that failed, it is not for want of memory.
+    let output = place.predict("mlp_seed.default", &[]);
+    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(text(&output.stderr), "error: the script ended with status 3\n");
+}
+
+#[test]
+fn a_script_that_fails_by_itself_is_no_answer() {
+    for (script, why) in [
+        (
+            "import torch\ntorch.cuda.init()\nraise ValueError('no such file')\n",
+            "ValueError: no such file",
+        ),
+        ("import torch\nprint('all is well')\n", "never used the GPU"),
+        ("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n", "was ended by signal 11"),
+    ] {
+        let place = Place::new(script);
+        let output = place.predict("mlp_seed.default", &[]);
+        assert_eq!(output.status.code(), Some(2), "{script}");
+        assert!(text(&output.stderr).contains(why), "{}", text(&output.stderr));
+        assert!(!text(&output.stdout).contains("fits"), "{}", text(&output.stdout));
+        let value = valid(&place.predict("mlp_seed.default", &["--json"]));
+        assert_eq!(value["fits"], Value::Null, "{script}");
+    }
+    let place = Place::new("import time\nwhile True: time.sleep(1)\n");
+    let output = place.predict("mlp_seed.default", &["--time", "1"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("was not done after 1 s"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn the_history_is_saved_for_the_other_verbs() {
+    let place = Place::new(TRAINS);
+    let output = place.predict("mlp_seed.default", &["--save", "run.pickle", "--json"]);
+    assert_eq!(valid(&output)["snapshot"], "run.pickle");
+    let saved = place.path("run.pickle");
+    let report = json(&command().args(["report", "--json"]).arg(&saved).output().unwrap());
+    assert_eq!(report["files"][0]["report"]["peak"]["reserved"]["bytes"], 218_103_808);
+}
+
+#[test]
+fn what_cannot_be_run_is_said() {
+    let place = Place::new(TRAINS);
+    for (flags, why) in [
+        (&["--gpu", "h2000"][..], "no GPU is called `h2000` here: known are t4, "),
+        (&["--limit", "100MiB"], "leaves nothing"),
+        (&["--save", "-"], "--save"),
+        (&["--batch", "3"], "cannot be used with"),
+        (&["mlp"], "cannot be used with"),
+    ] {
+        let output = place.predict("mlp_seed.default", flags);
+        assert_eq!(output.status.code(), Some(2), "{flags:?}");
+        assert!(text(&output.stderr).contains(why), "{}", text(&output.stderr));
+    }
+    let output = command().args(["predict", "--", "/nowhere/python", "x.py"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("/nowhere/python"), "{}", text(&output.stderr));
+    let output = command().args(["predict", "--gpu", "t4"]).output().unwrap();
+    assert!(text(&output.stderr).contains("required"), "{}", text(&output.stderr));
+}

@@ -1,0 +1,150 @@
+//! The requests of a script under several orders of addresses.
+//!
+//! In:  PyTorch's history of the script, and how much memory can be had.
+//! Out: ranges of peaks, and whether every request is served.
+//!
+//! Among equal free blocks the lowest address is taken, and addresses depend on what else a process maps, so that any
+//! order may come. One figure holds only where all agree.
+
+use tonnage_device::{Arenas, FirstFit, Placement};
+use tonnage_replay::job::Job;
+use tonnage_replay::recording::{RecordingOptions, recorded_config};
+use tonnage_replay::what_if::{Prediction, WhatIf};
+use tonnage_snapshot::SnapshotFile;
+
+/// Least and most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Range {
+    /// Least.
+    pub low: u64,
+    /// Most.
+    pub high: u64,
+}
+
+impl Range {
+    /// Of one figure.
+    #[must_use]
+    pub fn exactly(bytes: u64) -> Self {
+        Self { low: bytes, high: bytes }
+    }
+
+    /// That holds this figure too.
+    pub(crate) fn with(self, bytes: u64) -> Self {
+        Self { low: self.low.min(bytes), high: self.high.max(bytes) }
+    }
+}
+
+/// Whether requests are served from so much memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Fit {
+    /// All of them, with nothing given back.
+    Yes,
+    /// All of them, once the allocator has given back what it keeps, which takes time.
+    Tight,
+    /// By one order of addresses, and not by another.
+    Depends,
+    /// One fails.
+    No,
+}
+
+impl Fit {
+    /// In a word.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Yes => "yes",
+            Self::Tight => "tight",
+            Self::Depends => "depends",
+            Self::No => "no",
+        }
+    }
+}
+
+/// A script's requests, to be served again.
+pub(crate) struct Orders {
+    job: Job,
+    what_if: WhatIf,
+}
+
+impl Orders {
+    pub(crate) fn of(file: &SnapshotFile) -> Option<Self> {
+        let (_, job) = Job::read(file, &RecordingOptions::default()).ok()?;
+        Some(Self { job, what_if: WhatIf::new(recorded_config(file)) })
+    }
+
+    /// Serves them from so many bytes, by each order.
+    fn serve(&self, room: u64) -> impl Iterator<Item = Prediction> {
+        let placements =
+            [Placement::Arenas(Arenas::default()), Placement::FirstFit(FirstFit::default())];
+        placements.into_iter().filter_map(move |placement| {
+            let what_if = WhatIf { placement, total: Some(room), ..self.what_if.clone() };
+            what_if.refusal().is_none().then(|| what_if.predict(&self.job))
+        })
+    }
+
+    /// Widens ranges of allocated and reserved by what each order gives that serves everything; whether all do.
+    pub(crate) fn widen(&self, allocated: &mut Range, reserved: &mut Range, room: u64) -> bool {
+        let mut all = true;
+        for prediction in self.serve(room) {
+            if prediction.stopped() {
+                all = false;
+                continue;
+            }
+            *allocated = allocated.with(prediction.stats.max_memory_allocated());
+            *reserved = reserved.with(prediction.stats.max_memory_reserved());
+        }
+        all
+    }
+
+    /// Whether all are served from so many bytes, where some order takes more if it is there.
+    pub(crate) fn fit(&self, room: u64) -> Option<Fit> {
+        let served: Vec<_> = self.serve(room).map(|it| !it.stopped()).collect();
+        match (served.contains(&true), served.contains(&false)) {
+            (true, false) => Some(Fit::Tight),
+            (true, true) => Some(Fit::Depends),
+            (false, true) => Some(Fit::No),
+            (false, false) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TOTAL: u64 = 150_109_880_320;
+
+    fn recording(name: &str) -> Orders {
+        let path =
+            format!("{}/../../testdata/traces/{name}.pickle.zst", env!("CARGO_MANIFEST_DIR"));
+        Orders::of(&tonnage_snapshot::open(path.as_ref()).unwrap()).unwrap()
+    }
+
+    /// One run gave 161,480,704 bytes reserved; by the order of addresses of an H200 it is less, as was measured there.
+    #[test]
+    fn a_range_holds_what_other_orders_give() {
+        let peaks = |name: &str, allocated: u64, reserved: u64| {
+            let mut ranges = [allocated, reserved].map(Range::exactly);
+            let [allocated, reserved] = &mut ranges;
+            assert!(recording(name).widen(allocated, reserved, TOTAL), "{name}");
+            ranges
+        };
+        let [allocated, reserved] = peaks("deepnet_plain.default", 152_994_816, 161_480_704);
+        assert_eq!(allocated, Range::exactly(152_994_816));
+        assert_eq!(reserved, Range { low: 157_286_400, high: 161_480_704 });
+        let [_, reserved] = peaks("mlp_seed.default", 195_529_216, 218_103_808);
+        assert_eq!(reserved, Range::exactly(218_103_808));
+    }
+
+    #[test]
+    fn less_memory_is_enough_or_is_not() {
+        let orders = recording("mlp_seed.default");
+        let mut ranges = [Range::exactly(1 << 30); 2];
+        let [allocated, reserved] = &mut ranges;
+        assert!(!orders.widen(allocated, reserved, 195_000_000));
+        assert_eq!(ranges, [Range::exactly(1 << 30); 2], "what fails gives no peak");
+        assert_eq!(orders.fit(218_103_808), Some(Fit::Tight));
+        assert_eq!(orders.fit(195_000_000), Some(Fit::No));
+    }
+}
