@@ -63,6 +63,8 @@ mod nccl;
 
 mod cudnn;
 
+pub use cudnn::workspaces;
+
 mod nvml;
 
 // Everything else.

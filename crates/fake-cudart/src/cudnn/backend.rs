@@ -6,6 +6,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use super::forward;
+use super::workspaces::{self, Known};
 use crate::notes;
 use crate::state::with_state;
 
@@ -19,6 +20,13 @@ const DEVICE: c_int = 38;
 const HEURISTIC_DEVICE: c_int = 204;
 const PLAN_DEVICE: c_int = 407;
 const ENGINE_DEVICE: c_int = 1307;
+
+/// The bytes that a plan needs beside, and the plan in JSON.
+const PLAN_WORKSPACE: c_int = 402;
+const PLAN_JSON: c_int = 405;
+
+/// More than any plan's JSON was seen to have.
+const PLAN_ROOM: usize = 1 << 16;
 
 /// Where a device is described in JSON.
 const DEVICE_JSON: c_int = 2702;
@@ -35,6 +43,9 @@ forward! {
         descriptor: usize, name: c_int, kind: c_int, count: i64, values: *const c_void,
     );
     fn finalize / c"cudnnBackendFinalize"(descriptor: usize);
+    fn get / c"cudnnBackendGetAttribute"(
+        descriptor: usize, name: c_int, kind: c_int, room: i64, count: *mut i64, values: *mut c_void,
+    );
 }
 
 /// Kinds of descriptors that are told the device.
@@ -147,6 +158,53 @@ unsafe extern "C" fn cudnnBackendFinalize(descriptor: usize) -> c_int {
     }
     // SAFETY: the caller's promise.
     unsafe { finalize(descriptor) }
+}
+
+/// An attribute. Workspaces that the library does not know without a device are those that were measured.
+///
+/// # Safety
+///
+/// As for the library's function of this name.
+#[unsafe(no_mangle)]
+#[allow(non_snake_case, reason = "the library's name")]
+unsafe extern "C" fn cudnnBackendGetAttribute(
+    descriptor: usize,
+    name: c_int,
+    kind: c_int,
+    room: i64,
+    count: *mut i64,
+    values: *mut c_void,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let code = unsafe { get(descriptor, name, kind, room, count, values) };
+    if code != 0 || name != PLAN_WORKSPACE || room < 1 || values.is_null() {
+        return code;
+    }
+    match plan_json(descriptor).map_or(Known::AsAnswered, |plan| workspaces::known(&plan)) {
+        Known::AsAnswered => {}
+        // SAFETY: the library has just written a number of this type there.
+        Known::Measured(bytes) => unsafe { values.cast::<i64>().write(bytes as i64) },
+        Known::Guessed => notes::note(
+            notes::GUESSES_FILE,
+            "convolutions whose workspace cuDNN tells with a device alone: each may be some MiB more or less",
+        ),
+    }
+    code
+}
+
+/// A plan in the library's JSON.
+fn plan_json(plan: usize) -> Option<String> {
+    let mut text = vec![0_u8; PLAN_ROOM];
+    let mut length = 0;
+    let (room, place) = (text.len() as i64, text.as_mut_ptr().cast());
+    // SAFETY: the descriptor is the library's, which the caller has asked already; there is so much room.
+    let code = unsafe { get(plan, PLAN_JSON, TYPE_CHAR, room, &raw mut length, place) };
+    if code != 0 {
+        return None;
+    }
+    text.truncate(usize::try_from(length).ok()?);
+    let text = String::from_utf8(text).ok()?;
+    Some(text.trim_end_matches('\0').to_owned())
 }
 
 /// Nothing is executed.

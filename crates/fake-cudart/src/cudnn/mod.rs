@@ -13,6 +13,9 @@ mod handle;
 // Recurrent layers: sizes by rule, since the installed library needs a device to tell them.
 mod recurrent;
 
+// Workspaces that the installed library needs a device to tell.
+pub mod workspaces;
+
 use std::ffi::{CStr, c_int, c_void};
 
 pub(crate) use recurrent::Recurrent;

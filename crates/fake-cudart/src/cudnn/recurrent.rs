@@ -280,11 +280,12 @@ entry! {
     }
 }
 
-/// Describes a part and writes where it lies; nothing where there is none.
+/// Describes a part and writes where it lies, each if it is asked for; nothing where there is none. Whoever wants a matrix
+/// alone gives neither a descriptor nor a place for its bias.
 ///
 /// # Safety
 ///
-/// `descriptor` is one of the installed library's; `place` is null or can be written.
+/// `descriptor` is zero or one of the installed library's; `place` is null or can be written.
 unsafe fn tell(
     layers: Layers,
     weights: usize,
@@ -292,19 +293,20 @@ unsafe fn tell(
     descriptor: usize,
     place: *mut usize,
 ) -> Result<(), Code> {
-    let Some(part) = part else {
+    let at = part.map_or(0, |part| weights + part.at * layers.element);
+    if !place.is_null() {
         // SAFETY: the caller's promise.
-        return unsafe { put(place, 0) };
-    };
+        unsafe { put(place, at) }?;
+    }
+    let Some(part) = part.filter(|_| descriptor != 0) else { return Ok(()) };
     let extents = [1, part.rows, part.columns].map(|it| it as c_int);
     let strides = [part.rows * part.columns, part.columns, 1].map(|it| it as c_int);
+    let (extents, strides) = (extents.as_ptr(), strides.as_ptr());
     // SAFETY: both have three numbers.
-    let set = unsafe { set_tensor(descriptor, layers.kind, 3, extents.as_ptr(), strides.as_ptr()) };
-    if set != 0 {
-        return Err(Code::INVALID_VALUE);
+    match unsafe { set_tensor(descriptor, layers.kind, 3, extents, strides) } {
+        0 => Ok(()),
+        _ => Err(Code::INVALID_VALUE),
     }
-    // SAFETY: the caller's promise.
-    unsafe { put(place, weights + part.at * layers.element) }
 }
 
 /// Random states hold nothing here.

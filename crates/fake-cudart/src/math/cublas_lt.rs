@@ -11,9 +11,9 @@ const VERSION: usize = 130_100;
 /// The runtime's release that it was built with.
 const RUNTIME: usize = 13000;
 
-/// The workspace that the one algorithm is told to need. PyTorch does not look at it; cuDNN adds 256 to it for
-/// convolutions that are products, which then ask for 400 bytes, as was recorded on an H200.
-const WORKSPACE: usize = 144;
+/// The workspace that the one algorithm is told to need. PyTorch does not look at it; cuDNN asks for it for convolutions
+/// that are products, of which most need none on an H200 (`cudnn/workspaces.rs` has those that were measured).
+const WORKSPACE: usize = 0;
 
 /// `cublasLtMatmulHeuristicResult_t`.
 #[repr(C)]
