@@ -35,7 +35,10 @@ pub(crate) fn bundle() -> anyhow::Result<()> {
     copy("target/release/examples/dump_snapshot", "dump_snapshot")?;
     copy("benches/gpu.sh", "gpu.sh")?;
     copy("benches/recipes.py", "recipes.py")?;
-    for script in ["micro.py", "beside.py", "memory_viz.py", "throughput.py"] {
+    let wheel = crate::wheel::wheel("release")?;
+    std::fs::copy(&wheel, folder.join(wheel.file_name().context("a wheel has a name")?))
+        .with_context(|| wheel.display().to_string())?;
+    for script in ["micro.py", "beside.py", "memory_viz.py", "throughput.py", "oom.py"] {
         copy(&format!("benches/pytorch/{script}"), script)?;
     }
     std::fs::create_dir_all(folder.join("streams")).context("gpu-bundle/streams")?;

@@ -11,17 +11,22 @@ pub(crate) fn what_tests_need() -> anyhow::Result<()> {
         debian_packages("python3-minimal").context("the tests need python3")?;
     }
     python_packages()?;
-    // The report's page is opened in a real browser.
+    browser()?;
+    // `tonnage top` is driven in a real terminal.
+    if !present("tmux -V") {
+        debian_packages("tmux").context("the tests need tmux")?;
+    }
+    Ok(())
+}
+
+/// Installs a browser, in which pages are opened, if there is none.
+pub(crate) fn browser() -> anyhow::Result<()> {
     if !(present("chromium-headless-shell --version") || present("chromium --version"))
         || !present("chromedriver --version")
     {
         debian_packages("chromium-headless-shell chromium-driver").context(
             "the tests need `chromium-headless-shell` or `chromium`, and `chromedriver`, on the path",
         )?;
-    }
-    // `tonnage top` is driven in a real terminal.
-    if !present("tmux -V") {
-        debian_packages("tmux").context("the tests need tmux")?;
     }
     Ok(())
 }

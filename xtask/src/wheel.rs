@@ -51,31 +51,41 @@ pub(crate) fn build(option: Option<&str>) -> anyhow::Result<()> {
 const PYTHONS: [&str; 5] = ["python3.10", "python3.11", "python3.12", "python3.13", "python3.14"];
 
 /// Installs the wheel into clean Pythons, the oldest and the newest that are here, and runs all tests of the package on it:
-/// with the newest also those that need other libraries.
+/// with the newest also those that need other libraries, and in one more those that need PyTorch and what trains with it.
 pub(crate) fn full() -> anyhow::Result<()> {
+    install::browser()?;
     let wheel = wheel("fast")?;
     let here: Vec<(&str, String)> =
         PYTHONS.into_iter().filter_map(|name| Some((name, find(name)?))).collect();
     let (Some(oldest), Some(newest)) = (here.first(), here.last()) else {
         bail!("none of {} is on the path", PYTHONS.join(", "));
     };
-    let mut chosen = vec![oldest];
-    chosen.extend((oldest != newest).then_some(newest));
-    for python in chosen {
-        let mut requirements = vec!["requirements"];
-        requirements.extend((python == newest).then_some("requirements-full"));
-        test_in(python, &wheel, &requirements)?;
+    let tests = "crates/python/tests";
+    if oldest != newest {
+        let light = format!("{tests} --ignore {tests}/test_full.py --ignore {tests}/test_train.py");
+        test_in(oldest, "", &wheel, &["requirements"], &light)?;
     }
+    let heavy = format!("{tests} --ignore {tests}/test_train.py");
+    test_in(newest, "", &wheel, &["requirements", "requirements-full"], &heavy)?;
+    // By itself: the other tests have a PyTorch of their own, or none.
+    let training = format!("{tests}/test_train.py");
+    test_in(newest, "-train", &wheel, &["requirements", "requirements-train"], &training)?;
+    eprintln!(
+        "The wheel passes all tests in {} and {}, with other readers of its tables, in a notebook, and with what trains.",
+        oldest.0, newest.0
+    );
     Ok(())
 }
 
-/// Runs the package's tests on the wheel in a clean Python with what these files ask of PyPI.
+/// Runs tests on the wheel in a clean Python with what these files ask of PyPI.
 fn test_in(
     (name, python): &(&str, String),
+    what: &str,
     wheel: &Path,
     requirements: &[&str],
+    tests: &str,
 ) -> anyhow::Result<()> {
-    let folder = format!("target/full-{name}");
+    let folder = format!("target/full-{name}{what}");
     run(&format!("{python} -m venv --clear {folder}"))?;
     let files: String = requirements
         .iter()
@@ -85,13 +95,7 @@ fn test_in(
         "{folder}/bin/python -m pip install --quiet --disable-pip-version-check {}{files}",
         wheel.display()
     ))?;
-    let ignored = match requirements.contains(&"requirements-full") {
-        true => "",
-        false => " --ignore crates/python/tests/test_full.py",
-    };
-    run(&format!(
-        "{folder}/bin/python -m pytest --quiet -p no:cacheprovider crates/python/tests{ignored}"
-    ))
+    run(&format!("{folder}/bin/python -m pytest --quiet -p no:cacheprovider {tests}"))
 }
 
 /// A Python by its name: on the path, or among those that pyenv has.

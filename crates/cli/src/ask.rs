@@ -11,6 +11,7 @@ use tonnage::analysis::report::Ranks;
 use tonnage::snapshot::SnapshotFile;
 
 use crate::output::{print, print_json};
+use crate::plot::Picture;
 use crate::{Answer, Arguments, Verb, diff, inspect, plot, predict, replay, report, run, tune};
 
 /// What a verb says.
@@ -78,14 +79,14 @@ pub fn ask_report(words: &[String], inputs: &[Named<'_>]) -> anyhow::Result<Rank
     }
 }
 
-/// Asks `plot` for the picture of a snapshot, as SVG.
+/// Asks `plot` for the picture of a snapshot.
 ///
 /// # Errors
 ///
 /// As [`ask`].
-pub fn ask_plot(words: &[String], (name, file): Named<'_>) -> anyhow::Result<String> {
+pub fn ask_plot(words: &[String], (name, file): Named<'_>) -> anyhow::Result<Picture> {
     match parse(words, &[(name, file)])? {
-        Verb::Plot(arguments) => plot::svg(&arguments, name, file),
+        Verb::Plot(arguments) => plot::picture(&arguments, name, file),
         _ => bail!("no picture: {}", words.join(" ")),
     }
 }

@@ -9,7 +9,7 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use clap::Args;
 use tonnage::Bytes;
-use tonnage::snapshot::{self, Limits, SnapshotError, SnapshotFile};
+use tonnage::snapshot::{self, HistoryColumns, Limits, SnapshotError, SnapshotFile};
 
 use crate::output::{self, counted};
 use crate::progress::Progress;
@@ -73,12 +73,25 @@ pub(crate) struct Input {
 }
 
 /// Reads a snapshot, and says how to allow more where it takes more than it may.
+pub(crate) fn read_within(input: &mut dyn Read, limits: &Limits) -> anyhow::Result<SnapshotFile> {
+    snapshot::read(input, limits).map_err(|error| beyond(error, limits))
+}
+
+/// Reads a snapshot in the same way, with the histories of its devices apart, by columns.
 ///
 /// # Errors
 ///
 /// The reader's, with what to do on the command line.
-pub fn read_within(input: &mut dyn Read, limits: &Limits) -> anyhow::Result<SnapshotFile> {
-    snapshot::read(input, limits).map_err(|error| match error {
+pub fn read_columns_within(
+    input: &mut dyn Read,
+    limits: &Limits,
+) -> anyhow::Result<(SnapshotFile, Vec<HistoryColumns>)> {
+    snapshot::read_columns(input, limits).map_err(|error| beyond(error, limits))
+}
+
+/// An error of the reader, with what to do about what takes too much.
+fn beyond(error: SnapshotError, limits: &Limits) -> anyhow::Error {
+    match error {
         SnapshotError::Limit { limit: "memory", offset, .. } => {
             let what = format!("at byte {offset} reading it takes more than");
             TooMuch(too_much(limits, &what)).into()
@@ -88,7 +101,7 @@ pub fn read_within(input: &mut dyn Read, limits: &Limits) -> anyhow::Result<Snap
             TooMuch(too_much(limits, &what)).into()
         }
         other => other.into(),
-    })
+    }
 }
 
 /// A snapshot that takes more memory to read than it may.

@@ -72,9 +72,9 @@ use std::ffi::OsString;
 use clap::{CommandFactory, Parser, Subcommand};
 
 pub use crate::ask::{Answered, Named, ask, ask_plot, ask_report};
-pub use crate::input::{TooMuch, read_within};
+pub use crate::input::{TooMuch, read_columns_within};
 pub use crate::output::with_causes;
-pub use crate::plot::png;
+pub use crate::plot::{Picture, png};
 pub use crate::progress::{Counted, Progress};
 pub use crate::report::report_page;
 

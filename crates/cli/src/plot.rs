@@ -90,7 +90,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
         bail!("PNG is not for terminals: name a file with --output");
     }
     let input = read.read_snapshot(file)?;
-    let svg = svg(arguments, &input.name, &input.file)?;
+    let Picture { svg, .. } = picture(arguments, &input.name, &input.file)?;
     let Destination::File(place) = destination else {
         print(&svg)?;
         return Ok(Answer::Yes);
@@ -103,17 +103,25 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
     Ok(Answer::Yes)
 }
 
+/// Memory over time, drawn.
+pub struct Picture {
+    /// As SVG.
+    pub svg: String,
+    /// What is drawn.
+    pub strata: Strata,
+}
+
 /// The picture of a file that is read already, and goes by this name.
-pub(crate) fn svg(
+pub(crate) fn picture(
     arguments: &Arguments,
     name: &str,
     file: &SnapshotFile,
-) -> anyhow::Result<String> {
-    arguments.look.svg(name, file).with_context(|| name.to_owned())
+) -> anyhow::Result<Picture> {
+    arguments.look.picture(name, file).with_context(|| name.to_owned())
 }
 
 impl Look {
-    fn svg(&self, name: &str, file: &SnapshotFile) -> anyhow::Result<String> {
+    fn picture(&self, name: &str, file: &SnapshotFile) -> anyhow::Result<Picture> {
         let all = devices(file);
         let device = self.device(&all)?;
         let inside = |value: u32, least: u32, most: u32| (least..=most).contains(&value);
@@ -145,7 +153,7 @@ impl Look {
             size: (self.width, self.height),
             dark: self.dark,
         };
-        Ok(plot_svg(&strata, &options))
+        Ok(Picture { svg: plot_svg(&strata, &options), strata })
     }
 
     fn device<'a, 'b>(&self, all: &'b [DeviceView<'a>]) -> anyhow::Result<&'b DeviceView<'a>> {

@@ -29,8 +29,9 @@ use crate::report;
 use crate::size::memory_size;
 
 /// What Pythons of the program run first, and what that runs.
-const HOOK: [(&str, &str); 2] = [
+const HOOK: [(&str, &str); 3] = [
     ("sitecustomize.py", include_str!("../python/_hook.py")),
+    ("tonnage_after_import.py", include_str!("../python/_after_import.py")),
     ("tonnage_record.py", include_str!("../python/_record.py")),
 ];
 

@@ -126,6 +126,14 @@ impl Gathered {
     }
 }
 
+/// The most bytes that the texts of a column can have together.
+pub(crate) const MOST_TEXT: usize = i32::MAX as usize;
+
+/// More than that.
+pub(crate) fn too_much_text() -> ExportError {
+    ExportError::Arrow("its texts take more than 2 GiB: export it as Parquet".to_owned())
+}
+
 /// Texts of a column, each once, by number.
 #[derive(Default)]
 pub(crate) struct Texts {
@@ -163,9 +171,7 @@ impl Texts {
         }
         self.bytes += text.len();
         let number = i32::try_from(self.all.len()).ok();
-        let number = number.filter(|_| i32::try_from(self.bytes).is_ok()).ok_or_else(|| {
-            ExportError::Arrow("its texts take more than 2 GiB: export it as Parquet".to_owned())
-        })?;
+        let number = number.filter(|_| self.bytes <= MOST_TEXT).ok_or_else(too_much_text)?;
         self.all.push(Arc::clone(text));
         self.numbers.insert(Arc::clone(text), number);
         Ok(number)

@@ -43,6 +43,8 @@ mod perfetto;
 
 #[cfg(feature = "arrow")]
 pub use arrow::{arrow_batches, arrow_schema};
+#[cfg(feature = "arrow")]
+pub use arrow_events::{EventColumns, recorded_events_schema};
 pub use csv::write_csv;
 pub use error::ExportError;
 #[cfg(feature = "parquet")]

@@ -230,7 +230,7 @@ where
 }
 
 /// When it was, if that is known.
-pub(crate) fn time_of(entry: &TraceEntry) -> Option<u64> {
+fn time_of(entry: &TraceEntry) -> Option<u64> {
     (entry.time_us > 0).then_some(entry.time_us)
 }
 

@@ -1,6 +1,6 @@
 //! Where snapshots come from: a path, bytes, or whatever has a `read`.
 //!
-//! In:  one of these. Out: a [`SnapshotFile`], or the command's error.
+//! In:  one of these. Out: a [`SnapshotFile`] and its history, or the command's error.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use tonnage::snapshot::{Limits, SnapshotFile};
-use tonnage_cli::{Progress, read_within};
+use tonnage::snapshot::{HistoryColumns, Limits, SnapshotFile};
+use tonnage_cli::{Progress, read_columns_within};
 
 use crate::work::Stop;
 
@@ -28,12 +28,12 @@ impl Input {
         name: &str,
         memory: Option<u64>,
         stop: &Stop,
-    ) -> anyhow::Result<SnapshotFile> {
+    ) -> anyhow::Result<(SnapshotFile, Vec<HistoryColumns>)> {
         let read = |size: Option<u64>, input: &mut dyn Read| {
             let limits = memory.map_or_else(|| Limits::of_file(size), Limits::with_memory);
             let progress = Progress::bytes(format!("reading {name}"), size);
             let mut input = progress.reader(Watched { inner: input, stop });
-            read_within(&mut input, &limits).with_context(|| name.to_owned())
+            read_columns_within(&mut input, &limits).with_context(|| name.to_owned())
         };
         match self {
             Self::Path(path) => {

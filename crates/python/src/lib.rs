@@ -16,6 +16,8 @@ mod input;
 
 mod live;
 
+mod contents;
+
 mod snapshot;
 
 // and what it answers.

@@ -7,9 +7,11 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyDict;
 use tonnage::analysis::{Levels, Lifetimes, devices};
-use tonnage::snapshot::SnapshotFile;
+use tonnage::export::{self, arrow_batches, arrow_schema, recorded_events_schema};
+use tonnage::snapshot::{AllocatorSettings, HistoryColumns, SnapshotFile};
 use tonnage_cli::{Answered, Named, ask, ask_plot, ask_report};
 
+use crate::contents::Contents;
 use crate::errors::{raise, usage};
 use crate::input::Input;
 use crate::live;
@@ -24,8 +26,32 @@ pub(crate) struct Snapshot {
     /// The name it goes by.
     #[pyo3(get)]
     name: String,
-    pub(crate) file: Arc<SnapshotFile>,
+    /// How many bytes lie behind it in its file, which nobody reads.
+    #[pyo3(get)]
+    trailing: u64,
+    settings: Option<AllocatorSettings>,
+    contents: Arc<Contents>,
 }
+
+impl Snapshot {
+    fn new(name: String, (file, history): (SnapshotFile, Vec<HistoryColumns>)) -> Self {
+        let (trailing, settings) = (file.trailing, file.settings.clone());
+        Self { name, trailing, settings, contents: Arc::new(Contents::new(file, history)) }
+    }
+
+    /// Does work with the file, elsewhere, and waits for it.
+    fn with_file<T: Send + 'static>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(Arc<SnapshotFile>) -> anyhow::Result<T> + Send + 'static,
+    ) -> PyResult<T> {
+        let contents = Arc::clone(&self.contents);
+        work::run(py, move |_| work(contents.file()?))?.map_err(raise)
+    }
+}
+
+/// Of each column of a picture its entry, the bytes of its groups, and the reserved bytes.
+type Columns = Vec<(usize, Vec<u64>, u64)>;
 
 /// The text without colours, the JSON, and whether the answer is negative.
 pub(crate) fn plain(answered: Answered) -> (String, String, bool) {
@@ -36,7 +62,7 @@ pub(crate) fn plain(answered: Answered) -> (String, String, bool) {
 fn read(py: Python<'_>, name: String, memory: Option<u64>, input: Input) -> PyResult<Snapshot> {
     let work = move |stop: &Stop| {
         let file = input.read(&name, memory, stop);
-        file.map(|file| Snapshot { name, file: Arc::new(file) })
+        file.map(|file| Snapshot::new(name, file))
     };
     work::run(py, work)?.map_err(raise)
 }
@@ -79,7 +105,7 @@ impl Snapshot {
     #[pyo3(signature = (snapshot, name))]
     fn from_dict(snapshot: &Bound<'_, PyDict>, name: String) -> PyResult<Self> {
         let file = live::walk(snapshot, &name)?;
-        Ok(Self { name, file: Arc::new(file) })
+        Ok(Self::new(name, file))
     }
 
     /// Asks a verb about it: text, JSON, and whether the answer is negative.
@@ -90,32 +116,39 @@ impl Snapshot {
         words: Vec<String>,
         other: Option<&Self>,
     ) -> PyResult<(String, String, bool)> {
-        let mut inputs = vec![(self.name.clone(), Arc::clone(&self.file))];
-        inputs.extend(other.map(|it| (it.name.clone(), Arc::clone(&it.file))));
-        let answered = work::run(py, move |_| {
+        let name = self.name.clone();
+        let other = other.map(|it| (it.name.clone(), Arc::clone(&it.contents)));
+        let answered = self.with_file(py, move |file| {
+            let mut inputs = vec![(name, file)];
+            if let Some((name, contents)) = other {
+                inputs.push((name, contents.file()?));
+            }
             let inputs: Vec<Named<'_>> = inputs.iter().map(|it| (&*it.0, &*it.1)).collect();
             ask(&words, &inputs)
         })?;
-        answered.map(plain).map_err(raise)
+        Ok(plain(answered))
     }
 
     /// The diagnosis.
     fn report(&self, py: Python<'_>, words: Vec<String>) -> PyResult<Report> {
-        let (name, file) = (self.name.clone(), Arc::clone(&self.file));
-        let reported = work::run(py, move |_| ask_report(&words, &[(&name, &file)]))?;
-        Ok(Report::new(reported.map_err(raise)?))
+        let name = self.name.clone();
+        let reported = self.with_file(py, move |file| ask_report(&words, &[(&name, &file)]))?;
+        Ok(Report::new(reported))
     }
 
-    /// Memory over time, as SVG.
-    fn plot(&self, py: Python<'_>, words: Vec<String>) -> PyResult<String> {
-        let (name, file) = (self.name.clone(), Arc::clone(&self.file));
-        work::run(py, move |_| ask_plot(&words, (&name, &file)))?.map_err(raise)
+    /// Memory over time: as SVG; and the names of what it is told apart by, then for each column its entry, the bytes of
+    /// each of these and the reserved bytes.
+    fn plot(&self, py: Python<'_>, words: Vec<String>) -> PyResult<(String, Vec<String>, Columns)> {
+        let name = self.name.clone();
+        let drawn = self.with_file(py, move |file| ask_plot(&words, (&name, &file)))?;
+        let columns = drawn.strata.columns.into_iter();
+        let columns = columns.map(|it| (it.event, it.bytes, it.reserved)).collect();
+        Ok((drawn.svg, drawn.strata.groups, columns))
     }
 
     /// The peaks of a device within its history, in the order requested, allocated, active, reserved.
     fn peaks(&self, py: Python<'_>) -> PyResult<Vec<(u32, Option<[u64; 4]>)>> {
-        let file = Arc::clone(&self.file);
-        work::run(py, move |_| {
+        self.with_file(py, move |file| {
             let peaks = devices(&file).into_iter().map(|device| {
                 let levels = Levels::of(&device, &Lifetimes::of(&device));
                 let peak =
@@ -131,21 +164,29 @@ impl Snapshot {
                 });
                 (device.device.0, peaks)
             });
-            peaks.collect()
+            Ok(peaks.collect())
         })
     }
 
     /// One of its tables.
     fn table(&self, py: Python<'_>, table: &str) -> PyResult<Table> {
         let table = table.parse().map_err(|error: String| usage(&error))?;
-        let file = Arc::clone(&self.file);
-        let batches = work::run(py, move |_| tonnage::export::arrow_batches(&file, table))?;
-        Ok(Table::new(table, batches.map_err(|error| raise(error.into()))?))
+        let batches = self.with_file(py, move |file| Ok(arrow_batches(&file, table)?))?;
+        Ok(Table::new(table, arrow_schema(table), batches))
+    }
+
+    /// The table of events, as far as the file itself has its columns.
+    fn recorded_events(&self, py: Python<'_>) -> PyResult<Table> {
+        let contents = Arc::clone(&self.contents);
+        let made =
+            work::run(py, move |_| -> anyhow::Result<_> { Ok(contents.table()?.batches()?) });
+        let batches = made?.map_err(raise)?;
+        Ok(Table::new(export::Table::Events, recorded_events_schema(), batches))
     }
 
     /// The settings of the allocator as the file has them; none if it does not tell.
     fn settings<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
-        let Some(settings) = &self.file.settings else { return Ok(None) };
+        let Some(settings) = &self.settings else { return Ok(None) };
         let dict = PyDict::new(py);
         dict.set_item("conf", &settings.conf)?;
         dict.set_item("max_split_size", settings.max_split_size)?;
@@ -163,26 +204,22 @@ impl Snapshot {
         Ok(Some(dict))
     }
 
-    /// How many bytes lie behind the snapshot, which nobody reads.
-    #[getter]
-    fn trailing(&self) -> u64 {
-        self.file.trailing
-    }
-
     /// Writes it as PyTorch would, packed if the name ends in `.zst`; in the place of another file only by `force`.
     #[pyo3(signature = (path, force=false))]
     fn save(&self, py: Python<'_>, path: PathBuf, force: bool) -> PyResult<()> {
-        let file = Arc::clone(&self.file);
-        let saved = work::run(py, move |_| match force {
-            true => tonnage::snapshot::save(&path, &file),
-            false => tonnage::snapshot::save_new(&path, &file),
-        })?;
-        saved.map_err(|error| raise(error.into()))
+        self.with_file(py, move |file| {
+            match force {
+                true => tonnage::snapshot::save(&path, &file)?,
+                false => tonnage::snapshot::save_new(&path, &file)?,
+            }
+            Ok(())
+        })
     }
 
     /// Serves it as a page, on this machine's own address.
     #[pyo3(signature = (limit=None, port=None))]
     fn view(&self, py: Python<'_>, limit: Option<u64>, port: Option<u16>) -> PyResult<Page> {
-        Page::serve(py, &self.name, Arc::clone(&self.file), limit, port)
+        let file = self.with_file(py, Ok)?;
+        Page::serve(py, &self.name, file, limit, port)
     }
 }

@@ -5,9 +5,10 @@
 use arrow_array::ffi::FFI_ArrowSchema;
 use arrow_array::ffi_stream::FFI_ArrowArrayStream;
 use arrow_array::{RecordBatch, RecordBatchIterator};
+use arrow_schema::SchemaRef;
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
-use tonnage::export::{self, ExportError, arrow_schema};
+use tonnage::export::{self, Column, ExportError};
 
 use crate::errors::raise;
 use crate::work::guard;
@@ -16,12 +17,14 @@ use crate::work::guard;
 #[pyclass(frozen, module = "tonnage._tonnage")]
 pub(crate) struct Table {
     table: export::Table,
+    /// Its columns, or some of them.
+    schema: SchemaRef,
     batches: Vec<RecordBatch>,
 }
 
 impl Table {
-    pub(crate) fn new(table: export::Table, batches: Vec<RecordBatch>) -> Self {
-        Self { table, batches }
+    pub(crate) fn new(table: export::Table, schema: SchemaRef, batches: Vec<RecordBatch>) -> Self {
+        Self { table, schema, batches }
     }
 }
 
@@ -36,7 +39,8 @@ impl Table {
     /// For each column its name, what its values are, whether they can be missing, and what it says.
     #[getter]
     fn columns(&self) -> Vec<(&'static str, &'static str, bool, &'static str)> {
-        let columns = self.table.columns().iter();
+        let is_here = |it: &&Column| self.schema.field_with_name(it.name).is_ok();
+        let columns = self.table.columns().iter().filter(is_here);
         columns.map(|it| (it.name, it.kind.name(), it.optional, it.meaning)).collect()
     }
 
@@ -46,7 +50,7 @@ impl Table {
 
     /// The columns and their types.
     fn __arrow_c_schema__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
-        let schema = guard(|| FFI_ArrowSchema::try_from(&*arrow_schema(self.table)))?;
+        let schema = guard(|| FFI_ArrowSchema::try_from(&*self.schema))?;
         let schema = schema.map_err(|error| raise(ExportError::from(error).into()))?;
         PyCapsule::new_with_value(py, schema, c"arrow_schema")
     }
@@ -62,7 +66,7 @@ impl Table {
         drop(requested_schema);
         let stream = guard(|| {
             let batches = self.batches.clone().into_iter().map(Ok);
-            let reader = RecordBatchIterator::new(batches, arrow_schema(self.table));
+            let reader = RecordBatchIterator::new(batches, SchemaRef::clone(&self.schema));
             FFI_ArrowArrayStream::new(Box::new(reader))
         })?;
         PyCapsule::new_with_value(py, stream, c"arrow_array_stream")

@@ -19,8 +19,8 @@ pytestmark = pytest.mark.full
 def test_polars_takes_the_tables_as_they_are(snapshot):
     import polars
 
-    frame = polars.DataFrame(snapshot.events())
-    assert frame.height == 459
+    frame = polars.DataFrame(snapshot.events(levels=True))
+    assert frame.height == polars.DataFrame(snapshot.events()).height == 459
     assert frame["reserved"].max() == snapshot.peak.reserved
     sites = frame.group_by("call_site").agg(polars.col("size").sum())
     assert sites.height > 3
@@ -55,11 +55,15 @@ def test_pictures_are_objects_of_drawing_libraries_when_asked(snapshot, tmp_path
     assert axes.get_ylabel() == "bytes"
     (reserved,) = [it for it in axes.get_lines() if it.get_label() == "reserved"]
     assert max(reserved.get_ydata()) == snapshot.peak.reserved
+    assert [it.get_label() for it in axes.collections] == snapshot.plot().groups
     axes.figure.savefig(tmp_path / "mine.png")
-    chart = snapshot.plot().to_altair().to_dict()
-    assert chart["mark"]["type"] == "line"
-    rows = chart["data"]["values"]
-    assert max(it["bytes"] for it in rows if it["kind"] == "allocated") == snapshot.peak.allocated
+    area, line = snapshot.plot().to_altair().to_dict()["layer"]
+    assert (area["mark"]["type"], line["mark"]["type"]) == ("area", "line")
+    levels: dict[int, int] = {}
+    for it in area["data"]["values"]:
+        levels[it["event"]] = levels.get(it["event"], 0) + it["bytes"]
+    assert max(levels.values()) == snapshot.peak.allocated
+    assert max(it["reserved"] for it in line["data"]["values"]) == snapshot.peak.reserved
 
 
 @pytest.fixture

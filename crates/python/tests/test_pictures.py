@@ -32,6 +32,15 @@ def test_a_picture_has_its_groups_lines_and_figures(snapshot):
                                                           "temporary", "workspace"} & set(words))
 
 
+def test_what_is_drawn_can_be_had(snapshot):
+    plot = snapshot.plot()
+    assert {"parameters", "gradients", "optimizer"} <= set(plot.groups) <= set(texts(plot.svg))
+    assert max(sum(column) for _, column, _ in plot.columns) == snapshot.peak.allocated
+    assert max(reserved for _, _, reserved in plot.columns) == snapshot.peak.reserved
+    assert [event for event, _, _ in plot.columns] == sorted(event for event, _, _ in plot.columns)
+    assert all(len(column) == len(plot.groups) for _, column, _ in plot.columns)
+
+
 def test_a_picture_by_module_names_the_modules(snapshot):
     assert any("nn.linear" in it for it in texts(snapshot.plot(by="module", width=1600).svg))
 

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 
+import pyarrow
 import pytest
 
 import tonnage
@@ -20,11 +21,17 @@ from conftest import ROOT, recording
 NAMES = ["mlp_seed.default.stacks", "mlp_seed.tight", "mlp_seed.expandable"]
 
 
+def equal(a: tonnage.Table, b: tonnage.Table) -> bool:
+    """Whether both have the same values: texts may have other numbers."""
+    both = pyarrow.concat_tables([a.to_arrow(), b.to_arrow()]).unify_dictionaries()
+    return len(a) == len(b) and both.slice(0, len(a)) == both.slice(len(a))
+
+
 def same(a: tonnage.Snapshot, b: tonnage.Snapshot) -> None:
     """Both say the same, but for their names."""
-    assert a.events().to_arrow() == b.events().to_arrow()
-    assert a.blocks().to_arrow() == b.blocks().to_arrow()
-    assert a.segments().to_arrow() == b.segments().to_arrow()
+    assert equal(a.events(levels=True), b.events(levels=True))
+    assert equal(a.blocks(), b.blocks())
+    assert equal(a.segments(), b.segments())
     assert a.settings == b.settings
     assert [it.to_dict() for it in a.devices] == [it.to_dict() for it in b.devices]
 

@@ -248,6 +248,30 @@ def test_the_command_records_a_program_that_knows_nothing_of_it(program):
     assert tonnage.read(saved).peak.allocated == 195_529_216
 
 
+def test_the_command_leaves_a_module_its_loader(program):
+    done = program(
+        "import copy, importlib.resources, importlib.util, inspect, pickle\n"
+        "spec = importlib.util.find_spec('torch')\n"
+        # What a loader is asked before its module is there,
+        "assert not spec.loader.is_package('torch')\n"
+        "assert spec.loader.get_data(spec.origin) == open(spec.origin, 'rb').read()\n"
+        "assert 'OutOfMemoryError' in spec.loader.get_source('torch')\n"
+        "assert spec.loader.path == spec.origin and spec.loader.name == 'torch'\n"
+        "assert not hasattr(spec.loader, 'no_such_thing')\n"
+        "assert copy.copy(spec.loader).path == spec.origin\n"
+        "assert importlib.util.module_from_spec(spec).__name__ == 'torch'\n"
+        # and afterwards.
+        "import torch\n"
+        "assert type(torch.__loader__) is type(torch.__spec__.loader)\n"
+        "assert type(torch.__loader__).__module__ == '_frozen_importlib_external'\n"
+        "assert 'class OutOfMemoryError' in inspect.getsource(torch)\n"
+        "torch.empty(3, device='cuda')\n",
+        *RECORD,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Reserved memory peaked at 208.00 MiB" in done.stderr
+
+
 def test_the_command_explains_memory_that_runs_out(program):
     done = program("import torch\ntorch.empty(1 << 50, device='cuda')\n", *RECORD)
     assert done.returncode == 1

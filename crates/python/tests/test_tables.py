@@ -10,14 +10,54 @@ from conftest import TRACES, recording
 
 
 def test_a_table_has_the_columns_and_rows_of_the_snapshot(snapshot):
-    events = pyarrow.table(snapshot.events())
-    assert events.num_rows == len(snapshot.events()) == sum(it.events for it in snapshot.devices)
-    assert events.column_names == snapshot.events().columns == list(snapshot.events().describe())
+    table = snapshot.events(levels=True)
+    events = pyarrow.table(table)
+    assert events.num_rows == len(table) == sum(it.events for it in snapshot.devices)
+    assert events.column_names == table.columns == list(table.describe())
     assert pyarrow.compute.max(events["allocated"]).as_py() == snapshot.peak.allocated
     assert pyarrow.compute.max(events["reserved"]).as_py() == snapshot.peak.reserved
     assert set(events["action"].to_pylist()) >= {"alloc", "segment_alloc", "free_completed"}
     assert any("workloads.py" in (site or "") for site in events["call_site"].to_pylist())
     events.validate(full=True)
+
+
+def test_levels_are_there_when_they_are_asked_for(snapshot):
+    events, with_levels = snapshot.events(), snapshot.events(levels=True)
+    levels = ["requested", "allocated", "active", "reserved"]
+    assert [name for name in with_levels.columns if name not in levels] == events.columns
+    assert not set(levels) & set(events.columns)
+    assert with_levels.to_arrow().drop_columns(levels) == events.to_arrow()
+
+
+def test_tables_and_verbs_may_be_asked_in_any_order():
+    def asked(*questions: str) -> list:
+        snapshot = tonnage.read(recording("mlp_seed.default.stacks"))
+        answers = {
+            "events": lambda: snapshot.events().to_arrow(),
+            "levels": lambda: snapshot.events(levels=True).to_arrow(),
+            "peak": lambda: snapshot.peak.to_dict(),
+            "report": lambda: snapshot.report().to_dict(),
+        }
+        return [(question, answers[question]()) for question in questions]
+
+    first = dict(asked("peak", "report", "levels", "events"))
+    for order in [("events", "peak", "events", "report"), ("events", "levels", "events"), ("report", "events", "peak")]:
+        for question, answer in asked(*order):
+            assert answer == first[question], (order, question)
+
+
+def test_threads_may_ask_one_snapshot_at_once():
+    import threading
+
+    snapshot = tonnage.read(recording("gpt2_varlen.default"))
+    answers: list = []
+    questions = [lambda: len(snapshot.events()), lambda: snapshot.peak.allocated, lambda: len(snapshot.allocations())] * 4
+    threads = [threading.Thread(target=lambda ask=ask: answers.append(ask())) for ask in questions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(answers) == 12 and len(set(answers)) == 3
 
 
 def test_tables_are_those_of_the_exported_files(snapshot, python, tmp_path):
@@ -29,7 +69,7 @@ def test_tables_are_those_of_the_exported_files(snapshot, python, tmp_path):
         python("-m", "tonnage", "export", "--format", "csv", "--table", name, "--output", str(out), path)
         with out.open(newline="") as file:
             rows = list(csv.DictReader(file))
-        table = pyarrow.table(getattr(snapshot, name)())
+        table = pyarrow.table(snapshot.events(levels=True) if name == "events" else getattr(snapshot, name)())
         table.validate(full=True)
         assert table.num_rows == len(rows) > 0
         word = {None: "", True: "true", False: "false"}

@@ -9,58 +9,14 @@ The folder of this file is first on the path, under the name ``sitecustomize``; 
 from __future__ import annotations
 
 import atexit
-import importlib.abc
 import importlib.machinery
-import importlib.util
 import os
 import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from types import ModuleType
     from typing import Any
-
-
-class Watch(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Waits for PyTorch to be imported."""
-
-    def __init__(self, recorder: Any) -> None:
-        self._recorder = recorder
-        self._loader: Any = None
-        self._asks = False
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if name != "torch" or path is not None or self._asks:
-            return None
-        # Others find it, as they would without this; whoever only asks whether it is there changes nothing.
-        self._asks = True
-        try:
-            spec = importlib.util.find_spec(name)
-        finally:
-            self._asks = False
-        if spec is not None and spec.loader is not None:
-            self._loader = spec.loader
-            spec.loader = self
-        return spec
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        made: ModuleType | None = self._loader.create_module(spec)
-        return made
-
-    def exec_module(self, module: ModuleType) -> None:
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._loader
-        module.__loader__ = self._loader
-        self._loader.exec_module(module)
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
-        try:
-            Job(self._recorder, module).begin()
-        except Exception as error:
-            print(f"tonnage: this process is not recorded: {error}", file=sys.stderr)
 
 
 class Job:
@@ -100,9 +56,16 @@ class Job:
 def install() -> None:
     """Watches for PyTorch, and gives way to a ``sitecustomize`` of the program's own."""
     here = os.path.dirname(os.path.abspath(__file__))
+    import tonnage_after_import
     import tonnage_record
 
-    sys.meta_path.insert(0, Watch(tonnage_record))
+    def begin(torch: ModuleType) -> None:
+        try:
+            Job(tonnage_record, torch).begin()
+        except Exception as error:
+            print(f"tonnage: this process is not recorded: {error}", file=sys.stderr)
+
+    tonnage_after_import.AfterImport("torch", begin).install()
     sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder) != here]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize")
     if spec is not None and spec.loader is not None:

@@ -11,17 +11,18 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ._snapshot import Snapshot
-
 
 class Plot:
     """A picture: ``svg``, ``png()``, ``save("peak.svg")``; or an object of a drawing library, to go on with."""
 
-    def __init__(self, svg: str, snapshot: Snapshot, ordinal: int | None = None) -> None:
+    def __init__(self, svg: str, groups: list[str], columns: list[tuple[int, list[int], int]]) -> None:
         #: The picture as SVG.
         self.svg = svg
-        self._snapshot = snapshot
-        self._ordinal = ordinal
+        #: What memory is told apart by, lowest first.
+        self.groups = groups
+        #: Of each column, from left to right, its entry of most allocated memory, the bytes of each group then, and the
+        #: most reserved bytes.
+        self.columns = columns
 
     def png(self) -> bytes:
         """The picture as PNG. Words need a font of this machine."""
@@ -39,13 +40,15 @@ class Plot:
         _tonnage.write_file(name, data, force)
 
     def to_matplotlib(self) -> Any:
-        """Allocated and reserved bytes over the entries, as matplotlib's axes."""
+        """The same as matplotlib's axes: the groups one on the other, and the line of what is reserved."""
         from matplotlib import pyplot
 
-        columns = self._columns()
+        events = [event for event, _, _ in self.columns]
         _, axes = pyplot.subplots()
-        axes.fill_between(columns["event"], columns["allocated"], label="allocated", alpha=0.5)
-        axes.plot(columns["event"], columns["reserved"], label="reserved")
+        layers = [[column[at] for _, column, _ in self.columns] for at in range(len(self.groups))]
+        axes.stackplot(events, *layers, labels=self.groups, step="post")
+        axes.plot(events, [reserved for _, _, reserved in self.columns], label="reserved", color="black",
+                  drawstyle="steps-post")
         axes.set_xlabel("entry of the history")
         axes.set_ylabel("bytes")
         axes.legend()
@@ -55,28 +58,17 @@ class Plot:
         """The same as a chart of Altair's."""
         import altair
 
-        columns = self._columns()
-        rows = [
-            {"event": event, "kind": kind, "bytes": size}
-            for kind in ("allocated", "reserved")
-            for event, size in zip(columns["event"], columns[kind])
+        areas = [
+            {"event": event, "kind": kind, "place": place, "bytes": size}
+            for event, column, _ in self.columns
+            for place, (kind, size) in enumerate(zip(self.groups, column))
         ]
-        chart = altair.Chart(altair.Data(values=rows)).mark_line()
-        return chart.encode(x="event:Q", y="bytes:Q", color="kind:N")
-
-    def _columns(self) -> dict[str, list[int]]:
-        """At most a few thousand pieces of the device's entries, each with the most that there was in it."""
-        table = self._snapshot.events().to_arrow().select(["device", "event", "allocated", "reserved"]).to_pydict()
-        devices = table["device"]
-        chosen = self._ordinal
-        if chosen is None and devices:
-            # As in the picture: the device with the most entries.
-            chosen = max(sorted(set(devices)), key=devices.count)
-        rows = [at for at, it in enumerate(devices) if it == chosen]
-        wide = max(1, len(rows) // 2000)
-        pieces = [rows[begin : begin + wide] for begin in range(0, len(rows), wide)]
-        most = {name: [max(table[name][at] for at in piece) for piece in pieces] for name in ("allocated", "reserved")}
-        return {"event": [table["event"][piece[0]] for piece in pieces], **most}
+        lines = [{"event": event, "reserved": reserved} for event, _, reserved in self.columns]
+        area = altair.Chart(altair.Data(values=areas)).mark_area(interpolate="step-after")
+        color = altair.Color("kind:N", sort=self.groups)
+        area = area.encode(x="event:Q", y=altair.Y("bytes:Q", stack="zero"), color=color, order="place:Q")
+        line = altair.Chart(altair.Data(values=lines)).mark_line(interpolate="step-after", color="black")
+        return area + line.encode(x="event:Q", y="reserved:Q")
 
     def _repr_svg_(self) -> str:
         # Notebooks want it without the line that files begin with.

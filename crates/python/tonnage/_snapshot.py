@@ -139,9 +139,10 @@ class Snapshot:
         pinned: Record | None = wrap(self._inspected()["pinned"])
         return pinned
 
-    def events(self) -> Table:
-        """A row for each entry of the history."""
-        return Table(self._made.table("events"))
+    def events(self, *, levels: bool = False) -> Table:
+        """A row for each entry of the history; with ``levels`` also the bytes requested, allocated, active and reserved
+        after each, which are worked out from all of it."""
+        return Table(self._made.table("events") if levels else self._made.recorded_events())
 
     def allocations(self) -> Table:
         """A row for each allocation: when it came and went, where it was asked for."""
@@ -231,7 +232,7 @@ class Snapshot:
         from ._plot import Plot
 
         flags = _flags(by=by, limit=limit, title=title, ordinal=ordinal, width=width, height=height, dark=dark)
-        return Plot(self._made.plot(["plot", "--output=-", *flags]), self, ordinal)
+        return Plot(*self._made.plot(["plot", "--output=-", *flags]))
 
     def save(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
         """Writes it as PyTorch would; packed, if the name ends in ``.zst``. Another file is replaced with ``force``."""

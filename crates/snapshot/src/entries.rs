@@ -1,10 +1,11 @@
 //! Stage 4: the trace entries, of which there are most.
 //!
 //! In:  entries, in the order they stand in the file.
-//! Out: the list of each device, without a second copy of it if that can be helped.
+//! Out: the list of each device, or its columns, without a second copy of them if that can be helped.
 
 use tonnage_events::TraceEntry;
 
+use crate::history_columns::HistoryColumns;
 use crate::rows::{grows, taken};
 use crate::value::Run;
 
@@ -19,6 +20,14 @@ pub(crate) struct Entries {
     latest: Piece,
     /// Bytes of the pieces before the last.
     taken: usize,
+    /// Where columns are wanted, all entries but the latest.
+    columns: Option<HistoryColumns>,
+}
+
+/// What became of the lists.
+pub(crate) enum Histories {
+    Rows(Vec<Vec<TraceEntry>>),
+    Columns(Vec<HistoryColumns>),
 }
 
 #[derive(Default)]
@@ -31,7 +40,15 @@ struct Piece {
 /// thousand. Without a bound, a file could have the same entries moved again and again.
 const MOVED: usize = 1024;
 
+/// Entries that go into columns at once. Chosen: as many as a processor keeps near.
+const AT_ONCE: usize = 512;
+
 impl Entries {
+    /// Entries that are to be columns.
+    pub(crate) fn in_columns() -> Self {
+        Self { columns: Some(HistoryColumns::default()), ..Self::default() }
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.latest.first as usize + self.latest.entries.len()
     }
@@ -45,13 +62,19 @@ impl Entries {
             false => 0,
         };
         let latest = (entries.capacity() + growth) * size_of::<TraceEntry>();
-        (self.taken + taken(&self.pieces) + latest) as u64
+        // Columns grow by a quarter too, one after the other.
+        let columns = self.columns.as_ref().map_or(0, HistoryColumns::capacity);
+        let columns = columns / 4 * 5 * HistoryColumns::ROW;
+        (self.taken + taken(&self.pieces) + latest + columns) as u64
     }
 
     /// Adds an entry and returns its number.
     #[inline]
     pub(crate) fn push(&mut self, entry: TraceEntry) -> u32 {
         let number = self.len() as u32;
+        if self.columns.is_some() && self.latest.entries.len() == AT_ONCE {
+            self.turn_latest();
+        }
         let entries = &mut self.latest.entries;
         if entries.len() == entries.capacity() {
             // By a quarter, not to the double: most of what a file costs is in here.
@@ -61,8 +84,24 @@ impl Entries {
         number
     }
 
+    /// Turns the latest entries into columns.
+    #[inline(never)]
+    fn turn_latest(&mut self) {
+        let Some(columns) = &mut self.columns else { return };
+        let Piece { first, entries } = &mut self.latest;
+        if columns.capacity() - columns.len() < entries.len() {
+            columns.reserve((columns.len() / 4).max(32 * AT_ONCE));
+        }
+        columns.add(entries);
+        *first += entries.len() as u32;
+        entries.clear();
+    }
+
     /// Notes that a list begins with this entry: if it is among the latest, a piece begins there.
     pub(crate) fn begin_list(&mut self, number: u32) {
+        if self.columns.is_some() {
+            return;
+        }
         let latest = &mut self.latest;
         let Some(at) = number.checked_sub(latest.first).map(|at| at as usize) else { return };
         if at > 0 && at < latest.entries.len() && latest.entries.len() - at <= MOVED {
@@ -72,9 +111,41 @@ impl Entries {
         }
     }
 
-    /// The entries of each list of runs. What no other list has, and is exactly a piece, is moved;
+    /// The entries of each list of runs, as rows or as columns.
+    pub(crate) fn take(mut self, lists: &[Vec<Run>]) -> Histories {
+        self.turn_latest();
+        match self.columns.take() {
+            Some(columns) => Histories::Columns(Self::take_columns(columns, lists)),
+            None => Histories::Rows(self.take_rows(lists)),
+        }
+    }
+
+    /// The columns of each list of runs. One that has everything is moved; the rest is copied.
+    fn take_columns(mut columns: HistoryColumns, lists: &[Vec<Run>]) -> Vec<HistoryColumns> {
+        columns.shrink();
+        let has_all = |runs: &Vec<Run>| is_all(runs, columns.len());
+        if let Some(whole) = lists.iter().position(has_all)
+            && lists.iter().enumerate().all(|(at, runs)| at == whole || runs.is_empty())
+        {
+            let mut taken = vec![HistoryColumns::default(); lists.len()];
+            taken[whole] = columns;
+            return taken;
+        }
+        let copy = |run: &Run| {
+            let first = run.first as usize;
+            columns.copy(first..first + run.len as usize)
+        };
+        let joined = |runs: &Vec<Run>| {
+            let mut joined = HistoryColumns::default();
+            runs.iter().for_each(|run| joined.append(copy(run)));
+            joined
+        };
+        lists.iter().map(joined).collect()
+    }
+
+    /// The rows of each list of runs. What no other list has, and is exactly a piece, is moved;
     /// the rest is copied.
-    pub(crate) fn take(mut self, lists: &[Vec<Run>]) -> Vec<Vec<TraceEntry>> {
+    fn take_rows(mut self, lists: &[Vec<Run>]) -> Vec<Vec<TraceEntry>> {
         self.pieces.push(std::mem::take(&mut self.latest));
         let mut wanted = vec![0_u32; self.pieces.len()];
         for run in lists.iter().flatten() {
@@ -109,6 +180,13 @@ impl Entries {
     /// Bytes of the entries that the lists name more than once.
     pub(crate) fn memory_to_repeat(&self, lists: &[Vec<Run>]) -> u64 {
         let named: u64 = lists.iter().flatten().map(|run| u64::from(run.len)).sum();
+        if self.columns.is_some() {
+            // Of lists of runs, each is put together beside its parts.
+            let is_moved = lists.iter().any(|runs| is_all(runs, self.len()));
+            let copies = if is_moved && named == self.len() as u64 { 0 } else { 2 };
+            let empty = (lists.len() * size_of::<HistoryColumns>()) as u64;
+            return named.saturating_mul(copies * HistoryColumns::ROW as u64).saturating_add(empty);
+        }
         named.saturating_sub(self.len() as u64).saturating_mul(size_of::<TraceEntry>() as u64)
     }
 
@@ -130,4 +208,9 @@ impl Entries {
             |number: u64| self.pieces.partition_point(|piece| u64::from(piece.first) < number);
         after(u64::from(run.first) + 1) - 1..after(end)
     }
+}
+
+/// Whether a list has these many entries, all of them, in order.
+fn is_all(runs: &[Run], len: usize) -> bool {
+    matches!(*runs, [run] if run.first == 0 && run.len as usize == len)
 }

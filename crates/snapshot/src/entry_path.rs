@@ -15,6 +15,7 @@ use crate::call_stacks::Call;
 use crate::memo::Memo;
 use crate::opcode::plain;
 use crate::rows::{Rows, Said};
+use crate::spelled_stacks::Spelling;
 use crate::strings::known;
 use crate::value::{StrId, Table, Value};
 
@@ -166,7 +167,16 @@ impl Cursor<'_, '_> {
         }
         let place = self.memo.hold()?;
         self.rows.scratch.clear();
+        let mut spelling = None;
         if self.accept(plain::MARK) {
+            spelling = Spelling::at_beginning_of(self.rest);
+            if let Some(spelling) = spelling
+                && let Some(number) = self.memo.spelled.get(spelling)
+            {
+                self.rest = &self.rest[spelling.bytes.len()..];
+                self.memo.put(place, Value::Stack(number));
+                return Some(StackId::new(number));
+            }
             while !self.accept(plain::APPENDS) {
                 let frame = self.frame()?;
                 self.rows.scratch.push(frame);
@@ -185,6 +195,9 @@ impl Cursor<'_, '_> {
             }
         }
         let number = self.rows.stacks.stack(&self.rows.scratch);
+        if let Some(spelling) = spelling {
+            self.memo.spelled.put(spelling, number);
+        }
         self.memo.put(place, Value::Stack(number));
         Some(StackId::new(number))
     }

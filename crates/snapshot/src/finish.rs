@@ -1,7 +1,7 @@
 //! Stage 5: from rows to what the file holds.
 //!
 //! In:  the value that the program left, and the rows made on the way.
-//! Out: a [`SnapshotFile`], or the first thing in it that is wrong.
+//! Out: a [`SnapshotFile`], with its history in it or beside it, or the first thing in it that is wrong.
 //!
 //! The top of a file is either the dictionary of `_snapshot()` or the bare list of segments of
 //! `memory_snapshot()`. Keys that are not known are skipped, so that files of later releases can
@@ -12,8 +12,10 @@ use std::collections::BTreeMap;
 use tonnage_events::{BlockState, DeviceId, PoolId, SnapshotBlock, SnapshotSegment};
 
 use crate::call_stacks::SharedTexts;
+use crate::entries::Histories;
 use crate::error::{Result, SnapshotError};
 use crate::fields::pairs;
+use crate::history_columns::HistoryColumns;
 use crate::limits::Limits;
 use crate::machine::{Outcome, Root, over_memory};
 use crate::recorded_purposes::{self, RecordedPurposes};
@@ -59,10 +61,11 @@ const TRACES: Expected = Expected {
 const TRACE: Expected = Expected { list: "a list of trace entries", element: "a trace entry" };
 
 impl Finish<'_> {
+    /// The file, and the histories of its devices where they are in columns.
     pub(crate) fn file(
         &self,
         Outcome { root, rows, trailing, .. }: Outcome,
-    ) -> Result<SnapshotFile> {
+    ) -> Result<(SnapshotFile, Vec<HistoryColumns>)> {
         let top = self.top(root, &rows)?;
         let segments = self.runs(&rows, known::SEGMENTS, top.segments, Table::Segments)?;
         let annotations =
@@ -93,8 +96,16 @@ impl Finish<'_> {
         let annotations = numbers(&annotations)
             .map(|row| annotation(rows.annotations[row], &mut texts))
             .collect();
-        let mut traces = entries.take(&traces);
-        let host_trace = traces.pop().unwrap_or_default();
+        let (traces, columns, host_trace) = match entries.take(&traces) {
+            Histories::Rows(mut traces) => {
+                let host = traces.pop().unwrap_or_default();
+                (traces, Vec::new(), host)
+            }
+            Histories::Columns(mut columns) => {
+                let host = columns.pop().unwrap_or_default();
+                (Vec::new(), columns, host.entries())
+            }
+        };
         let pinned = has_pinned.then(|| {
             let on_host = |row| SnapshotSegment {
                 device: DeviceId::HOST,
@@ -102,7 +113,7 @@ impl Finish<'_> {
             };
             Pinned { segments: numbers(&host_segments).map(on_host).collect(), trace: host_trace }
         });
-        Ok(SnapshotFile {
+        let file = SnapshotFile {
             segments: numbers(&segments).map(|row| segment(&segment_rows[row], &blocks)).collect(),
             traces,
             pinned,
@@ -114,7 +125,8 @@ impl Finish<'_> {
             keys,
             skipped_actions,
             trailing,
-        })
+        };
+        Ok((file, columns))
     }
 
     /// Refuses what would take too much to copy, before anything is copied: a few bytes can name

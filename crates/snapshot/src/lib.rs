@@ -53,6 +53,8 @@ mod memo;
 
 mod memo_chunk;
 
+mod spelled_stacks;
+
 mod value;
 
 // 4. Complete things, as rows.
@@ -63,6 +65,8 @@ mod dicts;
 mod fields;
 
 mod entries;
+
+mod history_columns;
 
 mod call_stacks;
 
@@ -87,13 +91,16 @@ mod write;
 
 mod output_file;
 
+mod per_process;
+
 mod save;
 
 pub use error::SnapshotError;
+pub use history_columns::HistoryColumns;
 pub use limits::Limits;
 pub use objects::{Items, Object, ObjectReader};
 pub use output_file::{OutputError, OutputFile, abandon_unfinished, same_file};
-pub use read::{fuzz_pickle, open, parse, read};
+pub use read::{fuzz_pickle, open, parse, read, read_columns};
 pub use recorded_purposes::{RecordedPurpose, RecordedPurposes};
 pub use save::{SaveError, check_save, save, save_new};
 pub use snapshot_file::{

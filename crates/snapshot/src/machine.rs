@@ -17,6 +17,7 @@ mod scalars;
 use containers::{NOWHERE, Slot, SlotState};
 use scalars::integer;
 
+use crate::entries::Entries;
 use crate::error::{Result, SnapshotError};
 use crate::input::{Source, not_a_pickle};
 use crate::limits::Limits;
@@ -66,7 +67,12 @@ pub(crate) enum Root {
 }
 
 impl<'a> Machine<'a> {
-    pub(crate) fn new(source: Source<'a>, limits: Limits, short_way: bool) -> Self {
+    pub(crate) fn new(
+        source: Source<'a>,
+        limits: Limits,
+        short_way: bool,
+        entries: Entries,
+    ) -> Self {
         Self {
             source,
             limits,
@@ -76,7 +82,7 @@ impl<'a> Machine<'a> {
             slots: Vec::new(),
             vacant: Vec::new(),
             held: 0,
-            rows: Rows::new(),
+            rows: Rows::new(entries),
             at: 0,
             short_way,
         }

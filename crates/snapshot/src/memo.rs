@@ -13,6 +13,7 @@ use std::collections::HashMap;
 
 use crate::memo_chunk::{CHUNK, MemoChunk};
 use crate::rows::{taken, taken_by_map};
+use crate::spelled_stacks::SpelledStacks;
 use crate::value::{StrId, Table, Value};
 
 /// A value in four bytes: the kind in the upper four bits, a number in the others.
@@ -29,6 +30,12 @@ impl Packed {
     #[inline]
     pub(crate) fn entry(row: u32) -> Self {
         Self::new(ENTRY, row)
+    }
+
+    /// Whether it is a frame.
+    #[inline]
+    fn is_frame(self) -> bool {
+        self.0 >> NUMBER_BITS == FRAME
     }
 
     /// The row of a trace entry; `None` for anything else.
@@ -71,6 +78,8 @@ pub(crate) struct Memo {
     /// Places beyond, for pickles that number them otherwise.
     sparse: HashMap<u32, Packed>,
     boxed: Vec<Value>,
+    /// Lists of frames, by the places that they name.
+    pub(crate) spelled: SpelledStacks,
 }
 
 /// Where a place is kept.
@@ -134,23 +143,29 @@ impl Memo {
     #[inline]
     pub(crate) fn put(&mut self, place: u32, value: Value) {
         let packed = self.pack(value);
-        match self.spot(place) {
+        let before = match self.spot(place) {
             Spot::Dense(index) if index == self.dense.len() => {
                 self.dense.push(packed);
-                if !self.sparse.is_empty() {
-                    self.sparse.remove(&place);
+                match self.sparse.is_empty() {
+                    true => None,
+                    false => self.sparse.remove(&place),
                 }
             }
             Spot::Dense(index) => match self.dense.get_mut(index) {
-                Some(old) => *old = packed,
-                None => drop(self.sparse.insert(place, packed)),
+                Some(old) => Some(std::mem::replace(old, packed)),
+                None => self.sparse.insert(place, packed),
             },
             Spot::Chunk { chunk, at } => {
                 let chunk = &mut self.chunks[chunk];
+                let before = chunk.get(at);
                 self.chunk_bytes -= chunk.memory();
                 chunk.set(at, packed);
                 self.chunk_bytes += chunk.memory();
+                Some(before)
             }
+        };
+        if before.is_some_and(Packed::is_frame) {
+            self.spelled.forget();
         }
     }
 
@@ -201,7 +216,7 @@ impl Memo {
     }
 
     /// Forgets what lies at `place`, which [`Memo::next_in_order`] told since the last chunks were
-    /// turned, and behind.
+    /// turned, and behind. The same bytes are read again, so the same frames come to lie there.
     #[cold]
     pub(crate) fn truncate(&mut self, place: u32) {
         self.dense.truncate(place as usize - self.in_chunks);
@@ -232,6 +247,7 @@ impl Memo {
             + taken(&self.chunks)
             + self.chunk_bytes
             + taken_by_map(len, capacity, size_of::<(u32, Packed)>())
+            + self.spelled.memory()
             + taken(&self.boxed)) as u64
     }
 
@@ -339,6 +355,24 @@ mod tests {
             assert_eq!(memo.get(place), Some(value));
         }
         assert_eq!((memo.get(count), memo.get(u32::MAX)), (None, None));
+    }
+
+    #[test]
+    fn spellings_are_forgotten_when_a_frame_makes_way() {
+        use crate::opcode::plain;
+        use crate::spelled_stacks::Spelling;
+
+        let bytes = [plain::BINGET, 1, plain::BINGET, 2, plain::APPENDS];
+        let spelling = Spelling::at_beginning_of(&bytes).unwrap();
+        for (place, is_known) in [(0, true), (1, false), (2, false), (3, true)] {
+            let mut memo = Memo::default();
+            memo.put(0, Value::Str(StrId(7)));
+            memo.put(1, Value::Frame(5));
+            memo.put(2, Value::Frame(6));
+            memo.spelled.put(spelling, 9);
+            memo.put(place, Value::Frame(8));
+            assert_eq!(memo.spelled.get(spelling).is_some(), is_known, "{place}");
+        }
     }
 
     #[test]

@@ -2,12 +2,14 @@
 //! walked by whoever can look into it.
 //!
 //! In:  values, from the innermost outwards: numbers and texts, then the dictionaries and lists that hold them.
-//! Out: a [`SnapshotFile`], or the first thing that is wrong.
+//! Out: a [`SnapshotFile`] and its history, or the first thing that is wrong.
 //!
 //! The same rows are made as from a pickle (stage 4), so that both ways end with the same file.
 
+use crate::entries::Entries;
 use crate::error::{Result, SnapshotError};
 use crate::finish::Finish;
+use crate::history_columns::HistoryColumns;
 use crate::limits::Limits;
 use crate::machine::{Outcome, Root};
 use crate::rows::Rows;
@@ -78,7 +80,7 @@ impl ObjectReader {
     /// Nothing was taken in yet.
     #[must_use]
     pub fn new(limits: Limits) -> Self {
-        Self { rows: Rows::new(), limits }
+        Self { rows: Rows::new(Entries::in_columns()), limits }
     }
 
     /// A text, in UTF-8; what is not becomes a replacement character.
@@ -131,12 +133,12 @@ impl ObjectReader {
         Ok(())
     }
 
-    /// The file, from the keys and values of the whole.
+    /// The file, from the keys and values of the whole, with the histories of its devices apart from it, by columns.
     ///
     /// # Errors
     ///
     /// [`SnapshotError::Shape`] with the path of what is wrong, or [`SnapshotError::Limit`].
-    pub fn finish(self, whole: Items) -> Result<SnapshotFile> {
+    pub fn finish(self, whole: Items) -> Result<(SnapshotFile, Vec<HistoryColumns>)> {
         let Self { rows, limits } = self;
         let outcome = Outcome { root: Root::Dict(whole.0), rows, offset: 0, trailing: 0 };
         Finish { limits: &limits, offset: 0 }.file(outcome)

@@ -21,6 +21,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use thiserror::Error;
 
+use crate::per_process::PerProcess;
+
 /// Links that are followed one after the other: as many as Linux follows.
 const MOST_LINKS: usize = 40;
 
@@ -240,11 +242,12 @@ fn take_after(file: &File, there: &Metadata) -> io::Result<()> {
     file.set_permissions(there.permissions())
 }
 
-/// Paths of files that are not finished.
-static UNFINISHED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+/// Paths of files that are not finished: those of this process. A fork has none, and does not wait for what a thread of
+/// its parent held.
+static UNFINISHED: PerProcess<Mutex<Vec<PathBuf>>> = PerProcess::new();
 
 fn unfinished() -> MutexGuard<'static, Vec<PathBuf>> {
-    UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner)
+    UNFINISHED.get().lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Removes what is unfinished of all files that are being written, for whoever ends the program while they are.

@@ -7,8 +7,10 @@ use std::fs::{File, Metadata};
 use std::io::Read;
 use std::path::Path;
 
+use crate::entries::Entries;
 use crate::error::{Result, SnapshotError};
 use crate::finish::Finish;
+use crate::history_columns::HistoryColumns;
 use crate::input::Source;
 use crate::limits::Limits;
 use crate::machine::Machine;
@@ -47,12 +49,29 @@ pub fn parse(bytes: &[u8]) -> Result<SnapshotFile> {
 ///
 /// One of [`SnapshotError`] for whatever is wrong with the input, or for what passes `limits`.
 pub fn read(input: impl Read, limits: &Limits) -> Result<SnapshotFile> {
-    read_one_way(input, limits, true)
+    Ok(read_one_way(input, limits, true, Entries::default())?.0)
 }
 
-fn read_one_way(input: impl Read, limits: &Limits, short_way: bool) -> Result<SnapshotFile> {
+/// Reads a snapshot as [`read`] does, with the histories of its devices apart from it, by columns: for whoever wants tables.
+///
+/// # Errors
+///
+/// As [`read`].
+pub fn read_columns(
+    input: impl Read,
+    limits: &Limits,
+) -> Result<(SnapshotFile, Vec<HistoryColumns>)> {
+    read_one_way(input, limits, true, Entries::in_columns())
+}
+
+fn read_one_way(
+    input: impl Read,
+    limits: &Limits,
+    short_way: bool,
+    entries: Entries,
+) -> Result<(SnapshotFile, Vec<HistoryColumns>)> {
     let source = Source::new(input, limits.pickle_bytes)?;
-    let outcome = Machine::new(source, *limits, short_way).run()?;
+    let outcome = Machine::new(source, *limits, short_way, entries).run()?;
     Finish { limits, offset: outcome.offset }.file(outcome)
 }
 
@@ -75,12 +94,13 @@ mod tests {
     use tonnage_events::StackId;
 
     use super::*;
+    use crate::snapshot_file::Pinned;
 
     /// What was read, or why not, as text.
     fn outcome(bytes: &[u8], short_way: bool) -> String {
         let limits = Limits { pickle_bytes: 64 << 20, memory: 64 << 20, depth: 64 };
-        match read_one_way(bytes, &limits, short_way) {
-            Ok(file) => {
+        match read_one_way(bytes, &limits, short_way, Entries::default()) {
+            Ok((file, _)) => {
                 let SnapshotFile { segments, traces, pinned, notes, settings, .. } = file;
                 let (annotations, stacks, keys) = (file.annotations, file.stacks, file.keys);
                 let stacks: Vec<_> = (0..stacks.len() as u32)
@@ -99,6 +119,42 @@ mod tests {
     fn recording(name: &str) -> Vec<u8> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/traces");
         zstd::decode_all(File::open(folder.join(name)).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn columns_have_the_entries_of_every_recording() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/traces");
+        let limits = Limits::default();
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            if name.ends_with(".pickle.zst") {
+                let bytes = recording(&name);
+                let file = read(&*bytes, &limits).unwrap();
+                let (mut other, columns) = read_columns(&*bytes, &limits).unwrap();
+                assert!(other.traces.is_empty(), "{name}");
+                other.traces = columns.iter().map(HistoryColumns::entries).collect();
+                assert!(other == file, "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn several_devices_and_the_host_have_columns_of_their_own() {
+        let mut file = parse(&recording("mlp_seed.default.stacks.pickle.zst")).unwrap();
+        let whole = file.traces[0].clone();
+        file.traces = vec![whole[..300].to_vec(), Vec::new(), whole[200..].to_vec()];
+        file.notes.clear();
+        let pinned = Pinned { segments: Vec::new(), trace: whole[..50].to_vec() };
+        file.pinned = Some(pinned);
+        let mut written = Vec::new();
+        write(&mut written, &file).unwrap();
+        let again = parse(&written).unwrap();
+        let (mut other, columns) = read_columns(&*written, &Limits::default()).unwrap();
+        assert_eq!(columns.len(), 3);
+        other.traces = columns.iter().map(HistoryColumns::entries).collect();
+        assert!(other == again);
+        let lens: Vec<_> = again.traces.iter().map(Vec::len).collect();
+        assert_eq!(lens, [300, 0, whole.len() - 200]);
     }
 
     #[test]

@@ -136,11 +136,11 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(entries: Entries) -> Self {
         Self {
             strings: Strings::new(),
             stacks: CallStacks::default(),
-            entries: Entries::default(),
+            entries,
             segments: Vec::new(),
             blocks: Vec::new(),
             annotations: Vec::new(),

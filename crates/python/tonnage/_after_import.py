@@ -1,0 +1,75 @@
+"""A function that is called once a module has been imported, in Pythons that need not have tonnage installed.
+
+In:  the name of a module, and the function. Out: the function's call, with the module, before whoever imports it goes on.
+
+This file stands by itself, as ``_record.py`` does.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.util
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Any
+
+
+class AfterImport(importlib.abc.MetaPathFinder):
+    """Waits for a module to be imported. Whoever only asks whether it is there changes nothing."""
+
+    def __init__(self, name: str, call: Callable[[ModuleType], None]) -> None:
+        self._name = name
+        self._call = call
+        self._asks = False
+
+    def install(self) -> None:
+        """Waits from now on."""
+        sys.meta_path.insert(0, self)
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name != self._name or path is not None or self._asks:
+            return None
+        # Others find it, as they would without this.
+        self._asks = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._asks = False
+        if spec is not None and hasattr(spec.loader, "exec_module"):
+            spec.loader = _Loader(spec.loader, self)  # type: ignore[assignment]
+        return spec
+
+    def imported(self, module: ModuleType) -> None:
+        """The module is there: nothing more is waited for."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+        self._call(module)
+
+
+class _Loader:
+    """A module's own loader, in all but that it says when it has loaded."""
+
+    def __init__(self, loader: Any, after: AfterImport) -> None:
+        self._loader = loader
+        self._after = after
+
+    def __getattr__(self, name: str) -> Any:
+        # Sources, data, resources: whatever is asked of a module before it is loaded. A copy has no loader yet.
+        loader = self.__dict__.get("_loader")
+        if loader is None:
+            raise AttributeError(name)
+        return getattr(loader, name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        self._after.imported(module)
