@@ -2,8 +2,8 @@
 
     python recipes.py TONNAGE
 
-Prints one line for each case and fails if bytes differ, if a second run gives other losses, or if the first loss is not the host's
-(for recipes small enough to run there).
+Prints one line for each case and fails if bytes differ, if a second run gives other losses, if a graph gives others than its steps
+one by one, or if the first loss is not the host's (for recipes small enough to run there).
 """
 import itertools, json, subprocess, sys
 
@@ -21,6 +21,9 @@ TECHNIQUES = {
     "bf16 + checkpoint + offload + accumulate": ["--amp", "bf16", "--checkpoint", "every:1", "--offload", "--accumulate", "4"],
     "sgd": ["--optimizer", "sgd"],
     "expandable segments": ["--conf", "expandable_segments:True"],
+    "graph": ["--graph"],
+    "sgd + graph": ["--optimizer", "sgd", "--graph"],
+    "bf16 + checkpoint + accumulate + graph": ["--amp", "bf16", "--checkpoint", "every:1", "--accumulate", "4", "--graph"],
 }
 LARGE = {
     "gpt2 8 × 1024 bf16": ["gpt2", "--batch", "8", "--seq", "1024", "--amp", "bf16"],
@@ -28,6 +31,8 @@ LARGE = {
     "resnet50 32 × 224": ["resnet50", "--batch", "32", "--image", "224"],
     "resnet50 32 × 224 bf16": ["resnet50", "--batch", "32", "--image", "224", "--amp", "bf16"],
     "resnet50 32 × 224 f16 checkpoint offload": ["resnet50", "--batch", "32", "--image", "224", "--amp", "f16", "--checkpoint", "sqrt", "--offload"],
+    "gpt2 8 × 1024 bf16 graph": ["gpt2", "--batch", "8", "--seq", "1024", "--amp", "bf16", "--graph"],
+    "resnet50 32 × 224 bf16 graph": ["resnet50", "--batch", "32", "--image", "224", "--amp", "bf16", "--graph"],
     "mimo": ["mimo"],
 }
 
@@ -58,6 +63,10 @@ def trouble(flags, on_host):
         return peaks(first), f"predicted {peaks(predicted)}"
     if not (first["losses"] or first["symbols"]) or (first["losses"], first["symbols"]) != (second["losses"], second["symbols"]):
         return peaks(first), "a second run gave other results"
+    if "--graph" in flags:
+        without = tonnage("run", *(it for it in flags if it != "--graph"), *steps, "--device", "cuda:0")
+        if without.get("losses") != first["losses"]:
+            return peaks(first), f"without a graph: {without.get('error', without.get('losses'))}"
     if on_host:
         host = tonnage("run", *flags, *steps)
         if "error" in host:

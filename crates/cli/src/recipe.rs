@@ -93,6 +93,10 @@ pub(crate) struct Flags {
     #[arg(long, help_heading = "Techniques")]
     offload: bool,
 
+    /// Capture the step into a graph, and replay it: its memory comes from a pool of its own. The first step runs as it is
+    #[arg(long, help_heading = "Techniques")]
+    graph: bool,
+
     /// The memory of the device. Bytes, `24GiB`, `24GB`
     #[arg(long, value_name = "SIZE", value_parser = memory_size)]
     pub(crate) limit: Option<Bytes>,
@@ -159,6 +163,7 @@ impl Flags {
         options.checkpoint = self.checkpoint;
         options.accumulate = self.accumulate;
         options.offload = self.offload;
+        options.graph = self.graph;
         options.limit = self.limit.map(|limit| limit.0);
         options.conf = self.conf.clone();
         options.memory_profile = self.memory_profile;
@@ -223,6 +228,9 @@ pub(crate) fn title(options: &Options, device: impl std::fmt::Display) -> String
     }
     if options.offload {
         text.push_str(", offload");
+    }
+    if options.graph {
+        text.push_str(", graph");
     }
     if let Some(limit) = options.limit {
         let _ = write!(text, ", at most {}", Bytes(limit));

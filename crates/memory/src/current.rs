@@ -74,14 +74,22 @@ impl Drop for Restore {
 
 #[inline]
 pub(crate) fn current_stream_of(device: &Device) -> StreamId {
+    current_stream_by_key(key(device))
+}
+
+/// The same by the [`key`] of the device.
+#[inline]
+pub(crate) fn current_stream_by_key(key: usize) -> StreamId {
     CURRENT.with_borrow(|current| {
         if current.streams.is_empty() {
             return StreamId::DEFAULT;
         }
-        current.streams.get(&key(device)).copied().unwrap_or(StreamId::DEFAULT)
+        current.streams.get(&key).copied().unwrap_or(StreamId::DEFAULT)
     })
 }
 
-fn key(device: &Device) -> usize {
+/// What tells a device from others while it is there.
+#[inline]
+pub(crate) fn key(device: &Device) -> usize {
     Arc::as_ptr(&device.shared).addr()
 }

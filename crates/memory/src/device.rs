@@ -8,7 +8,7 @@ use tonnage_device::cuda::{Cuda, Pinned};
 use tonnage_device::host::{Host, Streams};
 use tonnage_device::{Device as _, DeviceError, Dry};
 use tonnage_engine::{AllocError, Config, Engine, Policy};
-use tonnage_events::{Bytes, DeviceId, ParseBytesError, StreamId};
+use tonnage_events::{Bytes, DeviceId, ParseBytesError, PoolId, StreamId};
 
 use crate::any_device::AnyDevice;
 use crate::block::Block;
@@ -111,6 +111,8 @@ pub(crate) struct Shared {
     pub(crate) engine: SharedEngine,
     /// The streams of a `host` device, which the engine's lock does not guard.
     pub(crate) streams: Option<Streams>,
+    /// The pool of the capture that is under way. Taken before the engine's lock.
+    pub(crate) capture: Mutex<Option<PoolId>>,
     /// Held by whoever copies to or from a block without the engine.
     pub(crate) copies: Mutex<()>,
     /// Host memory that the device reaches.
@@ -215,6 +217,7 @@ impl Device {
         let shared = Shared {
             engine: SharedEngine::new(engine),
             streams,
+            capture: Mutex::default(),
             copies: Mutex::new(()),
             pinned: PinnedPool::default(),
             driver_pinned,

@@ -47,6 +47,8 @@ mod copies;
 
 mod stream;
 
+mod capture_pool;
+
 // Streams and events without the engine's lock.
 mod waiting;
 
@@ -68,6 +70,7 @@ mod current;
 
 pub use any_device::AnyDevice;
 pub use block::Block;
+pub use capture_pool::CapturePool;
 pub use current::{current_device, current_stream, set_current_device, with_stream};
 pub use device::{Device, DeviceOptions, OpenError, ToBytes};
 #[cfg(feature = "explain")]
@@ -79,8 +82,8 @@ pub use pinned::{PinnedAllocator, PinnedBlock, PinnedBytes, PinnedError, PinnedS
 pub use stream::Stream;
 pub use tonnage_device::{DeviceError, MemoryInfo};
 pub use tonnage_engine::{
-    AllocError, CacheError, Config, OomNote, OomNotes, OutOfMemory, Policy, RecordOptions, Release,
-    Snapshot, Stats,
+    AllocError, CacheError, Config, OomNote, OomNotes, OutOfMemory, Policy, PoolError,
+    RecordOptions, Release, Snapshot, Stats,
 };
 pub use tonnage_events::{Address, Bytes, DeviceId, StreamId};
 pub use tonnage_monitor::PublishError;

@@ -26,6 +26,8 @@ pub enum Phase {
     Step,
     /// Gradients are dropped.
     ZeroGrad,
+    /// A captured step is done as a whole.
+    Replay,
     /// Symbols are sent and detected.
     Simulate,
 }
@@ -41,13 +43,14 @@ impl Phase {
     }
 
     /// Every one, in the order of a step.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Model,
         Self::Data,
         Self::Forward,
         Self::Backward,
         Self::Step,
         Self::ZeroGrad,
+        Self::Replay,
         Self::Simulate,
     ];
 
@@ -61,6 +64,7 @@ impl Phase {
             Self::Backward => "backward",
             Self::Step => "step",
             Self::ZeroGrad => "zero_grad",
+            Self::Replay => "replay",
             Self::Simulate => "simulate",
         }
     }
@@ -88,6 +92,8 @@ pub struct PhaseMemory {
 pub(crate) struct Meter<'a> {
     device: &'a Device,
     pub(crate) step: usize,
+    /// What runs now, or ran last.
+    phase: Phase,
     pub(crate) allocated_peak: u64,
     pub(crate) reserved_peak: u64,
     pub(crate) requested_peak: u64,
@@ -107,6 +113,7 @@ impl<'a> Meter<'a> {
         Self {
             device,
             step: 1,
+            phase: Phase::Model,
             allocated_peak: 0,
             reserved_peak: 0,
             requested_peak: 0,
@@ -143,13 +150,28 @@ impl<'a> Meter<'a> {
         phase: Phase,
         work: impl FnOnce() -> tonnage_tensor::Result<T>,
     ) -> Result<T> {
+        self.measure(phase, work).map_err(|error| self.during(error))
+    }
+
+    /// An error of the phase that runs now, or ran last.
+    pub(crate) fn during(&self, error: tonnage_tensor::Error) -> Error {
+        Error::during(error, self.step, self.phase)
+    }
+
+    /// The same as [`run`](Self::run), for work inside of other work: an error says nothing of the phase.
+    pub(crate) fn measure<T>(
+        &mut self,
+        phase: Phase,
+        work: impl FnOnce() -> tonnage_tensor::Result<T>,
+    ) -> tonnage_tensor::Result<T> {
+        self.phase = phase;
         self.device.memory().reset_peak_stats();
         if self.points.is_some() {
             let (events, work) = (self.device.recorded_events(), self.device.work());
             self.starts.push((phase, events, work));
         }
         self.device.memory().begin_scope(phase.scope());
-        let done = work().map_err(|error| Error::during(error, self.step, phase))?;
+        let done = work()?;
         self.device.memory().end_scope(phase.scope());
         self.count(phase, &self.device.memory().stats());
         Ok(done)

@@ -46,6 +46,8 @@ pub struct Options {
     pub accumulate: usize,
     /// Whether what the forward saves goes to host memory.
     pub offload: bool,
+    /// Whether the step is captured into a graph once and then replayed.
+    pub graph: bool,
     /// Bytes of the device, if it is not as large as it needs to be.
     pub limit: Option<u64>,
     /// The allocator's settings, as in `PYTORCH_CUDA_ALLOC_CONF`.
@@ -117,6 +119,7 @@ impl Options {
             checkpoint: Checkpoint::None,
             accumulate: 1,
             offload: false,
+            graph: false,
             limit: None,
             conf: String::new(),
             memory_profile: MemoryProfile::Bare,
@@ -193,6 +196,8 @@ impl Options {
                 "{} does not train: --amp, --checkpoint, --accumulate and --offload have nothing to save there",
                 self.recipe
             )
+        } else if let Some(problem) = self.cannot_be_captured() {
+            problem
         } else if self.limit == Some(0) {
             "--limit 0: nothing fits into no memory".to_owned()
         } else {
@@ -200,6 +205,27 @@ impl Options {
             return self.mimo().check().map_err(Error::Options);
         };
         Err(Error::Options(problem))
+    }
+
+    /// Why a graph of the step is not to be had, if one is wanted.
+    fn cannot_be_captured(&self) -> Option<String> {
+        let why = match self {
+            Self { graph: false, .. } => return None,
+            _ if !self.recipe.trains() => format!("{} does not train", self.recipe),
+            Self { steps: 1, .. } => {
+                "the first step runs as it is, so that all that stays is there: take at least 2 steps"
+                    .to_owned()
+            }
+            Self { amp: Some(Amp::F16), .. } => {
+                "with --amp f16 the program looks at gradients in the middle of a step: take --amp bf16"
+                    .to_owned()
+            }
+            Self { offload: true, .. } => {
+                "with --offload host memory is used anew in each step: leave one of them out".to_owned()
+            }
+            _ => return None,
+        };
+        Some(format!("--graph: {why}"))
     }
 
     fn has_technique(&self) -> bool {
@@ -257,6 +283,9 @@ impl Options {
         }
         if self.offload {
             flags.push("--offload".to_owned());
+        }
+        if self.graph {
+            flags.push("--graph".to_owned());
         }
         if let Some(limit) = self.limit {
             flags.push(format!("--limit {}", spelled(limit)));
@@ -422,6 +451,10 @@ mod tests {
             (Ok(Options { accumulate: 3, ..gpt2() }), "a batch of 16 does not split"),
             (Ok(Options { conf: "nonsense:1".to_owned(), ..gpt2() }), "nonsense"),
             (Ok(Options { steps: 0, ..gpt2() }), "--steps 0"),
+            (Ok(Options { graph: true, steps: 1, ..gpt2() }), "at least 2 steps"),
+            (Ok(Options { graph: true, amp: Some(Amp::F16), ..gpt2() }), "take --amp bf16"),
+            (Ok(Options { graph: true, offload: true, ..gpt2() }), "leave one of them out"),
+            (Ok(Options { graph: true, ..Options::new(Recipe::Mimo) }), "mimo does not train"),
         ] {
             let message = message(options);
             assert!(message.contains(expected), "{message}");

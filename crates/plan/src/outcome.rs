@@ -172,6 +172,8 @@ impl Outcome {
             ("checkpoint", json!(options.checkpoint.to_string())),
             ("accumulate", json!(options.accumulate)),
             ("offload", json!(options.offload)),
+            ("graph", json!(options.graph)),
+            ("tf32", json!(options.tf32)),
             ("limit", json!(options.limit)),
             ("conf", json!(options.conf)),
             ("memory_profile", json!(options.memory_profile.name())),

@@ -84,6 +84,8 @@ impl Technique {
                 with.checkpoint = Checkpoint::Sqrt;
             }
             Self::CheckpointEach => with.checkpoint = Checkpoint::Every(1),
+            // What is captured reaches no host memory.
+            Self::Offload if options.graph => return None,
             Self::Offload => with.offload = true,
         }
         (with != *options).then_some(with)

@@ -9,7 +9,7 @@ use tonnage_tensor::amp::{GradScaler, ScalerOptions, autocast};
 use tonnage_tensor::nn::Module;
 use tonnage_tensor::offload::Offload;
 use tonnage_tensor::optim::{Adam, AdamW, Optimizer, Sgd};
-use tonnage_tensor::{Device, QueuedWork, Tensor};
+use tonnage_tensor::{Device, Graph, QueuedWork, Tensor};
 
 use crate::error::Result;
 use crate::meter::{Meter, Phase};
@@ -124,6 +124,15 @@ pub(crate) fn requests(device: &Device) -> u64 {
     u64::try_from(device.memory().stats().allocation.all.allocated).unwrap_or(0)
 }
 
+/// A step that is replayed.
+struct Captured {
+    graph: Graph,
+    /// The numbers of a step go here first.
+    batches: Vec<Batch>,
+    /// And these come out, one for each part of a batch.
+    losses: Vec<Tensor>,
+}
+
 /// What a step needs.
 struct Trainer<'a> {
     device: &'a Device,
@@ -132,6 +141,8 @@ struct Trainer<'a> {
     optimizer: Chosen,
     scaler: Option<GradScaler>,
     offload: Option<Offload>,
+    /// The step as a graph, once it is captured.
+    captured: Option<Captured>,
     /// How often the last step asked for memory.
     requests: u64,
     /// How much it computed.
@@ -147,7 +158,19 @@ impl<'a> Trainer<'a> {
         let scaler = scaling.then(|| GradScaler::new(ScalerOptions::default().scale(SCALE)));
         let offload = options.offload.then(|| Offload::in_order(device).min_bytes(OFFLOAD_FROM));
         let (requests, work, skipped) = (0, QueuedWork::default(), 0);
-        Ok(Self { device, options, program, optimizer, scaler, offload, requests, work, skipped })
+        let captured = None;
+        Ok(Self {
+            device,
+            options,
+            program,
+            optimizer,
+            scaler,
+            offload,
+            captured,
+            requests,
+            work,
+            skipped,
+        })
     }
 
     /// All steps: their losses, if the device computes.
@@ -169,7 +192,9 @@ impl<'a> Trainer<'a> {
                 allocated_peak: meter.allocated_peak,
                 reserved_peak: meter.reserved_peak,
             });
-            if steady.repeats() {
+            // Whoever looks at one step looks at that whose memory the others use.
+            let is_looked_at = meter.points.is_some() && self.captured.is_some();
+            if steady.repeats() || is_looked_at {
                 break;
             }
         }
@@ -178,12 +203,13 @@ impl<'a> Trainer<'a> {
 
     /// One step: its mean loss, if the device computes.
     fn step(&mut self, meter: &mut Meter<'_>, step: usize) -> Result<Option<f32>> {
-        let parts = self.options.accumulate;
-        let rows = self.options.size(Size::Batch) / parts;
+        // The first runs as it is: what stays is made there, such as the optimizer's states.
+        if self.options.graph && step > 0 {
+            return self.replay(meter, step);
+        }
         let mut sum = 0.0;
-        for part in 0..parts {
-            let random = Random::new(self.options.seed, (step * parts + part) as u64);
-            let batch = meter.run(Phase::Data, || self.program.batch(self.device, rows, random))?;
+        for part in 0..self.options.accumulate {
+            let batch = meter.run(Phase::Data, || self.batch(step, part))?;
             let loss = meter.run(Phase::Forward, || self.loss(&batch))?;
             meter.run(Phase::Backward, || self.backward(&loss))?;
             if self.device.computes() {
@@ -193,6 +219,63 @@ impl<'a> Trainer<'a> {
         meter.run(Phase::Step, || self.change())?;
         meter.run(Phase::ZeroGrad, || self.optimizer.zero_grad(true))?;
         Ok(self.device.computes().then_some(sum))
+    }
+
+    /// The same by the graph, which is captured if that was not done yet.
+    fn replay(&mut self, meter: &mut Meter<'_>, step: usize) -> Result<Option<f32>> {
+        let parts = self.options.accumulate;
+        let captured = match self.captured.take() {
+            Some(captured) => {
+                meter.run(Phase::Data, || {
+                    captured.batches.iter().enumerate().try_for_each(|(part, to)| {
+                        let from = self.batch(step, part)?;
+                        to.iter().zip(&from).try_for_each(|(to, from)| to.copy_(from).map(drop))
+                    })
+                })?;
+                captured
+            }
+            None => {
+                let batches = (0..parts).map(|part| self.batch(step, part));
+                let batches: Vec<Batch> = meter.run(Phase::Data, || batches.collect())?;
+                let captured = Graph::capture(self.device, || self.parts(meter, &batches));
+                let (graph, losses) = captured.map_err(|error| meter.during(error))?;
+                Captured { graph, batches, losses }
+            }
+        };
+        meter.run(Phase::Replay, || captured.graph.replay())?;
+        let mut sum = 0.0;
+        if self.device.computes() {
+            for loss in &captured.losses {
+                sum += loss.item::<f32>()?;
+            }
+        }
+        self.captured = Some(captured);
+        Ok(self.device.computes().then_some(sum))
+    }
+
+    /// A step over these batches, without a look at its losses.
+    fn parts(
+        &mut self,
+        meter: &mut Meter<'_>,
+        batches: &[Batch],
+    ) -> tonnage_tensor::Result<Vec<Tensor>> {
+        let mut losses = Vec::new();
+        for batch in batches {
+            let loss = meter.measure(Phase::Forward, || self.loss(batch))?;
+            meter.measure(Phase::Backward, || self.backward(&loss))?;
+            losses.push(loss.detach());
+        }
+        meter.measure(Phase::Step, || self.change())?;
+        meter.measure(Phase::ZeroGrad, || self.optimizer.zero_grad(true))?;
+        Ok(losses)
+    }
+
+    /// A part of a step's batch.
+    fn batch(&self, step: usize, part: usize) -> tonnage_tensor::Result<Batch> {
+        let parts = self.options.accumulate;
+        let rows = self.options.size(Size::Batch) / parts;
+        let random = Random::new(self.options.seed, (step * parts + part) as u64);
+        self.program.batch(self.device, rows, random)
     }
 
     /// The share of a part of the batch in the loss.

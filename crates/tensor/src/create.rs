@@ -6,7 +6,7 @@ use crate::error::{Call, ErrorKind, Result};
 use crate::exec::cuda::{Elementwise, wide};
 use crate::exec::{Args, Kernel, Operands, Plan, fill_with};
 use crate::number::Complex64;
-use crate::random::{Distribution, Random};
+use crate::random::{Distribution, Draw, Random};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 
@@ -348,8 +348,8 @@ impl Tensor {
             return Err(error.help("randint gives random integers"));
         }
         let tensor = Self::uninit(call, shape, dtype, device)?;
-        let draw = device.generator().draw();
-        call.launch(Random { draw, distribution }, &[&tensor], &[])?;
+        let draw = Draw::new(call, device)?;
+        call.launch(Random { draw: draw.state, distribution }, &[&tensor], &draw.inputs())?;
         Ok(tensor)
     }
 
@@ -372,9 +372,9 @@ impl Tensor {
         }
         let TensorOptions { device, dtype } = options.into();
         let tensor = Self::uninit(call, shape.into(), dtype.unwrap_or(DType::I64), device)?;
-        let draw = device.generator().draw();
+        let draw = Draw::new(call, device)?;
         let distribution = Distribution::Integers { low, high };
-        call.launch(Random { draw, distribution }, &[&tensor], &[])?;
+        call.launch(Random { draw: draw.state, distribution }, &[&tensor], &draw.inputs())?;
         Ok(tensor)
     }
 

@@ -16,11 +16,12 @@ use tonnage_cuda_libs::find::Search;
 use tonnage_device::Dry;
 use tonnage_device::cuda::Cuda;
 use tonnage_device::host::Host;
-use tonnage_memory::{AnyDevice, DeviceOptions, OpenError, ToBytes};
+use tonnage_memory::{AnyDevice, DeviceOptions, OpenError, ToBytes, current_stream};
 
 use crate::error::{Call, Result};
 use crate::exec::cuda::{RecordedPrograms, WorkTime};
 use crate::exec::{CudaQueue, Queue};
+use crate::graph::Captures;
 use crate::levels::Levels;
 use crate::live::{Live, Registry};
 use crate::peak::Peak;
@@ -48,7 +49,8 @@ pub struct Device {
 struct Shared {
     memory: tonnage_memory::Device,
     queue: Queue,
-    generator: Generator,
+    generator: Arc<Generator>,
+    captures: Captures,
     live: Registry,
     workspaces: Workspaces,
     work: Mutex<QueuedWork>,
@@ -132,11 +134,21 @@ impl Device {
 
     /// A device on this allocator, whose work goes to that queue.
     pub(crate) fn of(memory: tonnage_memory::Device, queue: Queue) -> Self {
-        let (generator, live) = (Generator::default(), Registry::default());
+        let (generator, live) = (Arc::default(), Registry::default());
+        let captures = Captures::default();
         let (workspaces, work) = (Workspaces::default(), Mutex::default());
         let (programs, tf32) = (RecordedPrograms::default(), AtomicBool::new(false));
-        let shared =
-            Arc::new(Shared { memory, queue, generator, live, workspaces, work, programs, tf32 });
+        let shared = Arc::new(Shared {
+            memory,
+            queue,
+            generator,
+            captures,
+            live,
+            workspaces,
+            work,
+            programs,
+            tf32,
+        });
         let weak = Arc::downgrade(&shared);
         shared.memory.on_stream_end(move |stream| {
             if let Some(shared) = weak.upgrade() {
@@ -153,7 +165,10 @@ impl Device {
     /// If queued work failed: the error names the call that queued it.
     #[track_caller]
     pub fn synchronize(&self) -> Result<()> {
-        self.queue().synchronize(Call::here("synchronize"))
+        let call = Call::here("synchronize");
+        let what = "captured work is written down and not done: there is nothing to wait for";
+        self.captures().refuse(call, current_stream(self), what)?;
+        self.queue().synchronize(call)
     }
 
     /// Begins the random numbers of this device again from `seed`. The same seed gives the same
@@ -306,6 +321,19 @@ impl Device {
             Queue::Cuda(queue) => queue.take_profile(Call::here("take_profile")),
             Queue::Host(_) | Queue::Dry => Ok(Vec::new()),
         }
+    }
+
+    /// What a graph computes is queued.
+    pub(crate) fn add_work(&self, work: QueuedWork) {
+        self.shared.work.lock().unwrap_or_else(PoisonError::into_inner).add_all(work);
+    }
+
+    pub(crate) fn captures(&self) -> &Captures {
+        &self.shared.captures
+    }
+
+    pub(crate) fn generator_handle(&self) -> &Arc<Generator> {
+        &self.shared.generator
     }
 
     pub(crate) fn programs(&self) -> &RecordedPrograms {

@@ -63,6 +63,7 @@
 //! | `device.rs`, `storage.rs`, `live.rs`, `peak.rs`, `levels.rs`, `workspace.rs` | memory: where from, whose, since when, what for, at the most, over time; what a library would add |
 //! | `exec/` | the queue, order between streams, slices from addresses, loops over cores |
 //! | `random/` | Philox; numbers by seed, draw and index |
+//! | `graph/` | a step captured once and replayed as a whole |
 //! | `tensor.rs`, `create.rs`, `transfer.rs`, `print.rs` | the tensor, new ones, numbers in and out, text |
 //! | `ops/` | operations, one file for each family |
 //! | [`autograd`] | the graph and the way back |
@@ -116,6 +117,9 @@ mod exec;
 
 mod random;
 
+// as a whole, again and again,
+mod graph;
+
 // the tensor itself,
 mod tensor;
 
@@ -161,6 +165,7 @@ pub use error::{Error, ErrorKind, Result};
 pub use exec::after_fork;
 pub use exec::cuda::WorkTime;
 pub use gpu::Gpu;
+pub use graph::Graph;
 pub use levels::{LevelPoint, Levels};
 pub use live::{Holder, Live, Role};
 pub use number::{Bf16, Complex64, F16};

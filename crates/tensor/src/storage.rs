@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use smallvec::SmallVec;
-use tonnage_memory::{Block, StreamId, current_stream};
+use tonnage_memory::{Block, StreamId};
 
 use crate::autograd::Node;
 use crate::device::Device;
@@ -74,11 +74,11 @@ impl Uses {
 }
 
 impl Storage {
-    /// Allocates on the thread's current stream.
+    /// Allocates on a stream.
     #[track_caller]
     pub(crate) fn new(
         call: Call,
-        device: &Device,
+        (device, stream): (&Device, StreamId),
         dtype: DType,
         numel: usize,
     ) -> Result<Arc<Self>> {
@@ -86,10 +86,7 @@ impl Storage {
         let bytes = (numel as u64).saturating_mul(dtype.size() as u64);
         let block = match bytes {
             0 => None,
-            _ => {
-                let stream = current_stream(device);
-                Some(device.allocate_on(bytes, stream).map_err(|error| call.memory(error))?)
-            }
+            _ => Some(device.allocate_on(bytes, stream).map_err(|error| call.memory(error))?),
         };
         let uses = block.as_ref().map(Uses::of_fresh).unwrap_or_default();
         let registry = device.registry();

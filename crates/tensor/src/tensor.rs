@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use tonnage_memory::Stream;
+use tonnage_memory::{Stream, StreamId, current_stream};
 
 use crate::autograd::Meta;
 use crate::device::Device;
@@ -60,11 +60,22 @@ impl Tensor {
     /// A new tensor with any contents.
     #[track_caller]
     pub(crate) fn uninit(call: Call, shape: Shape, dtype: DType, device: &Device) -> Result<Self> {
+        Self::uninit_on(call, shape, dtype, (device, current_stream(device)))
+    }
+
+    /// The same on another stream.
+    #[track_caller]
+    pub(crate) fn uninit_on(
+        call: Call,
+        shape: Shape,
+        dtype: DType,
+        on: (&Device, StreamId),
+    ) -> Result<Self> {
         let Some(layout) = Layout::contiguous(shape.clone()) else {
             let error = call.shape_error("more elements than can be counted");
             return Err(error.with("shape", shape));
         };
-        let storage = Storage::new(call, device, dtype, layout.numel())?;
+        let storage = Storage::new(call, on, dtype, layout.numel())?;
         Ok(Self::from_parts(storage, layout, dtype, false, None))
     }
 

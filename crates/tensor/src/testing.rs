@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use tonnage_cuda_libs::KernelSource;
 use tonnage_engine::{Context, RecordOptions, StackDepth};
-use tonnage_events::{Action, TraceEntry};
+use tonnage_events::{Action, StreamId, TraceEntry};
 
 use crate::autograd::no_grad;
 use crate::device::Device;
@@ -108,14 +108,22 @@ pub(crate) fn complex_gradcheck(
     Ok(())
 }
 
-/// What a program did to the allocator: requests and frees in order, sizes and streams.
+/// What a program did to the allocator: requests and frees in order, sizes and streams, which are numbered as they come.
 #[must_use]
 pub fn requests(device: &Device) -> Vec<(Action, u64, u64)> {
     let snapshot = device.memory().snapshot();
     let asked = |entry: &&TraceEntry| {
         matches!(entry.action, Action::Alloc | Action::FreeRequested | Action::FreeCompleted)
     };
-    let entry = |entry: &TraceEntry| (entry.action, entry.size, entry.stream.0);
+    let mut streams = Vec::new();
+    let mut number = |stream: StreamId| {
+        let known = streams.iter().position(|it| *it == stream);
+        known.unwrap_or_else(|| {
+            streams.push(stream);
+            streams.len() - 1
+        }) as u64
+    };
+    let entry = |entry: &TraceEntry| (entry.action, entry.size, number(entry.stream));
     snapshot.entries.iter().filter(asked).map(entry).collect()
 }
 

@@ -45,6 +45,14 @@ impl QueuedWork {
         }
     }
 
+    /// So much more.
+    pub(crate) fn add_all(&mut self, more: Self) {
+        self.kernels += more.kernels;
+        self.operations += more.operations;
+        self.bytes += more.bytes;
+        self.seconds.iter_mut().zip(more.seconds).for_each(|(sum, more)| *sum += more);
+    }
+
     /// One kernel more; `is_half` says whether its numbers have 16 bits.
     pub(crate) fn add(&mut self, operations: f64, bytes: f64, is_half: bool) {
         self.kernels += 1;

@@ -5,7 +5,8 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use tonnage_plan::{
-    Amp, Checkpoint, DeviceKind, OptimizerKind, Options, Outcome, Recipe, Size, predict, train,
+    Amp, Checkpoint, DeviceKind, OptimizerKind, Options, Outcome, Phase, Recipe, Size, predict,
+    train,
 };
 
 /// A recipe small enough to run many times, and large enough that blocks lie in both pools.
@@ -157,6 +158,26 @@ fn every_gpt2_is_predicted() {
 #[test]
 fn every_resnet50_is_predicted() {
     grid(Recipe::ResNet50);
+}
+
+#[test]
+fn graphs_are_predicted_and_their_losses_are_those_without() {
+    for recipe in [Recipe::Mlp, Recipe::DeepNet, Recipe::EMBEDDED, Recipe::ResNet50] {
+        for (place, optimizer) in OPTIMIZERS.into_iter().enumerate() {
+            let mut options = small(recipe);
+            options.steps = 4;
+            options.optimizer = optimizer;
+            options.amp = [None, None, Some(Amp::Bf16)][place];
+            options.checkpoint = CHECKPOINTS[place];
+            options.accumulate = PARTS[place];
+            options.conf = CONFS[place].to_owned();
+            let losses = run(&options).losses;
+            options.graph = true;
+            let outcome = compare(&options);
+            assert_eq!(outcome.losses, losses, "{recipe} {}", options.flags());
+            assert_eq!(outcome.phases.last().unwrap().phase, Phase::Replay);
+        }
+    }
 }
 
 #[test]

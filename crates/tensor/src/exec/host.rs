@@ -37,6 +37,39 @@ struct Failure {
     message: String,
 }
 
+/// A kernel with its memory, written down to be run as often as wanted.
+pub(crate) struct Written {
+    call: Call,
+    /// Kernels may be sent, not shared: whoever runs one has it alone.
+    kernel: Mutex<Box<dyn Kernel>>,
+    outputs: Vec<Operand>,
+    inputs: Vec<Operand>,
+}
+
+impl Written {
+    pub(crate) fn new(
+        call: Call,
+        kernel: Box<dyn Kernel>,
+        outputs: &[Used<'_>],
+        inputs: &[Used<'_>],
+    ) -> Self {
+        let [outputs, inputs] = [outputs, inputs].map(operands);
+        Self { call, kernel: Mutex::new(kernel), outputs, inputs }
+    }
+
+    /// Runs it.
+    ///
+    /// # Safety
+    ///
+    /// As for [`run`].
+    unsafe fn run(&self) -> Result<(), String> {
+        let mut kernel = lock(&self.kernel);
+        let kernel: &mut Box<dyn Kernel> = &mut kernel;
+        // SAFETY: the caller's promise.
+        unsafe { run(move |args| kernel.host(args), &self.outputs, &self.inputs) }
+    }
+}
+
 /// Copies between devices queue on both at once. Two of them in opposite order would wait for each
 /// other for ever, so they take turns.
 static ACROSS: Mutex<()> = Mutex::new(());
@@ -81,17 +114,59 @@ impl HostQueue {
         read: &[Used<'_>],
         work: impl FnOnce() -> Result<(), String> + Send + 'static,
     ) -> Result<()> {
+        let work = self.noting_failure(call, work);
+        let queued =
+            self.order.queue(stream, written, read, |streams| streams.launch(stream, work));
+        queued.map_err(|error: DeviceError| call.driver(error))
+    }
+
+    /// The work, whose failure is kept with the call that queued it.
+    fn noting_failure(
+        &self,
+        call: Call,
+        work: impl FnOnce() -> Result<(), String> + Send + 'static,
+    ) -> impl FnOnce() + Send + 'static {
         let failures = Arc::clone(&self.failures);
-        let work = move || {
+        move || {
             let message = match catch_unwind(AssertUnwindSafe(work)) {
                 Ok(Ok(())) => return,
                 Ok(Err(message)) => message,
                 Err(panic) => format!("panicked: {}", text_of(&*panic)),
             };
             lock(&failures).push(Failure { call, message });
-        };
-        let queued =
-            self.order.queue(stream, written, read, |streams| streams.launch(stream, work));
+        }
+    }
+
+    /// From now on kernels on `stream` come as [`Written`] work, until [`end_capture`](Self::end_capture).
+    pub(crate) fn begin_capture(&self, call: Call, stream: StreamId) -> Result<()> {
+        let begun = self.order.begin_capture(stream, |_| Ok(()));
+        begun.map_err(|error| call.driver(error))
+    }
+
+    pub(crate) fn end_capture(&self) {
+        self.order.end_capture();
+    }
+
+    /// Queues work that was written down, piece by piece, behind everything that uses the same memory.
+    ///
+    /// The caller keeps that memory until all of it is done.
+    pub(crate) fn replay<'a>(
+        &self,
+        call: Call,
+        stream: StreamId,
+        work: &[Arc<Written>],
+        written: impl Iterator<Item = &'a Mutex<Uses>>,
+        read: impl Iterator<Item = &'a Mutex<Uses>>,
+    ) -> Result<()> {
+        let queued = self.order.queue_using(stream, written, read, |streams| {
+            work.iter().try_for_each(|piece| {
+                let again = Arc::clone(piece);
+                // SAFETY: the pieces are on one stream, in the order in which they were written down, and as a whole behind
+                // whatever else uses memory that outlives them. The rest is the graph's own.
+                let again = move || unsafe { again.run() };
+                streams.launch(stream, self.noting_failure(piece.call, again))
+            })
+        });
         queued.map_err(|error: DeviceError| call.driver(error))
     }
 

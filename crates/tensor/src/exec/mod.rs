@@ -20,6 +20,9 @@
 //!    is handed out again is behind by order 1 for work on that stream, and by order 2 for work on
 //!    any other: to its next owner, a block's own stream is the one that wrote last.
 //! 4. Within one kernel, outputs overlap neither each other nor inputs: checked here.
+//!
+//! Work of a stream whose work is captured is in nobody's notes, since it is not done. A replay is one piece of work that
+//! uses all that its pieces use, and orders 1 to 3 hold for it as a whole: see *graph*.
 
 mod args;
 
@@ -40,8 +43,8 @@ use std::sync::{Mutex, mpsc};
 
 pub(crate) use args::{Args, Input, Output};
 pub use cores::after_fork;
-pub(crate) use cuda::{CudaQueue, Operands, Plan};
-pub(crate) use host::HostQueue;
+pub(crate) use cuda::{CudaGraph, CudaQueue, Operands, Plan};
+pub(crate) use host::{HostQueue, Written};
 pub(crate) use parallel::{
     CHUNK, fill_with, for_each_chunk, for_each_piece, map1, map2, map3, rows, slices, update1,
     update2, vectorised,
@@ -56,7 +59,7 @@ use crate::shape::Layout;
 use crate::storage::Uses;
 use crate::tensor::Tensor;
 use crate::transfer::Pinned;
-use crate::work::{bytes_of, numbers};
+use crate::work::{QueuedWork, bytes_of, numbers};
 
 /// Arithmetic as data: which function with which numbers. What it works on comes with the launch.
 pub(crate) trait Kernel: Any + Send {
@@ -170,11 +173,19 @@ impl Call {
         }
         self.check_overlap(outputs, inputs)?;
         let stream = current_stream(device);
-        record_streams(stream, outputs);
-        record_streams(stream, inputs);
         let is_half = |it: &&Tensor| matches!(it.dtype(), DType::Bf16 | DType::F16);
         let is_half = inputs.iter().chain(outputs).next().is_some_and(is_half);
-        device.count_work(kernel.operations(outputs), kernel.bytes(outputs, inputs), is_half);
+        let (operations, bytes) = (kernel.operations(outputs), kernel.bytes(outputs, inputs));
+        let captured = device.captures().has(stream);
+        if captured {
+            // The graph keeps what it uses; its work counts when it is replayed.
+            let count = |work: &mut QueuedWork| work.add(operations, bytes, is_half);
+            device.captures().note(stream, (outputs, inputs), count);
+        } else {
+            record_streams(stream, outputs);
+            record_streams(stream, inputs);
+            device.count_work(operations, bytes, is_half);
+        }
         if device.programs().is_recording() {
             let [outputs, inputs] =
                 [outputs, inputs].map(|tensors| operands(&Used::tensors(tensors)));
@@ -184,6 +195,11 @@ impl Call {
             Queue::Dry => Ok(()),
             Queue::Host(queue) => {
                 let (outputs, inputs) = (Used::tensors(outputs), Used::tensors(inputs));
+                if captured {
+                    let work = Written::new(self, Box::new(kernel), &outputs, &inputs);
+                    device.captures().write_down(stream, work);
+                    return Ok(());
+                }
                 queue.launch(self, stream, Box::new(kernel), &outputs, &inputs)
             }
             Queue::Cuda(queue) => {
@@ -197,6 +213,8 @@ impl Call {
     pub(crate) fn upload<T: Stored>(self, numbers: Vec<T>, to: &Tensor) -> Result<()> {
         let device = to.device();
         let stream = current_stream(device);
+        let what = "numbers of the program cannot be captured into a graph";
+        device.captures().refuse(self, stream, what)?;
         record_streams(stream, &[to]);
         match device.queue() {
             Queue::Dry => Ok(()),
@@ -217,6 +235,8 @@ impl Call {
     pub(crate) fn download<T: Stored>(self, from: &Tensor) -> Result<Option<Vec<T>>> {
         let device = from.device();
         let stream = current_stream(device);
+        let what = "captured work is written down and not done: there are no numbers yet";
+        device.captures().refuse(self, stream, what)?;
         record_streams(stream, &[from]);
         let used = Used::tensor(from);
         match device.queue() {
@@ -249,6 +269,10 @@ impl Call {
         input: &Tensor,
     ) -> Result<()> {
         let [here, there] = [output, input].map(|tensor| current_stream(tensor.device()));
+        for (tensor, stream) in [(output, here), (input, there)] {
+            let what = "a copy between devices cannot be captured into a graph";
+            tensor.device().captures().refuse(self, stream, what)?;
+        }
         record_streams(here, &[output]);
         record_streams(there, &[input]);
         let queues = (output.device().queue(), input.device().queue());
@@ -288,6 +312,8 @@ impl Call {
         to_pinned: bool,
     ) -> Result<()> {
         let stream = current_stream(tensor.device());
+        let what = "a copy between a device and pinned memory cannot be captured into a graph";
+        tensor.device().captures().refuse(self, stream, what)?;
         record_streams(stream, &[tensor]);
         pinned.record_stream(stream);
         match tensor.device().queue() {

@@ -59,12 +59,31 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(super) struct Order<S> {
     pub(super) streams: S,
     /// Held from looking who uses memory until the work is queued and noted.
-    turn: Mutex<()>,
+    turn: Mutex<Turn>,
+}
+
+#[derive(Default)]
+struct Turn {
+    /// The stream whose work is written down for a graph, if there is one. Such work is not done yet, so it is in nobody's
+    /// notes; when the graph is replayed, it is ordered as a whole.
+    captured: Option<StreamId>,
+}
+
+impl Turn {
+    /// What is only written down is never done, and a driver would take who waits for it into the graph.
+    fn refuse_wait(&self, other: StreamId) -> Result<(), DeviceError> {
+        if self.captured != Some(other) {
+            return Ok(());
+        }
+        let reason = "memory of a graph that is being captured cannot be used outside of the capture: \
+                      replay the graph first";
+        Err(DeviceError::Misuse { call: "wait", reason: reason.to_owned() })
+    }
 }
 
 impl<S: Timeline> Order<S> {
     pub(super) fn new(streams: S) -> Self {
-        Self { streams, turn: Mutex::new(()) }
+        Self { streams, turn: Mutex::default() }
     }
 
     /// Calls `queue` at the moment at which what it puts onto `stream` is behind everything it depends on.
@@ -75,42 +94,84 @@ impl<S: Timeline> Order<S> {
         read: &[Used<'_>],
         queue: impl FnOnce(&S) -> Result<(), E>,
     ) -> Result<(), E> {
-        let _turn = lock(&self.turn);
-        for used in read {
-            self.order_read(stream, &mut lock(used.uses))?;
-        }
-        for used in written {
-            self.order_write(stream, &mut lock(used.uses))?;
+        let [written, read] = [written, read].map(|it| it.iter().map(|used| used.uses));
+        self.queue_using(stream, written, read, queue)
+    }
+
+    /// The same, of memory that only the notes are known of.
+    pub(super) fn queue_using<'a, E: From<DeviceError>>(
+        &self,
+        stream: StreamId,
+        written: impl Iterator<Item = &'a Mutex<Uses>>,
+        read: impl Iterator<Item = &'a Mutex<Uses>>,
+        queue: impl FnOnce(&S) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let turn = lock(&self.turn);
+        if turn.captured != Some(stream) {
+            for uses in read {
+                self.order_read(&turn, stream, &mut lock(uses))?;
+            }
+            for uses in written {
+                self.order_write(&turn, stream, &mut lock(uses))?;
+            }
         }
         queue(&self.streams)
     }
 
+    /// From now on, if `begin` works, work on `stream` is written down by whoever is told so.
+    pub(super) fn begin_capture<T>(
+        &self,
+        stream: StreamId,
+        begin: impl FnOnce(&S) -> Result<T, DeviceError>,
+    ) -> Result<T, DeviceError> {
+        let mut turn = lock(&self.turn);
+        let begun = begin(&self.streams)?;
+        turn.captured = Some(stream);
+        Ok(begun)
+    }
+
+    /// Work is done again.
+    pub(super) fn end_capture(&self) {
+        lock(&self.turn).captured = None;
+    }
+
     /// Before a read: behind the last write.
-    fn order_read(&self, stream: StreamId, uses: &mut Uses) -> Result<(), DeviceError> {
+    fn order_read(
+        &self,
+        turn: &Turn,
+        stream: StreamId,
+        uses: &mut Uses,
+    ) -> Result<(), DeviceError> {
         if uses.readers.contains(&stream) {
             return Ok(());
         }
         if let Some(writer) = uses.writer {
-            self.wait_for(stream, writer)?;
+            self.wait_for(turn, stream, writer)?;
         }
         uses.readers.push(stream);
         Ok(())
     }
 
     /// Before a write: behind everything.
-    fn order_write(&self, stream: StreamId, uses: &mut Uses) -> Result<(), DeviceError> {
+    fn order_write(
+        &self,
+        turn: &Turn,
+        stream: StreamId,
+        uses: &mut Uses,
+    ) -> Result<(), DeviceError> {
         for other in uses.readers.iter().copied().chain(uses.writer) {
-            self.wait_for(stream, other)?;
+            self.wait_for(turn, stream, other)?;
         }
         uses.writer = Some(stream);
         uses.readers.clear();
         Ok(())
     }
 
-    fn wait_for(&self, stream: StreamId, other: StreamId) -> Result<(), DeviceError> {
+    fn wait_for(&self, turn: &Turn, stream: StreamId, other: StreamId) -> Result<(), DeviceError> {
         if stream == other {
             return Ok(());
         }
+        turn.refuse_wait(other)?;
         let mark = self.streams.record(other)?;
         let waits = self.streams.wait_on(stream, mark);
         waits.and(self.streams.forget(mark))
@@ -123,6 +184,7 @@ impl<S: Timeline> Order<S> {
             uses.readers.iter().copied().chain(uses.writer).collect()
         };
         streams.into_iter().try_for_each(|stream| {
+            lock(&self.turn).refuse_wait(stream)?;
             let mark = self.streams.record(stream)?;
             let waited = self.streams.wait(mark);
             waited.and(self.streams.forget(mark))

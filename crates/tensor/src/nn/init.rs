@@ -2,7 +2,7 @@
 
 use crate::autograd::no_grad;
 use crate::error::{Call, Result};
-use crate::random::{Distribution, Random};
+use crate::random::{Distribution, Draw, Random};
 use crate::tensor::Tensor;
 
 /// Overwrites a tensor with random numbers, evenly over `low ≤ x < high`, outside the graph.
@@ -72,8 +72,8 @@ fn fill(call: Call, tensor: &Tensor, distribution: Distribution) -> Result<()> {
         let error = call.dtype_error("random fractions are floats");
         return Err(error.with_tensor("self", tensor));
     }
-    let draw = tensor.device().generator().draw();
-    call.launch(Random { draw, distribution }, &[tensor], &[])?;
+    let draw = Draw::new(call, tensor.device())?;
+    call.launch(Random { draw: draw.state, distribution }, &[tensor], &draw.inputs())?;
     tensor.storage().written_by(call);
     Ok(())
 }

@@ -9,7 +9,7 @@ use crate::dtype::{DType, Float, Stored, dispatch_float};
 use crate::error::{Call, ErrorKind, Result};
 use crate::exec::cuda::{Elementwise, wide};
 use crate::exec::{Args, Kernel, Operands, Plan, for_each_chunk, map2};
-use crate::random::{GeneratorState, unit_f32};
+use crate::random::{Draw, GeneratorState, unit_f32};
 use crate::tensor::Tensor;
 
 /// Writes one where an element stays, zero where it goes.
@@ -20,10 +20,11 @@ struct Keep {
 
 impl Kernel for Keep {
     fn host(&self, args: &mut Args<'_>) -> Result<(), String> {
+        let draw = self.draw.found(args);
         // Pieces begin at multiples of four: the numbers of one draw.
         for_each_chunk::<u8>(args.take(0), &|indices, chunk| {
             for (group, places) in chunk.chunks_mut(4).enumerate() {
-                let bits = self.draw.four(indices.start / 4 + group);
+                let bits = draw.four(indices.start / 4 + group);
                 let stays = bits.map(|bits| u8::from(f64::from(unit_f32(bits)) < self.share));
                 places.copy_from_slice(&stays[..places.len()]);
             }
@@ -117,8 +118,8 @@ impl Tensor {
             return self.mul(0.0);
         }
         let mask = Tensor::uninit(call, self.shape().clone(), DType::Bool, self.device())?;
-        let draw = self.device().generator().draw();
-        call.launch(Keep { draw, share: 1.0 - p }, &[&mask], &[])?;
+        let draw = Draw::new(call, self.device())?;
+        call.launch(Keep { draw: draw.state, share: 1.0 - p }, &[&mask], &draw.inputs())?;
         let scale = 1.0 / (1.0 - p);
         let output = masked(call, self, &mask, scale)?;
         record(call, "NativeDropoutBackward", &[&output], &[self], || {

@@ -1,11 +1,18 @@
 //! Adam and AdamW, as one kernel over lists of parameters.
 
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use super::Optimizer;
-use super::groups::{Groups, Update, no_float, zeros};
+use super::groups::{
+    Groups, Options, ROW, Rows, Update, floats, is_captured, no_float, no_state, rows, zeros,
+};
 use crate::dtype::{Float, Real, dispatch_float};
 use crate::error::{Call, Result};
 use crate::exec::cuda::{MultiTensor, wide};
 use crate::exec::{Args, Kernel, Operands, Plan, for_each_piece};
+use crate::graph::Refreshed;
 use crate::tensor::Tensor;
 use crate::work::bytes_of;
 
@@ -53,30 +60,15 @@ impl AdamOptions {
     }
 }
 
-/// The numbers of one parameter's step.
-#[derive(Clone, Copy, PartialEq)]
-struct Numbers {
-    betas: (f64, f64),
-    eps: f64,
-    /// `lr / (1 - beta1^step)`.
-    step_size: f64,
-    /// `√(1 - beta2^step)`.
-    correction: f64,
-    /// Added to the gradient.
-    decay: f64,
-    /// What the parameter is multiplied with first.
-    shrink: f64,
-}
-
-impl Numbers {
-    fn new(options: &AdamOptions, step: u64, decoupled: bool) -> Self {
-        let power = |beta: f64| 1.0 - beta.powf(step as f64);
-        let AdamOptions { lr, betas, eps, weight_decay } = *options;
-        let (decay, shrink) =
-            if decoupled { (0.0, 1.0 - lr * weight_decay) } else { (weight_decay, 1.0) };
-        let (step_size, correction) = (lr / power(betas.0), power(betas.1).sqrt());
-        Self { betas, eps, step_size, correction, decay, shrink }
-    }
+/// The numbers of one parameter's step, as [`LINE`] has them.
+fn row(options: &AdamOptions, step: u64, decoupled: bool) -> [f64; ROW] {
+    let power = |beta: f64| 1.0 - beta.powf(step as f64);
+    let AdamOptions { lr, betas, eps, weight_decay } = *options;
+    // What the parameter is multiplied with first, or what is added to the gradient.
+    let (decay, shrink) =
+        if decoupled { (0.0, 1.0 - lr * weight_decay) } else { (weight_decay, 1.0) };
+    let (step_size, correction) = (lr / power(betas.0), power(betas.1).sqrt());
+    [shrink, decay, 1.0 - betas.0, betas.1, 1.0 - betas.1, eps, step_size, correction]
 }
 
 /// A step of one number: `y0` is the parameter, `y1` the mean, `y2` the mean of squares, `x0` the gradient.
@@ -87,41 +79,31 @@ y2 = (C)s3 * y2 + (C)s4 * g * g;
 y0 = p - (C)s6 * y1 / (sqrt(y2) / (C)s7 + (C)s5);
 ";
 
-/// For each parameter: outputs parameter, mean, mean of squares; input gradient.
-struct AdamStep(Vec<Numbers>);
+/// For each parameter: outputs parameter, mean, mean of squares; input gradient. In a graph, behind them the numbers.
+struct AdamStep(Rows);
 
 impl Kernel for AdamStep {
     fn host(&self, args: &mut Args<'_>) -> Result<(), String> {
-        dispatch_float!(args.output_dtype(0), T => adam::<T>(&self.0, args),
+        let numbers = self.0.found(args);
+        dispatch_float!(args.output_dtype(0), T => adam::<T>(&numbers, args),
             else return Err(no_float(args.output_dtype(0))));
         Ok(())
     }
 
     fn cuda(&self, on: Operands<'_>) -> Plan {
-        let list = |run: &[usize]| {
-            let Numbers { betas, eps, step_size, correction, decay, shrink } = self.0[run[0]];
-            let kernel = MultiTensor::new("adam", wide(on.outputs[0].dtype), LINE).numbers(&[
-                shrink,
-                decay,
-                1.0 - betas.0,
-                betas.1,
-                1.0 - betas.1,
-                eps,
-                step_size,
-                correction,
-            ]);
+        let list = |(which, run): (usize, Range<usize>)| {
+            let kernel = MultiTensor::new("adam", wide(on.outputs[0].dtype), LINE)
+                .numbers(&self.0.of_run(&run))
+                .numbers_at(self.0.place(on.inputs, which));
             let tensors: Vec<_> = run
-                .iter()
-                .map(|&it| {
+                .map(|it| {
                     let [parameter, mean, square] = [0, 1, 2].map(|k| &on.outputs[3 * it + k]);
                     [parameter, mean, square, &on.inputs[it]]
                 })
                 .collect();
             kernel.launches(&tensors, 3, &[])
         };
-        let places: Vec<usize> = (0..self.0.len()).collect();
-        let runs = places.chunk_by(|&a, &b| self.0[a] == self.0[b]);
-        Plan::Launches(runs.flat_map(list).collect())
+        Plan::Launches(self.0.runs().into_iter().enumerate().flat_map(list).collect())
     }
 
     fn bytes(&self, outputs: &[&Tensor], inputs: &[&Tensor]) -> f64 {
@@ -129,15 +111,12 @@ impl Kernel for AdamStep {
     }
 }
 
-fn adam<T: Float>(numbers: &[Numbers], args: &mut Args<'_>) {
+fn adam<T: Float>(numbers: &[[f64; ROW]], args: &mut Args<'_>) {
     let gradients: Vec<_> = (0..numbers.len()).map(|place| args.input(place)).collect();
     let groups = (0..numbers.len()).map(|place| [0, 1, 2].map(|it| args.take::<T>(3 * place + it)));
     for_each_piece(groups.collect(), &|which, indices, [parameter, mean, square]| {
-        let Numbers { betas, eps, step_size, correction, decay, shrink } = numbers[which];
-        let n = <T::Wide as Real>::n;
-        let (new, beta2, new2) = (n(1.0 - betas.0), n(betas.1), n(1.0 - betas.1));
-        let (eps, step_size, correction) = (n(eps), n(step_size), n(correction));
-        let (decay, shrink) = (n(decay), n(shrink));
+        let [shrink, decay, new, beta2, new2, eps, step_size, correction] =
+            numbers[which].map(<T::Wide as Real>::n);
         let mut scratch = Vec::new();
         let gradient = gradients[which].chunk::<T>(indices, &mut scratch);
         let places = parameter.iter_mut().zip(mean).zip(square).zip(gradient);
@@ -155,7 +134,8 @@ fn adam<T: Float>(numbers: &[Numbers], args: &mut Args<'_>) {
 
 #[derive(Debug)]
 struct State {
-    step: u64,
+    /// Steps so far; graphs count them too.
+    steps: Arc<AtomicU64>,
     mean: Tensor,
     square: Tensor,
 }
@@ -213,7 +193,7 @@ macro_rules! adams {
             }
 
             fn set_lr(&mut self, lr: f64) {
-                self.groups.options_mut().iter_mut().for_each(|options| options.lr = lr);
+                self.groups.change(|options| options.lr = lr);
             }
 
             fn named_state(&self) -> Vec<(String, Tensor)> {
@@ -234,21 +214,70 @@ adams! {
 fn step(call: Call, groups: &mut Groups<AdamOptions, State>, decoupled: bool) -> Result<()> {
     for (parameter, _, state) in groups.changing() {
         match state {
-            Some(state) => state.step += 1,
+            // A graph counts when it is replayed.
+            Some(_) if is_captured(parameter) => {}
+            None if is_captured(parameter) => return Err(no_state(call, parameter)),
+            Some(state) => drop(state.steps.fetch_add(1, Ordering::Relaxed)),
             None => {
                 let (mean, square) = (zeros(parameter)?, zeros(parameter)?);
-                *state = Some(State { step: 1, mean, square });
+                *state = Some(State { steps: Arc::new(AtomicU64::new(1)), mean, square });
             }
         }
     }
     groups.step(call, |updates: &[Update<'_, AdamOptions, State>]| {
-        let numbers = updates.iter().map(|it| Numbers::new(it.options, it.state.step, decoupled));
+        let updates: Vec<_> = updates.iter().collect();
+        let now = |it: &Update<'_, AdamOptions, State>| {
+            row(&it.options.get(), it.state.steps.load(Ordering::Relaxed), decoupled)
+        };
+        let refresh = |runs: Vec<Range<usize>>, numbers| {
+            let counted = runs.into_iter().map(|run| Counted {
+                options: updates[run.start].options.clone(),
+                steps: updates[run].iter().map(|it| Arc::clone(&it.state.steps)).collect(),
+            });
+            refreshed(counted.collect(), numbers, decoupled)
+        };
+        let (rows, numbers) = rows(call, &updates, now, refresh)?;
         let outputs: Vec<&Tensor> = updates
             .iter()
             .flat_map(|it| [it.parameter, &it.state.mean, &it.state.square])
             .collect();
-        let inputs: Vec<&Tensor> = updates.iter().map(|it| &it.gradient).collect();
-        call.launch(AdamStep(numbers.collect()), &outputs, &inputs)
+        let inputs: Vec<&Tensor> = updates.iter().map(|it| &it.gradient).chain(&numbers).collect();
+        call.launch(AdamStep(rows), &outputs, &inputs)
+    })
+}
+
+/// Parameters whose steps have equal numbers.
+struct Counted {
+    options: Options<AdamOptions>,
+    steps: Vec<Arc<AtomicU64>>,
+}
+
+impl Counted {
+    /// How often they have stepped, if all did alike.
+    fn steps(&self) -> Option<u64> {
+        let mut all = self.steps.iter().map(|it| it.load(Ordering::Relaxed));
+        let first = all.next()?;
+        all.all(|it| it == first).then_some(first)
+    }
+
+    /// The numbers of their next step.
+    fn next(&self, decoupled: bool) -> [f64; ROW] {
+        let step = self.steps().unwrap_or(0) + 1;
+        self.steps.iter().for_each(|it| it.store(step, Ordering::Relaxed));
+        row(&self.options.get(), step, decoupled)
+    }
+}
+
+/// The numbers of each replay: options as they are then, and one step more.
+fn refreshed(counted: Vec<Counted>, numbers: Tensor, decoupled: bool) -> Refreshed {
+    let counted = Arc::new(counted);
+    let same = Arc::clone(&counted);
+    let next = move || floats(counted.iter().map(|it| it.next(decoupled)));
+    Refreshed::new(numbers, next).unless(move || match same.iter().all(|it| it.steps().is_some()) {
+        true => Ok(()),
+        false => {
+            Err("parameters that step together in the graph have since stepped apart".to_owned())
+        }
     })
 }
 

@@ -3,8 +3,15 @@
 //! In:  groups of parameters, each with its options.
 //! Out: launches that cover many parameters each.
 
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tonnage_memory::current_stream;
+
 use crate::dtype::DType;
 use crate::error::{Call, ErrorKind, Result};
+use crate::exec::{Args, Operand};
+use crate::graph::{Numbers, Refreshed};
 use crate::live::Role;
 use crate::tensor::Tensor;
 
@@ -15,7 +22,7 @@ const TOGETHER: usize = 64;
 /// Parameters, options `O` of each group, and state `S` of each parameter.
 #[derive(Debug)]
 pub(super) struct Groups<O, S> {
-    options: Vec<O>,
+    options: Vec<Options<O>>,
     entries: Vec<Entry<S>>,
 }
 
@@ -26,15 +33,97 @@ pub(super) struct Entry<S> {
     pub(super) state: Option<S>,
 }
 
+/// The options of a group, which graphs that were captured look at too.
+#[derive(Debug)]
+pub(super) struct Options<O>(Arc<Mutex<O>>);
+
+impl<O> Clone for Options<O> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<O: Copy> Options<O> {
+    /// As they are now.
+    pub(super) fn get(&self) -> O {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// A parameter about to be changed.
 pub(super) struct Update<'a, O, S> {
     pub(super) parameter: &'a Tensor,
     pub(super) gradient: Tensor,
-    pub(super) options: &'a O,
+    pub(super) options: &'a Options<O>,
     pub(super) state: &'a S,
 }
 
-impl<O, S> Groups<O, S> {
+/// Numbers of a step that a line of a kernel knows as `s0`, ….
+pub(super) const ROW: usize = 8;
+
+/// The numbers of each parameter's step. A kernel has them with it; one in a graph finds them in memory, where they are
+/// written before each replay: as many rows as there were [runs](Self::runs) of equal ones.
+pub(super) struct Rows {
+    rows: Vec<[f64; ROW]>,
+    in_memory: bool,
+}
+
+impl Rows {
+    pub(super) fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Parameters one after the other that have equal numbers.
+    pub(super) fn runs(&self) -> Vec<Range<usize>> {
+        let mut end = 0;
+        let runs = self.rows.chunk_by(|a, b| a == b);
+        runs.map(|run| {
+            let start = end;
+            end += run.len();
+            start..end
+        })
+        .collect()
+    }
+
+    /// The numbers of a run, as they are with the kernel.
+    pub(super) fn of_run(&self, run: &Range<usize>) -> [f64; ROW] {
+        self.rows[run.start]
+    }
+
+    /// Where a GPU finds those of the `which`-th run, if in memory: in the input behind the gradients.
+    pub(super) fn place(&self, inputs: &[Operand], which: usize) -> Option<u64> {
+        self.in_memory
+            .then(|| inputs[self.len()].first() + (which * size_of::<[f64; ROW]>()) as u64)
+    }
+
+    /// The numbers of each parameter, on the host.
+    pub(super) fn found(&self, args: &Args<'_>) -> Vec<[f64; ROW]> {
+        if !self.in_memory {
+            return self.rows.clone();
+        }
+        let numbers = args.input(self.len()).to_slice::<f64>();
+        let rows = numbers.as_chunks::<ROW>().0;
+        self.runs().iter().zip(rows).flat_map(|(run, row)| run.clone().map(|_| *row)).collect()
+    }
+}
+
+/// Whether a parameter's device writes down what is queued now.
+pub(super) fn is_captured(parameter: &Tensor) -> bool {
+    let device = parameter.device();
+    device.captures().has(current_stream(device))
+}
+
+/// State cannot be made in a graph, which would make it anew at each replay.
+pub(super) fn no_state(call: Call, parameter: &Tensor) -> crate::error::Error {
+    call.error(
+        ErrorKind::Value,
+        "a parameter has no state yet, and a graph would make it at each replay",
+    )
+    .with_tensor("parameter", parameter)
+    .help("step once before the capture")
+}
+
+impl<O: Copy + Send + 'static, S> Groups<O, S> {
     pub(super) fn new() -> Self {
         Self { options: Vec::new(), entries: Vec::new() }
     }
@@ -45,14 +134,17 @@ impl<O, S> Groups<O, S> {
             check(call, parameter)?;
         }
         let group = self.options.len();
-        self.options.push(options);
+        self.options.push(Options(Arc::new(Mutex::new(options))));
         let new = |parameter| Entry { parameter, group, state: None };
         self.entries.extend(parameters.into_iter().map(new));
         Ok(())
     }
 
-    pub(super) fn options_mut(&mut self) -> &mut [O] {
-        &mut self.options
+    /// Changes the options of every group.
+    pub(super) fn change(&mut self, change: impl Fn(&mut O)) {
+        for options in &self.options {
+            change(&mut options.0.lock().unwrap_or_else(PoisonError::into_inner));
+        }
     }
 
     pub(super) fn entries(&self) -> &[Entry<S>] {
@@ -65,10 +157,10 @@ impl<O, S> Groups<O, S> {
 
     /// The parameters that have a gradient, with their options and their state, to be made or counted up before
     /// [`step`](Self::step). No callback: through one, a state's memory would not be known by the line of the program.
-    pub(super) fn changing(&mut self) -> impl Iterator<Item = (&Tensor, &O, &mut Option<S>)> {
+    pub(super) fn changing(&mut self) -> impl Iterator<Item = (&Tensor, O, &mut Option<S>)> {
         let options = &self.options;
         let entries = self.entries.iter_mut().filter(|it| it.parameter.grad().is_some());
-        entries.map(|it| (&it.parameter, &options[it.group], &mut it.state))
+        entries.map(|it| (&it.parameter, options[it.group].get(), &mut it.state))
     }
 
     /// Changes every parameter that has a gradient and a state: `launch` gets lists of one device and element type.
@@ -100,6 +192,31 @@ impl<O, S> Groups<O, S> {
         }
         Ok(())
     }
+}
+
+/// The numbers of updates by `row`; in a graph also the tensor that has them, one row for each run, which is written by what
+/// `refresh` makes of runs and tensor.
+#[track_caller]
+pub(super) fn rows<O: Copy, S>(
+    call: Call,
+    updates: &[&Update<'_, O, S>],
+    row: impl Fn(&Update<'_, O, S>) -> [f64; ROW],
+    refresh: impl FnOnce(Vec<Range<usize>>, Tensor) -> Refreshed,
+) -> Result<(Rows, Option<Tensor>)> {
+    let mut rows = Rows { rows: updates.iter().map(|it| row(it)).collect(), in_memory: false };
+    let Some(first) = updates.first().filter(|it| is_captured(it.parameter)) else {
+        return Ok((rows, None));
+    };
+    rows.in_memory = true;
+    let (device, runs) = (first.parameter.device(), rows.runs());
+    let numbers = Refreshed::tensor(call, [runs.len(), ROW], DType::F64, device)?;
+    device.captures().refresh(current_stream(device), refresh(runs, numbers.clone()));
+    Ok((rows, Some(numbers)))
+}
+
+/// Rows one after the other.
+pub(super) fn floats(rows: impl Iterator<Item = [f64; ROW]>) -> Numbers {
+    Numbers::Floats(rows.flatten().collect())
 }
 
 fn check(call: Call, parameter: &Tensor) -> Result<()> {

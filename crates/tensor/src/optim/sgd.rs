@@ -1,11 +1,16 @@
 //! Gradient descent, with momentum or without, as one kernel over lists of parameters.
 
+use std::ops::Range;
+
 use super::Optimizer;
-use super::groups::{Groups, Update, no_float, zeros};
+use super::groups::{
+    Groups, Options, ROW, Rows, Update, floats, is_captured, no_float, no_state, rows, zeros,
+};
 use crate::dtype::{Float, Real, dispatch_float};
 use crate::error::{Call, ErrorKind, Result};
 use crate::exec::cuda::{MultiTensor, wide};
 use crate::exec::{Args, Kernel, Operands, Plan, for_each_piece};
+use crate::graph::Refreshed;
 use crate::tensor::Tensor;
 use crate::work::bytes_of;
 
@@ -69,35 +74,36 @@ struct State {
     direction: Option<Tensor>,
 }
 
-/// The numbers of one parameter's step.
-#[derive(Clone, Copy, PartialEq)]
-struct Numbers {
-    options: SgdOptions,
-    fresh: bool,
+/// The numbers of one parameter's step: learning rate, decay, how much of the direction stays and of the gradient comes, the
+/// momentum, and whether it looks ahead.
+fn row(options: &SgdOptions, fresh: bool) -> [f64; ROW] {
+    let SgdOptions { lr, momentum, dampening, weight_decay, nesterov } = *options;
+    // The first direction is the gradient itself, not dampened.
+    let (keep, new) = if fresh { (0.0, 1.0) } else { (momentum, 1.0 - dampening) };
+    [lr, weight_decay, keep, new, momentum, f64::from(u8::from(nesterov)), 0.0, 0.0]
 }
 
-/// For each parameter: outputs parameter and, with momentum, direction; input gradient.
-struct SgdStep(Vec<Numbers>);
+/// For each parameter: outputs parameter and, with momentum, direction; input gradient. In a graph, behind them the numbers.
+struct SgdStep {
+    rows: Rows,
+    momentum: bool,
+}
 
 impl Kernel for SgdStep {
     fn host(&self, args: &mut Args<'_>) -> Result<(), String> {
-        let momentum = self.0.first().is_some_and(|it| it.options.momentum != 0.0);
-        dispatch_float!(args.output_dtype(0), T => match momentum {
-            true => with_momentum::<T>(&self.0, args),
-            false => plain::<T>(&self.0, args),
+        let numbers = self.rows.found(args);
+        dispatch_float!(args.output_dtype(0), T => match self.momentum {
+            true => with_momentum::<T>(&numbers, args),
+            false => plain::<T>(&numbers, args),
         }, else return Err(no_float(args.output_dtype(0))));
         Ok(())
     }
 
     fn cuda(&self, on: Operands<'_>) -> Plan {
         let compute = wide(on.outputs[0].dtype);
-        let momentum = self.0.first().is_some_and(|it| it.options.momentum != 0.0);
-        let list = |run: &[usize]| {
-            let Numbers { options, fresh } = self.0[run[0]];
-            let (keep, new) =
-                if fresh { (0.0, 1.0) } else { (options.momentum, 1.0 - options.dampening) };
-            let numbers = [options.lr, options.weight_decay, keep, new, options.momentum];
-            let line = match (momentum, options.nesterov) {
+        let list = |(which, run): (usize, Range<usize>)| {
+            let numbers = self.rows.of_run(&run);
+            let line = match (self.momentum, numbers[5] != 0.0) {
                 (false, _) => "y0 = y0 - (C)s0 * (x0 + (C)s1 * y0);",
                 (true, false) => {
                     "C g = x0 + (C)s1 * y0; y1 = (C)s2 * y1 + (C)s3 * g; y0 = y0 - (C)s0 * y1;"
@@ -106,20 +112,19 @@ impl Kernel for SgdStep {
                     "C g = x0 + (C)s1 * y0; y1 = (C)s2 * y1 + (C)s3 * g; y0 = y0 - (C)s0 * (g + (C)s4 * y1);"
                 }
             };
-            let kernel = MultiTensor::new("sgd", compute, line).numbers(&numbers);
-            if momentum {
-                let tensors = run
-                    .iter()
-                    .map(|&it| [&on.outputs[2 * it], &on.outputs[2 * it + 1], &on.inputs[it]]);
+            let kernel = MultiTensor::new("sgd", compute, line)
+                .numbers(&numbers)
+                .numbers_at(self.rows.place(on.inputs, which));
+            if self.momentum {
+                let tensors =
+                    run.map(|it| [&on.outputs[2 * it], &on.outputs[2 * it + 1], &on.inputs[it]]);
                 kernel.launches(&tensors.collect::<Vec<_>>(), 2, &[])
             } else {
-                let tensors = run.iter().map(|&it| [&on.outputs[it], &on.inputs[it]]);
+                let tensors = run.map(|it| [&on.outputs[it], &on.inputs[it]]);
                 kernel.launches(&tensors.collect::<Vec<_>>(), 1, &[])
             }
         };
-        let places: Vec<usize> = (0..self.0.len()).collect();
-        let runs = places.chunk_by(|&a, &b| self.0[a] == self.0[b]);
-        Plan::Launches(runs.flat_map(list).collect())
+        Plan::Launches(self.rows.runs().into_iter().enumerate().flat_map(list).collect())
     }
 
     fn bytes(&self, outputs: &[&Tensor], inputs: &[&Tensor]) -> f64 {
@@ -127,12 +132,11 @@ impl Kernel for SgdStep {
     }
 }
 
-fn plain<T: Float>(numbers: &[Numbers], args: &mut Args<'_>) {
+fn plain<T: Float>(numbers: &[[f64; ROW]], args: &mut Args<'_>) {
     let gradients: Vec<_> = (0..numbers.len()).map(|place| args.input(place)).collect();
     let groups = (0..numbers.len()).map(|place| [args.take::<T>(place)]);
     for_each_piece(groups.collect(), &|which, indices, [parameter]| {
-        let SgdOptions { lr, weight_decay, .. } = numbers[which].options;
-        let (lr, decay) = (<T::Wide as Real>::n(lr), <T::Wide as Real>::n(weight_decay));
+        let [lr, decay, ..] = numbers[which].map(<T::Wide as Real>::n);
         let mut scratch = Vec::new();
         let gradient = gradients[which].chunk::<T>(indices, &mut scratch);
         for (parameter, gradient) in parameter.iter_mut().zip(gradient) {
@@ -142,17 +146,12 @@ fn plain<T: Float>(numbers: &[Numbers], args: &mut Args<'_>) {
     });
 }
 
-fn with_momentum<T: Float>(numbers: &[Numbers], args: &mut Args<'_>) {
+fn with_momentum<T: Float>(numbers: &[[f64; ROW]], args: &mut Args<'_>) {
     let gradients: Vec<_> = (0..numbers.len()).map(|place| args.input(place)).collect();
     let groups = (0..numbers.len()).map(|place| [0, 1].map(|it| args.take::<T>(2 * place + it)));
     for_each_piece(groups.collect(), &|which, indices, [parameter, direction]| {
-        let Numbers { options, fresh } = numbers[which];
-        let n = <T::Wide as Real>::n;
-        // The first direction is the gradient itself, not dampened.
-        let (keep, new) =
-            if fresh { (0.0, 1.0) } else { (options.momentum, 1.0 - options.dampening) };
-        let (keep, new, momentum) = (n(keep), n(new), n(options.momentum));
-        let (lr, decay) = (n(options.lr), n(options.weight_decay));
+        let nesterov = numbers[which][5] != 0.0;
+        let [lr, decay, keep, new, momentum, ..] = numbers[which].map(<T::Wide as Real>::n);
         let mut scratch = Vec::new();
         let gradient = gradients[which].chunk::<T>(indices, &mut scratch);
         for ((parameter, direction), gradient) in parameter.iter_mut().zip(direction).zip(gradient)
@@ -161,10 +160,15 @@ fn with_momentum<T: Float>(numbers: &[Numbers], args: &mut Args<'_>) {
             let g = gradient.widen() + decay * p;
             let d = keep * direction.widen() + new * g;
             *direction = T::narrow(d);
-            let along = if options.nesterov { g + momentum * d } else { d };
+            let along = if nesterov { g + momentum * d } else { d };
             *parameter = T::narrow(p - lr * along);
         }
     });
+}
+
+/// The numbers of each replay: options as they are then. What is captured is never the first step.
+fn refreshed(options: Vec<Options<SgdOptions>>, numbers: Tensor) -> Refreshed {
+    Refreshed::new(numbers, move || floats(options.iter().map(|it| row(&it.get(), false))))
 }
 
 impl Sgd {
@@ -216,6 +220,7 @@ impl Optimizer for Sgd {
         for (parameter, options, state) in self.groups.changing() {
             match state {
                 Some(state) => state.fresh = false,
+                None if is_captured(parameter) => return Err(no_state(call, parameter)),
                 None => {
                     let keeps = options.momentum != 0.0;
                     let direction = if keeps { Some(zeros(parameter)?) } else { None };
@@ -226,16 +231,23 @@ impl Optimizer for Sgd {
         self.groups.step(call, |updates: &[Update<'_, SgdOptions, State>]| {
             // With momentum or without: two lists of outputs, so two launches.
             for momentum in [true, false] {
-                let these = || updates.iter().filter(|it| it.state.direction.is_some() == momentum);
-                let numbers: Vec<Numbers> = these()
-                    .map(|it| Numbers { options: *it.options, fresh: it.state.fresh })
-                    .collect();
-                let outputs: Vec<&Tensor> = these()
+                let these: Vec<_> =
+                    updates.iter().filter(|it| it.state.direction.is_some() == momentum).collect();
+                let now =
+                    |it: &Update<'_, SgdOptions, State>| row(&it.options.get(), it.state.fresh);
+                let refresh = |runs: Vec<Range<usize>>, numbers| {
+                    let options = runs.iter().map(|run| these[run.start].options.clone());
+                    refreshed(options.collect(), numbers)
+                };
+                let (rows, numbers) = rows(call, &these, now, refresh)?;
+                let outputs: Vec<&Tensor> = these
+                    .iter()
                     .flat_map(|it| [Some(it.parameter), it.state.direction.as_ref()])
                     .flatten()
                     .collect();
-                let inputs: Vec<&Tensor> = these().map(|it| &it.gradient).collect();
-                call.launch(SgdStep(numbers), &outputs, &inputs)?;
+                let inputs: Vec<&Tensor> =
+                    these.iter().map(|it| &it.gradient).chain(&numbers).collect();
+                call.launch(SgdStep { rows, momentum }, &outputs, &inputs)?;
             }
             Ok(())
         })
@@ -246,7 +258,7 @@ impl Optimizer for Sgd {
     }
 
     fn set_lr(&mut self, lr: f64) {
-        self.groups.options_mut().iter_mut().for_each(|options| options.lr = lr);
+        self.groups.change(|options| options.lr = lr);
     }
 
     fn named_state(&self) -> Vec<(String, Tensor)> {

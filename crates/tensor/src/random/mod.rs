@@ -15,11 +15,15 @@ use std::sync::{Mutex, PoisonError};
 pub(crate) use philox::philox;
 pub(crate) use tape::Tape;
 use tonnage_device::cuda::{Arguments, Extent};
+use tonnage_memory::current_stream;
 
+use crate::device::Device;
 use crate::dtype::{DType, Stored, dispatch};
+use crate::error::Call;
 use crate::exec::cuda::{Launch, Program, stored};
-use crate::exec::{Args, Kernel, Operands, Output, Plan, for_each_chunk, vectorised};
+use crate::exec::{Args, Kernel, Operand, Operands, Output, Plan, for_each_chunk, vectorised};
 use crate::math;
+use crate::tensor::Tensor;
 
 /// Where a generator stands: what recomputation saves and restores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,18 +74,50 @@ impl Generator {
         *self.state.lock().unwrap_or_else(PoisonError::into_inner) = state;
     }
 
-    /// Numbers for one call: no other call gets the same, unless it runs again.
-    pub(crate) fn draw(&self) -> GeneratorState {
-        tape::drawn(self.id, || {
-            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-            let drawn = *state;
-            state.offset = state.offset.wrapping_add(1);
-            drawn
+    /// Moves it by so many calls, and says where it stood.
+    pub(crate) fn skip(&self, calls: u64) -> GeneratorState {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let drawn = *state;
+        state.offset = state.offset.wrapping_add(calls);
+        drawn
+    }
+}
+
+/// Which numbers a call gets.
+#[derive(Clone, Debug)]
+pub(crate) struct Draw {
+    pub(crate) state: GeneratorState,
+    /// In a graph, what the state is added to: where the generator stands when a replay begins, seed and offset.
+    pub(crate) from: Option<Tensor>,
+}
+
+impl Draw {
+    /// Numbers for one call on a device: no other call gets the same, unless it runs again.
+    #[track_caller]
+    pub(crate) fn new(call: Call, device: &Device) -> Result<Self, crate::error::Error> {
+        let (generator, stream) = (device.generator(), current_stream(device));
+        tape::drawn(generator.id, || match device.captures().has(stream) {
+            true => device.captures().draw(call, device, stream),
+            false => Ok(Self { state: generator.skip(1), from: None }),
         })
+    }
+
+    /// What a kernel that draws reads.
+    pub(crate) fn inputs(&self) -> Vec<&Tensor> {
+        self.from.iter().collect()
     }
 }
 
 impl GeneratorState {
+    /// The draw itself, of a kernel that was given [`Draw::inputs`].
+    pub(crate) fn found(self, args: &Args<'_>) -> Self {
+        if args.inputs() == 0 {
+            return self;
+        }
+        let from = args.input(0).to_slice::<i64>();
+        Self { seed: from[0] as u64, offset: (from[1] as u64).wrapping_add(self.offset) }
+    }
+
     /// The `place`-th four numbers of this draw.
     #[inline(always)]
     pub(crate) fn four(self, place: usize) -> [u32; 4] {
@@ -136,7 +172,7 @@ pub(crate) struct Random {
 
 impl Kernel for Random {
     fn host(&self, args: &mut Args<'_>) -> Result<(), String> {
-        let draw = self.draw;
+        let draw = self.draw.found(args);
         let dtype = args.output_dtype(0);
         match self.distribution {
             Distribution::Integers { low, high } => dispatch!(dtype, T => {
@@ -247,7 +283,8 @@ fn drawn(
     }
     let shape = [draw.seed, draw.offset, range.0 as u64, range.1 as u64];
     let shape: Vec<u8> = shape.iter().flat_map(|it| it.to_ne_bytes()).collect();
-    let mut arguments = Arguments::new().with(output.first()).with(numel as u64);
+    let from = on.inputs.first().map_or(0, Operand::first);
+    let mut arguments = Arguments::new().with(output.first()).with(numel as u64).with(from);
     arguments.push_bytes(&shape);
     arguments.push_bytes(&places);
     let threads = numel.div_ceil(group) as u64;

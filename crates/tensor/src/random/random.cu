@@ -85,12 +85,14 @@ DEVICE void keep(uint4 d, Shape shape, i64 *to) {
 
 struct Places { u64 sizes[AXES + 1]; u64 strides[AXES + 1]; };
 
-// With AXES, the target lies in any way; without, in order, packs of N at multiples of their size if ALIGNED.
+// With AXES, the target lies in any way; without, in order, packs of N at multiples of their size if ALIGNED. In a graph,
+// seed and offset begin where `from` says.
 extern "C" __global__ void __launch_bounds__(256) tonnage_random(
-    T *to, u64 n, const __grid_constant__ Shape shape, const __grid_constant__ Places places) {
+    T *to, u64 n, const u64 *from, const __grid_constant__ Shape shape, const __grid_constant__ Places places) {
+  u64 seed = from ? from[0] : shape.seed, offset = (from ? from[1] : 0) + shape.offset;
   for (u64 group = global_thread(); group * N < n; group += global_threads()) {
     C numbers[N];
-    KIND(philox(shape.seed, group, shape.offset), shape, numbers);
+    KIND(philox(seed, group, offset), shape, numbers);
     u64 first = group * N;
     if (AXES == 0 && ALIGNED && first + N <= n) {
       pack<T, N> p;

@@ -8,19 +8,14 @@ use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::GeneratorState;
+use super::Draw;
+use crate::error::Error;
 
 /// The draws of one run, in order.
 #[derive(Debug, Default)]
 pub(crate) struct Tape {
-    draws: Mutex<Vec<Draw>>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Draw {
-    /// The number of the generator.
-    generator: u64,
-    state: GeneratorState,
+    /// Each with the number of its generator.
+    draws: Mutex<Vec<(u64, Draw)>>,
 }
 
 /// What this thread's draws go through.
@@ -63,37 +58,43 @@ impl Tape {
         enter(Scope::Replay { tape: Arc::clone(self), drawn: 0 })
     }
 
-    fn get(&self, place: usize) -> Option<Draw> {
-        self.draws.lock().unwrap_or_else(PoisonError::into_inner).get(place).copied()
+    fn get(&self, place: usize) -> Option<(u64, Draw)> {
+        self.draws.lock().unwrap_or_else(PoisonError::into_inner).get(place).cloned()
     }
 
-    fn push(&self, draw: Draw) {
+    fn push(&self, draw: (u64, Draw)) {
         self.draws.lock().unwrap_or_else(PoisonError::into_inner).push(draw);
     }
 }
 
 /// What this thread draws from a generator: what a tape has, else a new draw.
-pub(super) fn drawn(generator: u64, new: impl FnOnce() -> GeneratorState) -> GeneratorState {
+pub(super) fn drawn(
+    generator: u64,
+    new: impl FnOnce() -> Result<Draw, Error>,
+) -> Result<Draw, Error> {
+    let known = SCOPES.with_borrow_mut(|scopes| match innermost_run(scopes).first_mut() {
+        Some(Scope::Replay { tape, drawn }) => {
+            let draw = tape.get(*drawn).filter(|it| it.0 == generator);
+            *drawn += usize::from(draw.is_some());
+            draw.map(|it| it.1)
+        }
+        _ => None,
+    });
+    let draw = known.map_or_else(new, Ok)?;
     SCOPES.with_borrow_mut(|scopes| {
-        // A second run is one as a whole: it is none of the draws of a run around it.
-        let inside = scopes.iter().rposition(|it| matches!(it, Scope::Replay { .. })).unwrap_or(0);
-        let scopes = &mut scopes[inside..];
-        let known = match scopes.first_mut() {
-            Some(Scope::Replay { tape, drawn }) => {
-                let draw = tape.get(*drawn).filter(|it| it.generator == generator);
-                *drawn += usize::from(draw.is_some());
-                draw
-            }
-            _ => None,
-        };
-        let state = known.map_or_else(new, |it| it.state);
-        for scope in scopes {
+        for scope in innermost_run(scopes) {
             if let Scope::Record(tape) = scope {
-                tape.push(Draw { generator, state });
+                tape.push((generator, draw.clone()));
             }
         }
-        state
-    })
+    });
+    Ok(draw)
+}
+
+/// A second run is one as a whole: it is none of the draws of a run around it.
+fn innermost_run(scopes: &mut [Scope]) -> &mut [Scope] {
+    let inside = scopes.iter().rposition(|it| matches!(it, Scope::Replay { .. })).unwrap_or(0);
+    &mut scopes[inside..]
 }
 
 /// Whether this thread draws from a tape.
@@ -104,54 +105,62 @@ pub(super) fn replays() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::Generator;
+    use crate::Device;
+    use crate::error::{Call, Result};
 
-    fn offsets(generator: &Generator, draws: usize) -> Vec<u64> {
-        (0..draws).map(|_| generator.draw().offset).collect()
+    fn draw(device: &Device) -> Result<Draw> {
+        Draw::new(Call::here("draw"), device)
+    }
+
+    fn offsets(device: &Device, draws: usize) -> Result<Vec<u64>> {
+        (0..draws).map(|_| Ok(draw(device)?.state.offset)).collect()
     }
 
     #[test]
-    fn a_second_run_draws_what_the_first_drew_and_moves_no_generator() {
-        let [a, b] = [(); 2].map(|()| Generator::default());
+    fn a_second_run_draws_what_the_first_drew_and_moves_no_generator() -> Result<()> {
+        let [a, b] = [(); 2].map(|()| Device::dry("1 GiB").unwrap());
         let tape = Arc::new(Tape::default());
-        a.draw();
-        let run = || {
-            let first = offsets(&a, 2);
+        draw(&a)?;
+        let run = || -> Result<_> {
+            let first = offsets(&a, 2)?;
             b.manual_seed(9);
-            (first, b.draw().seed, offsets(&a, 1))
+            Ok((first, draw(&b)?.state.seed, offsets(&a, 1)?))
         };
         let recorded = tape.record();
-        let first = run();
+        let first = run()?;
         drop(recorded);
         assert_eq!(first, (vec![1, 2], 9, vec![3]));
-        assert_eq!(offsets(&a, 1), [4]);
-        let after = (a.state(), b.state());
+        assert_eq!(offsets(&a, 1)?, [4]);
+        let after = (a.generator().state(), b.generator().state());
         for _ in 0..2 {
             let _replayed = tape.replay();
-            assert_eq!(run(), first);
+            assert_eq!(run()?, first);
         }
-        assert_eq!((a.state(), b.state()), after, "neither drawn from nor seeded");
+        let now = (a.generator().state(), b.generator().state());
+        assert_eq!(now, after, "neither drawn from nor seeded");
+        Ok(())
     }
 
     #[test]
-    fn runs_inside_runs_have_tapes_of_their_own() {
-        let generator = Generator::default();
+    fn runs_inside_runs_have_tapes_of_their_own() -> Result<()> {
+        let device = Device::dry("1 GiB").unwrap();
         let [outer, inner, again] = [(); 3].map(|()| Arc::new(Tape::default()));
         {
             let _outer = outer.record();
-            assert_eq!(offsets(&generator, 1), [0]);
+            assert_eq!(offsets(&device, 1)?, [0]);
             let _inner = inner.record();
-            assert_eq!(offsets(&generator, 2), [1, 2]);
+            assert_eq!(offsets(&device, 2)?, [1, 2]);
         }
         {
             let _outer = outer.replay();
-            assert_eq!(offsets(&generator, 1), [0]);
+            assert_eq!(offsets(&device, 1)?, [0]);
             let _again = again.record();
-            assert_eq!(offsets(&generator, 2), [1, 2]);
+            assert_eq!(offsets(&device, 2)?, [1, 2]);
             let _inner = inner.replay();
-            assert_eq!(offsets(&generator, 2), [1, 2], "which nobody writes down");
+            assert_eq!(offsets(&device, 2)?, [1, 2], "which nobody writes down");
         }
         let _again = again.replay();
-        assert_eq!(offsets(&generator, 3), [1, 2, 3], "the third is new");
+        assert_eq!(offsets(&device, 3)?, [1, 2, 3], "the third is new");
+        Ok(())
     }
 }

@@ -68,17 +68,20 @@ pub(super) struct Failures {
 struct Tickets {
     last: u32,
     queued: BTreeMap<u32, (Call, Complaint)>,
+    /// Of graphs: they may complain at each replay.
+    captured: BTreeMap<u32, (Call, Complaint)>,
 }
 
 impl Failures {
-    /// Gives a launch what it needs to complain.
+    /// Gives a launch what it needs to complain: its ticket, which a captured one has until it is
+    /// [given up](Self::give_up).
     pub(super) fn attach(
         &self,
         call: Call,
-        (device, stream): (&Device, StreamId),
+        (device, stream, captured): (&Device, StreamId, bool),
         complaint: Complaint,
         arguments: &mut Arguments,
-    ) -> Result<()> {
+    ) -> Result<u32> {
         let word = match self.word.get() {
             Some(word) => word,
             None => {
@@ -88,20 +91,29 @@ impl Failures {
                 self.word.get_or_init(|| block)
             }
         };
-        // The kernel may write the word until it is done, whoever drops it meanwhile.
-        word.record_stream(stream);
+        // The kernel may write the word until it is done, whoever drops it meanwhile. A graph is dropped before the device.
+        if !captured {
+            word.record_stream(stream);
+        }
         let mut tickets = lock(&self.tickets);
         // Zero is nobody's.
         tickets.last = tickets.last.checked_add(1).unwrap_or(1);
         let ticket = tickets.last;
-        tickets.queued.insert(ticket, (call, complaint));
+        let kept = if captured { &mut tickets.captured } else { &mut tickets.queued };
+        kept.insert(ticket, (call, complaint));
         while tickets.queued.len() > REMEMBERED {
             tickets.queued.pop_first();
         }
         drop(tickets);
         arguments.push(word.pointer().cast::<u8>().expose_provenance() as u64);
         arguments.push(ticket);
-        Ok(())
+        Ok(ticket)
+    }
+
+    /// The graph of these tickets is gone.
+    pub(super) fn give_up(&self, given: &[u32]) {
+        let mut tickets = lock(&self.tickets);
+        given.iter().for_each(|ticket| drop(tickets.captured.remove(ticket)));
     }
 
     /// The complaint that came first since the last look, after the work that may have made it is done.
@@ -117,13 +129,15 @@ impl Failures {
         // Behind the mark, the value is whole.
         fence(Ordering::Acquire);
         let value = word.value();
-        let complaint = tickets.queued.remove(&ready);
+        let sentence = |(call, complaint): &(Call, Complaint)| (*call, complaint(value));
+        let complaint = tickets.queued.remove(&ready).as_ref().map(sentence);
+        let complaint = complaint.or_else(|| tickets.captured.get(&ready).map(sentence));
         // Last the field by which kernels take the word.
         word.clear(Fields::READY);
         word.clear(Fields::TAKEN);
         drop(tickets);
         Err(match complaint {
-            Some((call, complaint)) => call.error(ErrorKind::Queued, complaint(value)),
+            Some((call, sentence)) => call.error(ErrorKind::Queued, sentence),
             None => Call::here("synchronize")
                 .error(ErrorKind::Queued, format!("a kernel met the wrong value {value}")),
         })

@@ -66,7 +66,7 @@ mod tests {
     use crate::autograd::no_grad;
     use crate::error::{Call, ErrorKind, Result};
     use crate::optim::{Adam, Optimizer, clip_grad_norm_};
-    use crate::{ConvOptions, DType, Tensor};
+    use crate::{ConvOptions, DType, Graph, Tensor};
 
     fn gpu() -> FakeGpu {
         FakeGpu::start().expect("cargo xtask test installs the compiler")
@@ -97,6 +97,37 @@ mod tests {
         device.synchronize()
     }
 
+    /// Captures a step with products, a convolution, indices, random numbers and an optimizer, and replays it.
+    fn captured_program(device: &Device) -> Result<()> {
+        let side = device.create_stream().map_err(|it| Call::here("stream").driver(it))?;
+        let weight = Tensor::from_slice(&[0.5f32; 48], [6, 8], device)?.requires_grad_(true)?;
+        let rows = Tensor::from_slice(&[1i64, 0, 3, 2], [4], device)?;
+        let filter = Tensor::ones([2, 1, 3, 3], device)?;
+        let mut adam = Adam::new(vec![weight.clone()], Adam::options().lr(0.1))?;
+        let mut step = || {
+            let hidden = weight.index_select(0, &rows)?.dropout(0.5, true)?.matmul(&weight.t()?)?;
+            let images = hidden.reshape([1, 1, 4, 6])?;
+            let seen = images.conv2d(&filter, None, ConvOptions::default().padding(1))?;
+            let loss = seen.square()?.mean()?;
+            loss.backward()?;
+            adam.step()?;
+            adam.zero_grad(true)?;
+            Ok(loss.detach())
+        };
+        step()?;
+        let (graph, loss) = Graph::capture(device, step)?;
+        for _ in 0..2 {
+            rows.copy_(&Tensor::from_slice(&[3i64, 1, 0, 0], [4], device)?)?;
+            graph.replay()?;
+            with_stream(&side, || graph.replay())?;
+            loss.item::<f32>()?;
+        }
+        drop(graph);
+        loss.to_vec::<f32>()?;
+        device.memory().empty_cache()?;
+        device.synchronize()
+    }
+
     /// Asks for everything back. What fails once works the second time.
     fn give_everything_back(device: &Device, which: &str) {
         device.synchronize().or_else(|_| device.synchronize()).unwrap_or_else(|error| {
@@ -112,6 +143,15 @@ mod tests {
 
     #[test]
     fn any_driver_call_may_fail_and_nothing_stays() {
+        fail_every_call(program);
+    }
+
+    #[test]
+    fn any_driver_call_of_a_graph_may_fail_and_nothing_stays() {
+        fail_every_call(captured_program);
+    }
+
+    fn fail_every_call(program: fn(&Device) -> Result<()>) {
         let gpu = gpu();
         let (mut noticed, mut calls) = (0, 0);
         loop {

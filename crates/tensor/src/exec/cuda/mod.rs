@@ -44,6 +44,6 @@ pub(crate) use plan::{
     Launch, LibraryConvolution, LibraryProduct, Operands, Plan, Program, stored, wide,
 };
 pub use profile::WorkTime;
-pub(crate) use queue::CudaQueue;
+pub(crate) use queue::{CudaGraph, CudaQueue};
 pub(crate) use recorded::RecordedPrograms;
 pub(crate) use rows::{AnyRows, Axes, FULL, Group, blocks, index_type, pack_of};

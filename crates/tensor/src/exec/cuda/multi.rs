@@ -12,7 +12,7 @@ use std::fmt::Write as _;
 
 use tonnage_device::cuda::{Arguments, Extent};
 
-use super::elementwise::Scalars;
+use super::elementwise::{NUMBERS, Scalars};
 use super::instance::{THREADS, scalars_text};
 use super::places::Places;
 use super::plan::{Launch, Plan, Program, stored};
@@ -36,17 +36,26 @@ pub(crate) struct MultiTensor {
     setup: &'static str,
     finish: &'static str,
     scalars: Scalars,
+    /// Where `s0`, … lie, if not with the launch.
+    numbers_at: Option<u64>,
 }
 
 impl MultiTensor {
     /// A kernel of this name, which computes in `compute`.
     pub(crate) fn new(name: &'static str, compute: &'static str, line: &'static str) -> Self {
-        Self { name, compute, line, setup: "", finish: "", scalars: Scalars::default() }
+        let scalars = Scalars::default();
+        Self { name, compute, line, setup: "", finish: "", scalars, numbers_at: None }
     }
 
     /// `s0`, `s1`, …
     pub(crate) fn numbers(mut self, numbers: &[f64]) -> Self {
         self.scalars.numbers[..numbers.len()].copy_from_slice(numbers);
+        self
+    }
+
+    /// The same, in the device's memory, if anywhere: for numbers that change while the launch stays.
+    pub(crate) fn numbers_at(mut self, place: Option<u64>) -> Self {
+        self.numbers_at = place;
         self
     }
 
@@ -111,7 +120,10 @@ impl MultiTensor {
             return None;
         }
         let mut arguments = Arguments::new();
-        arguments.push_bytes(&self.scalars.bytes());
+        match self.numbers_at {
+            Some(place) => arguments.push(place),
+            None => arguments.push_bytes(&self.scalars.bytes()),
+        }
         arguments.push_bytes(&bytes);
         arguments.push(list.len() as u32);
         if let Some(places) = places.filter(|it| it.axes() > 0) {
@@ -155,9 +167,18 @@ impl MultiTensor {
         let heads: String =
             (0..shared.len()).map(|it| format!(", {} *h{it}", stored(shared[it].dtype))).collect();
         add(format_args!(
-            "extern \"C\" __global__ void __launch_bounds__({THREADS}) tonnage_{}(const __grid_constant__ Scalars scalars, const __grid_constant__ List list, u32 count{walked}{heads}) {{",
-            self.name
+            "extern \"C\" __global__ void __launch_bounds__({THREADS}) tonnage_{}({}, const __grid_constant__ List list, u32 count{walked}{heads}) {{",
+            self.name,
+            match self.numbers_at {
+                Some(_) => "const double *numbers",
+                None => "const __grid_constant__ Scalars scalars",
+            }
         ));
+        if self.numbers_at.is_some() {
+            add(format_args!(
+                "Scalars scalars;\n#pragma unroll\nfor (int k = 0; k < {NUMBERS}; ++k) scalars.s[k] = numbers[k];"
+            ));
+        }
         // The last tensor that begins at this block or before.
         add(format_args!("u32 which = 0, behind = count;"));
         add(format_args!(

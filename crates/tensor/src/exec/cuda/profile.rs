@@ -32,6 +32,8 @@ pub struct WorkTime {
 #[derive(Default)]
 pub(super) struct Profile {
     is_on: AtomicBool,
+    /// While work is captured: moments would be captured too.
+    pauses: AtomicBool,
     measured: Mutex<Measured>,
 }
 
@@ -74,6 +76,11 @@ impl Profile {
         self.is_on.store(true, Ordering::Relaxed);
     }
 
+    /// Measures nothing while this is so.
+    pub(super) fn pause(&self, pauses: bool) {
+        self.pauses.store(pauses, Ordering::Relaxed);
+    }
+
     /// Ends measuring; what took longest comes first.
     pub(super) fn take(&self) -> Result<Vec<WorkTime>, DeviceError> {
         self.is_on.store(false, Ordering::Relaxed);
@@ -98,7 +105,7 @@ impl Profile {
         name: impl FnOnce() -> String,
         queue: impl FnOnce() -> Result<(), E>,
     ) -> Result<(), E> {
-        if !self.is_on.load(Ordering::Relaxed) {
+        if !self.is_on.load(Ordering::Relaxed) || self.pauses.load(Ordering::Relaxed) {
             return queue();
         }
         let from = launcher.moment(stream);

@@ -5,14 +5,14 @@
 //!      allocator's lock.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use tonnage_cuda_libs::blas::{Blas, Math};
 use tonnage_cuda_libs::cache::Cache;
 use tonnage_cuda_libs::dnn::Dnn;
 use tonnage_cuda_libs::find::Search;
 use tonnage_cuda_libs::{Error as LibraryError, Kernels};
-use tonnage_device::cuda::{Function, Launcher};
+use tonnage_device::cuda::{Capture, Function, Graph, Launcher};
 use tonnage_device::{DeviceError, EventId};
 use tonnage_events::Address;
 use tonnage_memory::{PinnedBlock, StreamId};
@@ -46,8 +46,29 @@ pub(crate) struct CudaQueue {
     blas: OnceLock<Blas>,
     /// Loaded with the first convolution.
     dnn: OnceLock<Dnn>,
-    failures: Failures,
+    failures: Arc<Failures>,
     profile: Profile,
+    /// The capture that is under way, and the tickets of its launches.
+    capture: Mutex<Option<(Capture, Vec<u32>)>>,
+}
+
+/// Captured work of a GPU.
+pub(crate) struct CudaGraph {
+    graph: Graph,
+    tickets: Vec<u32>,
+    failures: Arc<Failures>,
+}
+
+impl CudaGraph {
+    pub(crate) fn nodes(&self) -> usize {
+        self.graph.nodes()
+    }
+}
+
+impl Drop for CudaGraph {
+    fn drop(&mut self) {
+        self.failures.give_up(&self.tickets);
+    }
 }
 
 /// A function, and how much dynamic shared memory its launches may have by now.
@@ -102,8 +123,9 @@ impl CudaQueue {
             functions: RwLock::default(),
             blas: OnceLock::new(),
             dnn: OnceLock::new(),
-            failures: Failures::default(),
+            failures: Arc::default(),
             profile: Profile::default(),
+            capture: Mutex::default(),
         })
     }
 
@@ -198,6 +220,70 @@ impl CudaQueue {
         })
     }
 
+    /// From now on what is queued on `stream` is captured: until [`end_capture`](Self::end_capture) or
+    /// [`abort_capture`](Self::abort_capture).
+    pub(crate) fn begin_capture(&self, call: Call, stream: StreamId) -> Result<()> {
+        let mut open = lock(&self.capture);
+        self.profile.pause(true);
+        let begun = self.order.begin_capture(stream, |launcher| launcher.capture(stream));
+        let capture = begun.map_err(|error| call.driver(error))?;
+        *open = Some((capture, Vec::new()));
+        Ok(())
+    }
+
+    /// Ends it.
+    pub(crate) fn end_capture(&self, call: Call) -> Result<CudaGraph> {
+        let capture = self.take_capture();
+        let Some((capture, tickets)) = capture else {
+            return Err(call.error(ErrorKind::Value, "no graph is being captured"));
+        };
+        match capture.finish() {
+            Ok(graph) => Ok(CudaGraph { graph, tickets, failures: Arc::clone(&self.failures) }),
+            Err(error) => {
+                self.failures.give_up(&tickets);
+                Err(call.driver(error))
+            }
+        }
+    }
+
+    /// Ends it, and forgets what was captured. Nothing happens if none is under way.
+    pub(crate) fn abort_capture(&self) {
+        if let Some((capture, tickets)) = self.take_capture() {
+            self.failures.give_up(&tickets);
+            drop(capture);
+        }
+    }
+
+    fn take_capture(&self) -> Option<(Capture, Vec<u32>)> {
+        let capture = lock(&self.capture).take();
+        self.order.end_capture();
+        self.profile.pause(false);
+        capture
+    }
+
+    /// Queues captured work behind everything that uses the same memory.
+    pub(crate) fn replay<'a>(
+        &self,
+        call: Call,
+        stream: StreamId,
+        graph: &CudaGraph,
+        written: impl Iterator<Item = &'a Mutex<Uses>>,
+        read: impl Iterator<Item = &'a Mutex<Uses>>,
+    ) -> Result<()> {
+        let queued = self.order.queue_using(stream, written, read, |launcher| {
+            self.profile.measure(
+                launcher,
+                stream,
+                || "graph".to_owned(),
+                // SAFETY: the graph was captured on this device. What it uses is kept by who replays it until it is done: its
+                // pool, and every tensor from outside; others use these in the order of *exec*. Functions are never unloaded,
+                // and neither are libraries.
+                || unsafe { launcher.launch_graph(&graph.graph, stream) },
+            )
+        });
+        queued.map_err(|error: DeviceError| call.driver(error))
+    }
+
     /// Measures how long work takes from now on.
     pub(crate) fn start_profile(&self) {
         self.profile.start();
@@ -235,7 +321,13 @@ impl CudaQueue {
     fn prepare(&self, call: Call, on: (&Device, StreamId), mut launch: Launch) -> Result<Ready> {
         let function = self.function(call, &launch)?;
         if let Some(complaint) = launch.complaint.take() {
-            self.failures.attach(call, on, complaint, &mut launch.arguments)?;
+            let mut capture = lock(&self.capture);
+            let capture = capture.as_mut().filter(|it| it.0.stream() == on.1);
+            let on = (on.0, on.1, capture.is_some());
+            let ticket = self.failures.attach(call, on, complaint, &mut launch.arguments)?;
+            if let Some((_, tickets)) = capture {
+                tickets.push(ticket);
+            }
         }
         Ok(Ready { function, launch })
     }
