@@ -17,8 +17,10 @@ for suite in "cuda_real" "gpu" "devices gpu" "soak gpu"; do
   ./$suite || failed=1
 done
 echo "## tensor: every operation, gradient and technique against the host"
-./tensor --test-threads 8 > tensor.txt 2>&1 || { failed=1; grep -A20 '^failures:' tensor.txt; }
-tail -n 3 tensor.txt
+for suite in tensor tensor_suite; do
+  ./$suite --test-threads 8 > $suite.txt 2>&1 || { failed=1; grep -A20 '^failures:' $suite.txt; }
+  tail -n 3 $suite.txt
+done
 echo "## recipes: allocated, reserved, and what was predicted"
 python3 recipes.py ./tonnage || failed=1
 echo "## training beside PyTorch, in turns"

@@ -127,7 +127,7 @@ def ours(name):
                       "losses": [float(it) for it in losses], "units": units}))
 
 
-CASES = ["gpt2 8", "gpt2 32", "gpt2-checkpoint 32", "resnet50", "resnet50-bf16", "residual"]
+CASES = ["gpt2 8", "gpt2 8 graph", "gpt2 32", "gpt2-checkpoint 32", "resnet50", "resnet50-bf16", "residual"]
 
 
 def both(program, names):
@@ -137,10 +137,11 @@ def both(program, names):
         rounds = {"pytorch": [], "tonnage": []}
         with tempfile.TemporaryDirectory() as folder:
             for turn in range(ROUNDS):
-                rounds["pytorch"].append(run([sys.executable, __file__, "--one", name] + ([folder] if turn == 0 else [])))
+                eager = name.removesuffix(" graph")
+                rounds["pytorch"].append(run([sys.executable, __file__, "--one", eager] + ([folder] if turn == 0 else [])))
                 if "compiled" not in name:
                     files = [os.path.join(folder, it) for it in ("weights", "inputs")]
-                    rounds["tonnage"].append(run([program, name.split()[0], *files]))
+                    rounds["tonnage"].append(run([program, name.split()[0], *files, *(["--graph"] if name != eager else [])]))
         results[name] = rounds
         best = {}
         for side, tried in rounds.items():

@@ -8,12 +8,13 @@ use crate::shell::{root, run};
 
 /// Tests with parts that need a GPU, under the names that they are called by there, the packages they are in, and how
 /// cargo chooses them.
-const SUITES: [(&str, &str, &[&str]); 5] = [
+const SUITES: [(&str, &str, &[&str]); 6] = [
     ("cuda_real", "tonnage-device", &["--test", "cuda_real"]),
     ("gpu", "tonnage-cuda-libs", &["--test", "gpu"]),
     ("devices", "tonnage-replay", &["--test", "devices"]),
     ("soak", "tonnage-memory", &["--test", "soak"]),
     ("tensor", "tonnage-tensor", &["--lib"]),
+    ("tensor_suite", "tonnage-tensor", &["--test", "suite"]),
 ];
 
 /// Builds the folder `gpu-bundle`.

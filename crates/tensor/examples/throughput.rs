@@ -1,8 +1,9 @@
 //! Training steps on a GPU, from weights and inputs that PyTorch has saved, to be compared with its own.
 //!
-//! `throughput CASE WEIGHTS INPUTS [--profile]`: `benches/pytorch/throughput.py` makes the files, runs both sides in turns
-//! and writes the table. Prints one line of JSON: milliseconds for a step, peaks in bytes as predicted without a GPU and as they were, the losses. With `--profile`
-//! the time of each kind of work goes to standard error; measuring slows the steps.
+//! `throughput CASE WEIGHTS INPUTS [--graph] [--profile]`: `benches/pytorch/throughput.py` makes the files, runs both sides in turns
+//! and writes the table. Prints one line of JSON: milliseconds for a step, peaks in bytes as predicted without a GPU and as they were, the losses. With `--graph`
+//! the step is captured once and replayed; with `--profile` the time of each kind of work goes to standard error, and measuring
+//! slows the steps.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ use tonnage_tensor::models::{Gpt2, Gpt2Config, ResNet, ResNetConfig};
 use tonnage_tensor::nn::{Linear, Module, Relu, Sequential, Visitor};
 use tonnage_tensor::optim::{Adam, AdamW, Optimizer, Sgd};
 use tonnage_tensor::safetensors::File;
-use tonnage_tensor::{DType, Device, MemoryProfile, Result, Tensor};
+use tonnage_tensor::{DType, Device, Graph, MemoryProfile, Result, Tensor};
 
 /// Steps before the clock starts: kernels are compiled, memory is taken.
 const FIRST: usize = 5;
@@ -101,6 +102,13 @@ fn case(device: &Device, name: &str, files: [&File; 2]) -> Result<Option<Case>> 
     }))
 }
 
+/// How steps are run.
+#[derive(Clone, Copy)]
+struct How {
+    is_graph: bool,
+    is_profiled: bool,
+}
+
 /// What the steps took.
 struct Taken {
     /// Milliseconds of a step, and until it was queued.
@@ -113,24 +121,32 @@ struct Taken {
     losses: Vec<f32>,
 }
 
-fn run(device: &Device, name: &str, files: [&File; 2], is_profiled: bool) -> Result<Option<Taken>> {
+fn run(device: &Device, name: &str, files: [&File; 2], how: How) -> Result<Option<Taken>> {
     let Some(mut case) = case(device, name, files)? else { return Ok(None) };
-    let mut losses = Vec::new();
-    let mut step = || -> Result<()> {
+    let mut step = || {
         let loss = (case.loss)()?;
         loss.backward()?;
-        losses.push(loss.detach());
         case.optimizer.step()?;
-        case.optimizer.zero_grad(true)
+        case.optimizer.zero_grad(true)?;
+        Ok(loss.detach())
     };
-    (0..FIRST).try_for_each(|_| step())?;
+    let mut losses = (0..FIRST).map(|_| step()).collect::<Result<Vec<Tensor>>>()?;
+    let graph = if how.is_graph { Some(Graph::capture(device, &mut step)?) } else { None };
     device.synchronize()?;
     device.memory().reset_peak_stats();
-    if is_profiled {
+    if how.is_profiled {
         device.start_profile();
     }
     let start = Instant::now();
-    (0..MEASURED).try_for_each(|_| step())?;
+    for _ in 0..MEASURED {
+        losses.push(match &graph {
+            Some((graph, loss)) => {
+                graph.replay()?;
+                loss.add(0.0)?
+            }
+            None => step()?,
+        });
+    }
     let queued = start.elapsed();
     device.synchronize()?;
     let each = |time: Duration| time.as_secs_f64() * 1e3 / MEASURED as f64;
@@ -150,19 +166,23 @@ fn run(device: &Device, name: &str, files: [&File; 2], is_profiled: bool) -> Res
 
 fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let mut arguments: Vec<_> = std::env::args().skip(1).collect();
-    let is_profiled = arguments.last().is_some_and(|it| it == "--profile");
-    arguments.truncate(arguments.len() - usize::from(is_profiled));
+    let mut has = |flag: &str| {
+        let before = arguments.len();
+        arguments.retain(|it| it != flag);
+        arguments.len() < before
+    };
+    let how = How { is_graph: has("--graph"), is_profiled: has("--profile") };
     let [name, weights, inputs] = &arguments[..] else {
-        return Err("throughput CASE WEIGHTS INPUTS [--profile]".into());
+        return Err("throughput CASE WEIGHTS INPUTS [--graph] [--profile]".into());
     };
     let files = [&File::open(weights)?, &File::open(inputs)?];
     let dry = Device::dry("1 TiB")?;
     dry.set_memory_profile(MemoryProfile::Tonnage);
-    let Some(predicted) = run(&dry, name, files, false)? else {
+    let Some(predicted) = run(&dry, name, files, How { is_profiled: false, ..how })? else {
         return Err(format!("`{name}` is no case: see the file").into());
     };
     eprintln!("predicted: {} allocated, {} reserved", predicted.allocated, predicted.reserved);
-    let Some(it) = run(&Device::cuda(0)?, name, files, is_profiled)? else { return Ok(()) };
+    let Some(it) = run(&Device::cuda(0)?, name, files, how)? else { return Ok(()) };
     println!(
         "{{\"ms\": {:.3}, \"queued_ms\": {:.3}, \"allocated\": {}, \"reserved\": {}, \"predicted_allocated\": {}, \"predicted_reserved\": {}, \"parameters\": {}, \"losses\": {:?}}}",
         it.step,

@@ -21,7 +21,8 @@ const STEP: f64 = 6e-6;
 const TOLERANCE: f64 = 1e-6;
 
 /// Checks the gradients of `f` against finite differences in `f64`, for random inputs of these
-/// shapes. The result is weighted with random numbers, so that no gradient cancels.
+/// shapes. The result is weighted with random numbers, so that no gradient cancels. With `TONNAGE_TEST_CUDA=1` on the first
+/// GPU as well.
 ///
 /// ```
 /// use tonnage_tensor::testing::gradcheck;
@@ -36,11 +37,21 @@ const TOLERANCE: f64 = 1e-6;
 #[track_caller]
 pub fn gradcheck(shapes: &[&[usize]], f: impl Fn(&[Tensor]) -> Result<Tensor>) -> Result<()> {
     let call = Call::here("gradcheck");
-    let device = match Device::host("256 MiB") {
-        Ok(device) => device,
-        Err(error) => return Err(call.error(ErrorKind::Value, error.to_string())),
-    };
-    let options = (&device, DType::F64);
+    let gpu = has_gpu().then(|| Device::cuda(0));
+    for device in [Device::host("256 MiB")].into_iter().chain(gpu) {
+        let device = device.map_err(|error| call.error(ErrorKind::Value, error.to_string()))?;
+        gradcheck_on(call, &device, shapes, &f)?;
+    }
+    Ok(())
+}
+
+fn gradcheck_on(
+    call: Call,
+    device: &Device,
+    shapes: &[&[usize]],
+    f: impl Fn(&[Tensor]) -> Result<Tensor>,
+) -> Result<()> {
+    let options = (device, DType::F64);
     let inputs = shapes
         .iter()
         .map(|shape| Tensor::randn(*shape, options)?.requires_grad_(true))
@@ -61,7 +72,7 @@ pub fn gradcheck(shapes: &[&[usize]], f: impl Fn(&[Tensor]) -> Result<Tensor>) -
                 let mut numbers = numbers.clone();
                 numbers[index] += by;
                 let mut inputs: Vec<Tensor> = inputs.iter().map(Tensor::detach).collect();
-                inputs[place] = Tensor::from_slice(&numbers, input.shape(), &device)?;
+                inputs[place] = Tensor::from_slice(&numbers, input.shape(), device)?;
                 value(&inputs)
             };
             let difference = (moved(STEP)? - moved(-STEP)?) / (2.0 * STEP);
@@ -70,6 +81,7 @@ pub fn gradcheck(shapes: &[&[usize]], f: impl Fn(&[Tensor]) -> Result<Tensor>) -
             if !close {
                 return Err(call
                     .error(ErrorKind::Value, "a gradient is not the finite difference")
+                    .with("device", device)
                     .with("input", format_args!("{place}, element {index}"))
                     .with("gradient", computed)
                     .with("difference", difference));

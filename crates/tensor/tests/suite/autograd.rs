@@ -5,8 +5,10 @@ use std::sync::{Arc, Barrier, Mutex};
 use tonnage_tensor::autograd::{BackwardOptions, SavedTensorHooks, no_grad, saved_tensors_hooks};
 use tonnage_tensor::{Device, ErrorKind, Pinned, Result, Role, Tensor};
 
+use crate::computing;
+
 fn device() -> Device {
-    Device::host("1 GiB").unwrap()
+    computing("1 GiB")
 }
 
 fn leaf(device: &Device) -> Result<Tensor> {

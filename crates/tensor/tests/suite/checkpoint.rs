@@ -14,6 +14,8 @@ use tonnage_tensor::{DType, Device, ErrorKind, Result, Tensor, conformance};
 
 use crate::autograd::{Walked, walking_hooks};
 
+use crate::computing;
+
 const MIB: u64 = 1 << 20;
 
 /// By how much PyTorch's peaks on that device are above ours where the gradient of a bias is summed from
@@ -22,7 +24,7 @@ const MIB: u64 = 1 << 20;
 const STAGING: u64 = 4 * 512 * 256 * 32 * 4 + 512;
 
 fn host() -> Device {
-    Device::host("1 GiB").unwrap()
+    computing("1 GiB")
 }
 
 /// The gradients of some leaves, after which they have none.

@@ -15,6 +15,8 @@ use tonnage_tensor::checkpoint::checkpoint;
 use tonnage_tensor::offload::Offload;
 use tonnage_tensor::{Complex64, DType, Device, Result, Tensor};
 
+use crate::computing_with;
+
 /// Seeds, unless the environment says otherwise.
 const SEEDS: u64 = 12;
 
@@ -303,7 +305,7 @@ type Outcome = (Vec<Vec<Vec<f64>>>, Vec<Vec<f64>>);
 
 fn device() -> Device {
     let options = DeviceOptions { poison: true, ..DeviceOptions::default() };
-    Device::host_with("1 GiB", options).unwrap()
+    computing_with("1 GiB", options)
 }
 
 /// The seed of a thread.

@@ -7,6 +7,8 @@ use serde_json::Value;
 use tonnage_tensor::autograd::BackwardOptions;
 use tonnage_tensor::{BatchNormOptions, ConvOptions, DType, Device, PoolOptions, Result, Tensor};
 
+use crate::computing;
+
 type Case = fn(&[Tensor]) -> Result<Vec<Tensor>>;
 
 /// The cases of the script, by name: the first result is the one that goes back.
@@ -119,7 +121,7 @@ fn values_and_gradients_are_pytorch_s() {
     let cases = file["cases"].as_array().unwrap();
     let names: Vec<&str> = cases.iter().map(|it| it["name"].as_str().unwrap()).collect();
     assert_eq!(names, CASES.iter().map(|(name, _)| *name).collect::<Vec<_>>());
-    let device = Device::host("256 MiB").unwrap();
+    let device = computing("256 MiB");
     for (case, (name, function)) in cases.iter().zip(CASES) {
         for (dtype, tolerance) in [(DType::F64, 1e-10), (DType::F32, 3e-5)] {
             let list = |name: &str| case[name].as_array().unwrap();

@@ -12,11 +12,13 @@ use tonnage_tensor::offload::Offload;
 use tonnage_tensor::optim::{AdamW, Optimizer, Sgd};
 use tonnage_tensor::{DType, Device, Result, Tensor, conformance, safetensors};
 
+use crate::computing;
+
 /// The beginning of this project's description of its architecture, as it once was.
 const TEXT: &[u8] = include_bytes!("../data/text.txt");
 
 fn host() -> Device {
-    Device::host("1 GiB").unwrap()
+    computing("1 GiB")
 }
 
 fn tiny() -> Gpt2Config {

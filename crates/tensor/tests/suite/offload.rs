@@ -4,6 +4,8 @@ use tonnage_tensor::nn::{Linear, Module, Relu, Sequential};
 use tonnage_tensor::offload::Offload;
 use tonnage_tensor::{Complex64, DType, Device, Result, Tensor};
 
+use crate::computing;
+
 const TENSOR: u64 = 512 * 512 * 4;
 
 fn chain(device: &Device) -> Result<Sequential> {
@@ -64,7 +66,7 @@ fn values_come_back_a_few_at_a_time() -> Result<()> {
 
 #[test]
 fn small_values_and_parameters_stay() -> Result<()> {
-    let device = Device::host("64 MiB").unwrap();
+    let device = computing("64 MiB");
     let x = Tensor::randn([10], &device)?.requires_grad_(true)?;
     let loss = Offload::new(&device)?.run(|| x.sin()?.exp()?.sum())?;
     assert_eq!(device.pinned().stats().in_use.current, 0);
@@ -77,7 +79,7 @@ fn small_values_and_parameters_stay() -> Result<()> {
 /// A value and another view of its memory are two values, though they have storage and version in common.
 #[test]
 fn views_of_one_storage_come_back_as_what_each_shows() -> Result<()> {
-    let device = Device::host("64 MiB").unwrap();
+    let device = computing("64 MiB");
     type Program = fn(&Tensor) -> Result<Tensor>;
     let programs: [(&str, Program); 4] = [
         ("conjugates", |z| z.mul(&z.conj()?)),

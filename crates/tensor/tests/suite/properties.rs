@@ -4,6 +4,8 @@
 use proptest::prelude::*;
 use tonnage_tensor::{Device, Result, Tensor};
 
+use crate::computing;
+
 /// Numbers in the order of their indices.
 #[derive(Clone, Debug, PartialEq)]
 struct Simple {
@@ -196,7 +198,7 @@ proptest! {
         shape in shape(),
         views in prop::collection::vec(view(), 0..6),
     ) {
-        let device = Device::host("4 MiB").unwrap();
+        let device = computing("4 MiB");
         let mut simple = numbered(&shape);
         let mut tensor = tensor_of(&simple, &device);
         for view in &views {
@@ -214,7 +216,7 @@ proptest! {
         shape in shape(),
         views in prop::collection::vec(view(), 0..4),
     ) {
-        let device = Device::host("4 MiB").unwrap();
+        let device = computing("4 MiB");
         let simple = numbered(&shape);
         let whole = tensor_of(&simple, &device);
         let (mut part, mut seen) = (whole.clone(), simple.clone());
@@ -235,7 +237,7 @@ proptest! {
         shape in shape(),
         views in prop::collection::vec(view(), 0..5),
     ) {
-        let device = Device::host("4 MiB").unwrap();
+        let device = computing("4 MiB");
         let simple = numbered(&shape);
         let leaf = tensor_of(&simple, &device).requires_grad_(true).unwrap();
         let (mut tensor, mut seen) = (leaf.clone(), simple.clone());
@@ -253,7 +255,7 @@ proptest! {
 
     #[test]
     fn broadcast_operations_are_those_of_single_elements([a, b] in broadcasting()) {
-        let device = Device::host("4 MiB").unwrap();
+        let device = computing("4 MiB");
         let (a, b) = (numbered(&a), numbered(&b));
         let [x, y] = [&a, &b].map(|it| tensor_of(it, &device).requires_grad_(true).unwrap());
         type Both = fn(&Tensor, &Tensor) -> Result<Tensor>;
@@ -305,7 +307,7 @@ proptest! {
         mask in prop::collection::vec(any::<bool>(), 5),
         keep in any::<bool>(),
     ) {
-        let device = Device::host("4 MiB").unwrap();
+        let device = computing("4 MiB");
         let mut simple = numbered(&shape);
         let mut tensor = tensor_of(&simple, &device);
         for view in &views {

@@ -4,6 +4,8 @@ use serde_json::Value;
 use tonnage_tensor::optim::{Adam, AdamW, Optimizer, Sgd, clip_grad_norm_};
 use tonnage_tensor::{Device, Result, Tensor};
 
+use crate::computing;
+
 /// None until the script was run where PyTorch is.
 fn reference() -> Option<Value> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/optim.json");
@@ -51,7 +53,7 @@ fn optimizer(name: &str, parameters: Vec<Tensor>) -> Result<Box<dyn Optimizer>> 
 #[test]
 fn every_step_is_pytorch_s() -> Result<()> {
     let Some(reference) = reference() else { return Ok(()) };
-    let device = Device::host("64 MiB").unwrap();
+    let device = computing("64 MiB");
     for (name, steps) in reference["cases"].as_object().unwrap() {
         let parameters = tensors(&reference, &reference["start"], &device)?
             .into_iter()
@@ -76,7 +78,7 @@ fn every_step_is_pytorch_s() -> Result<()> {
 #[test]
 fn clipping_is_pytorch_s() -> Result<()> {
     let Some(reference) = reference() else { return Ok(()) };
-    let device = Device::host("64 MiB").unwrap();
+    let device = computing("64 MiB");
     let parameters = tensors(&reference, &reference["start"], &device)?;
     let gradients = tensors(&reference, &reference["gradients"][0], &device)?;
     for (parameter, gradient) in parameters.iter().zip(&gradients) {

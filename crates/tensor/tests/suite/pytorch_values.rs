@@ -5,6 +5,8 @@ use tonnage_tensor::{
     AttentionOptions, Complex64, CrossEntropyOptions, DType, Device, Reduction, Result, Tensor,
 };
 
+use crate::computing;
+
 const DATA: &str = include_str!("../data/functions.json");
 
 /// What PyTorch computed in 64 bits differs in the last digits only; complex numbers have 32.
@@ -125,7 +127,7 @@ fn check(name: &str, case: &Value, device: &Device) -> Result<()> {
 
 #[test]
 fn results_and_gradients_are_pytorch_s() -> Result<()> {
-    let device = Device::host("256 MiB").unwrap();
+    let device = computing("256 MiB");
     let cases: Value = serde_json::from_str(DATA).unwrap();
     let cases = cases.as_array().unwrap();
     assert_eq!(cases.len(), 25);

@@ -6,10 +6,12 @@ use std::time::Duration;
 use tonnage_memory::{DeviceId, DeviceOptions, with_stream};
 use tonnage_tensor::{DType, Device, Result, Tensor, current_device, set_device};
 
+use crate::{computing, computing_with};
+
 #[test]
 fn work_on_several_streams_is_ordered_by_the_tensors_it_shares() -> Result<()> {
     let options = DeviceOptions { poison: true, ..DeviceOptions::default() };
-    let device = Device::host_with("1 GiB", options).unwrap();
+    let device = computing_with("1 GiB", options);
     let side = device.create_stream().unwrap();
     for round in 0..50 {
         let x = Tensor::full([20_000], f64::from(round), (&device, DType::F64))?;
@@ -29,7 +31,7 @@ fn work_on_several_streams_is_ordered_by_the_tensors_it_shares() -> Result<()> {
 
 #[test]
 fn dropped_memory_is_reused_behind_the_work_that_uses_it() -> Result<()> {
-    let device = Device::host("64 MiB").unwrap();
+    let device = computing("64 MiB");
     let mut sums = Vec::new();
     for round in 0..100 {
         // The same block every time, while earlier rounds are still queued.
@@ -48,7 +50,7 @@ fn dropped_memory_is_reused_behind_the_work_that_uses_it() -> Result<()> {
 fn the_first_use_of_fresh_memory_on_another_stream_waits_for_the_work_of_its_last_owner()
 -> Result<()> {
     const LENGTH: usize = 1 << 20;
-    let device = Device::host("256 MiB").unwrap();
+    let device = computing("256 MiB");
     let [own, other] = [0, 1].map(|_| device.create_stream().unwrap());
     for first_use in ["writes", "reads and writes", "is written by a copy"] {
         let x = with_stream(&own, || Tensor::ones([LENGTH], &device))?;
@@ -82,7 +84,7 @@ fn the_first_use_of_fresh_memory_on_another_stream_waits_for_the_work_of_its_las
 
 #[test]
 fn threads_share_tensors() -> Result<()> {
-    let device = Device::host("1 GiB").unwrap();
+    let device = computing("1 GiB");
     let x = Tensor::ones([1000], &device)?;
     let total: f32 = std::thread::scope(|scope| {
         let work = || -> Result<f32> {
@@ -114,7 +116,7 @@ fn several_devices_have_figures_of_their_own() -> Result<()> {
 
 #[test]
 fn the_same_seed_gives_the_same_numbers_everywhere() -> Result<()> {
-    let [one, two] = [0, 1].map(|_| Device::host("64 MiB").unwrap());
+    let [one, two] = [0, 1].map(|_| computing("64 MiB"));
     let draw = |device: &Device| -> Result<_> {
         device.manual_seed(7);
         let first = Tensor::randn([10_001], device)?.to_vec::<f32>()?;

@@ -7,10 +7,12 @@ use tonnage_tensor::nn::{Linear, Module, Relu, Sequential};
 use tonnage_tensor::optim::{Adam, Optimizer, Sgd};
 use tonnage_tensor::{DType, Device, Holder, Result, Role, Tensor};
 
+use crate::{computing, computing_with};
+
 const MIB: u64 = 1 << 20;
 
 fn host() -> Device {
-    Device::host("1 GiB").unwrap()
+    computing("1 GiB")
 }
 
 /// Each program runs on both devices.
@@ -156,7 +158,7 @@ fn an_activation_in_place_saves_its_copy_and_has_the_same_gradients() -> Result<
 fn layers_on_two_devices_train_as_on_one() -> Result<()> {
     let device = |id| {
         let options = DeviceOptions { id: DeviceId(id), ..DeviceOptions::default() };
-        Device::host_with("256 MiB", options).unwrap()
+        computing_with("256 MiB", options)
     };
     let train = |one: &Device, two: &Device| -> Result<Vec<f32>> {
         one.manual_seed(3);
