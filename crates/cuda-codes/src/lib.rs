@@ -73,6 +73,7 @@ codes! {
     CONTEXT_IS_DESTROYED = 709, "CONTEXT_IS_DESTROYED", "ContextIsDestroyed", "context is destroyed";
     NOT_SUPPORTED = 801, "NOT_SUPPORTED", "NotSupported", "operation not supported";
     CAPTURE_UNSUPPORTED = 900, "STREAM_CAPTURE_UNSUPPORTED", "StreamCaptureUnsupported", "operation not permitted when stream is capturing";
+    CAPTURE_INVALIDATED = 901, "STREAM_CAPTURE_INVALIDATED", "StreamCaptureInvalidated", "operation failed due to a previous error during capture";
     CAPTURE_MERGE = 902, "STREAM_CAPTURE_MERGE", "StreamCaptureMerge", "operation would result in a merge of separate capture sequences";
     CAPTURE_UNMATCHED = 903, "STREAM_CAPTURE_UNMATCHED", "StreamCaptureUnmatched", "capture was not ended in the same stream as it began";
     CAPTURE_UNJOINED = 904, "STREAM_CAPTURE_UNJOINED", "StreamCaptureUnjoined", "capturing stream has unjoined work";

@@ -86,6 +86,13 @@ impl<D: Device> Engine<D> {
         Ok(())
     }
 
+    /// Keeps all memory of a pool until it has no uses, also where PyTorch gives some back while a graph is captured into it:
+    /// with `max_split_size_mb`, free oversize segments go for a request that finds no room, and a kernel that was captured
+    /// before may use them at each replay.
+    pub fn set_pool_keeps_memory(&mut self, pool: PoolId) {
+        self.pools.keep(pool);
+    }
+
     /// Lets the free blocks of a private pool serve other requests rather than fail them, or no
     /// longer.
     pub fn set_pool_use_on_oom(&mut self, pool: PoolId, on: bool) {

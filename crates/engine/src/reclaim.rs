@@ -142,7 +142,8 @@ impl<D: Device> Engine<D> {
     }
 
     /// With a finite `max_split_size`: gives back free oversize segments of the request's own pool and
-    /// stream, one that is large enough by itself, else the largest ones until together they are.
+    /// stream, one that is large enough by itself, else the largest ones until together they are; of a pool that
+    /// [keeps](Self::set_pool_keeps_memory) its memory, none.
     /// Says whether enough was given back.
     pub(crate) fn release_oversize(
         &mut self,
@@ -150,7 +151,7 @@ impl<D: Device> Engine<D> {
         stack: Option<StackId>,
     ) -> Result<bool, DeviceError> {
         let max_split = self.config.max_split_size();
-        if max_split == u64::MAX {
+        if max_split == u64::MAX || self.pools.keeps(request.pool.set) {
             return Ok(false);
         }
         let want = request.size.max(max_split);

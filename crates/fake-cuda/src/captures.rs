@@ -19,6 +19,8 @@ struct Capture {
     /// Streams with work that nobody has waited for.
     apart: BTreeSet<Key>,
     work: Vec<Work>,
+    /// Someone waited for what is only written down.
+    is_broken: bool,
 }
 
 #[derive(Debug, Default)]
@@ -46,14 +48,36 @@ impl Captures {
         self.of(stream).is_some()
     }
 
-    /// Waiting for what is only written down is refused.
-    pub(crate) fn refuse_wait(&self, stream: Key) -> Result<(), Code> {
-        if self.is_captured(stream) { Err(Code::CAPTURE_UNSUPPORTED) } else { Ok(()) }
+    /// Waiting for what is only written down is refused, and breaks the capture.
+    pub(crate) fn refuse_wait(&mut self, stream: Key) -> Result<(), Code> {
+        match self.of(stream) {
+            Some(id) => Err(self.broken(id, Code::CAPTURE_UNSUPPORTED)),
+            None => Ok(()),
+        }
     }
 
     /// The same for an event.
-    pub(crate) fn refuse_event(&self, event: u64) -> Result<(), Code> {
-        if self.events.contains_key(&event) { Err(Code::CAPTURED_EVENT) } else { Ok(()) }
+    pub(crate) fn refuse_event(&mut self, event: u64) -> Result<(), Code> {
+        match self.events.get(&event) {
+            Some(&(id, _)) => Err(self.broken(id, Code::CAPTURED_EVENT)),
+            None => Ok(()),
+        }
+    }
+
+    /// The same for everything.
+    pub(crate) fn refuse_context(&mut self) -> Result<(), Code> {
+        if self.open.is_empty() {
+            return Ok(());
+        }
+        self.open.values_mut().for_each(|it| it.is_broken = true);
+        Err(Code::CAPTURE_UNSUPPORTED)
+    }
+
+    fn broken(&mut self, id: u64, code: Code) -> Code {
+        if let Some(capture) = self.open.get_mut(&id) {
+            capture.is_broken = true;
+        }
+        code
     }
 
     pub(crate) fn begin(&mut self, stream: Key) -> Result<(), Code> {
@@ -62,7 +86,8 @@ impl Captures {
         }
         self.last += 1;
         let streams = BTreeSet::from([stream]);
-        let capture = Capture { origin: stream, streams, apart: BTreeSet::new(), work: Vec::new() };
+        let (apart, work) = (BTreeSet::new(), Vec::new());
+        let capture = Capture { origin: stream, streams, apart, work, is_broken: false };
         self.open.insert(self.last, capture);
         Ok(())
     }
@@ -112,6 +137,9 @@ impl Captures {
             return Err(Code::CAPTURE_UNMATCHED);
         }
         let capture = self.open.remove(&id).ok_or(Code::CAPTURE_UNMATCHED)?;
+        if capture.is_broken {
+            return Err(Code::CAPTURE_INVALIDATED);
+        }
         if !capture.apart.is_empty() {
             return Err(Code::CAPTURE_UNJOINED);
         }

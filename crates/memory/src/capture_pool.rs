@@ -36,6 +36,7 @@ pub struct CapturePool {
     device: Device,
     id: PoolId,
     is_open: bool,
+    is_leaked: bool,
 }
 
 /// The number of the next capture, from 1 on.
@@ -61,11 +62,12 @@ impl CapturePool {
         let concerns = move || current_stream_by_key(key) == captured;
         let mut engine = device.shared.engine.lock();
         engine.begin_allocate_to_pool(id, StreamFilter::Only(vec![captured]))?;
+        engine.set_pool_keeps_memory(id);
         engine.begin_capture(Capture::When(std::sync::Arc::new(concerns)));
         drop(engine);
         *open = Some(id);
         drop(open);
-        Ok(Self { device, id, is_open: true })
+        Ok(Self { device, id, is_open: true, is_leaked: false })
     }
 
     /// Its number, as snapshots have it.
@@ -74,23 +76,33 @@ impl CapturePool {
         self.id
     }
 
+    /// The pool keeps its memory for good: for work on it of which nobody knows when it ends.
+    pub fn leak(&mut self) {
+        self.is_leaked = true;
+    }
+
     /// The capture has ended: requests go where they went before. Once is enough.
     pub fn close(&mut self) {
         if !std::mem::take(&mut self.is_open) {
             return;
         }
-        *lock(&self.device.shared.capture) = None;
+        // Held until it has ended: whoever begins another one is behind.
+        let mut open = lock(&self.device.shared.capture);
         let mut engine = self.device.shared.engine.lock();
         let ended = engine.end_allocate_to_pool(self.id);
         debug_assert!(ended.is_ok(), "{ended:?}: it was begun by `open`, and ends once");
         let ended = engine.end_capture();
         debug_assert!(ended.is_ok(), "{ended:?}: as above");
+        *open = None;
     }
 }
 
 impl Drop for CapturePool {
     fn drop(&mut self) {
         self.close();
+        if self.is_leaked {
+            return;
+        }
         let released = self.device.shared.engine.lock().release_pool(self.id);
         debug_assert!(released.is_ok(), "{released:?}: used once, by `open`");
     }

@@ -77,15 +77,17 @@ pub(crate) fn current_stream_of(device: &Device) -> StreamId {
     current_stream_by_key(key(device))
 }
 
-/// The same by the [`key`] of the device.
+/// The same by the [`key`] of the device; of a thread that ends, the default stream.
 #[inline]
 pub(crate) fn current_stream_by_key(key: usize) -> StreamId {
-    CURRENT.with_borrow(|current| {
+    let current = CURRENT.try_with(|current| {
+        let current = current.borrow();
         if current.streams.is_empty() {
             return StreamId::DEFAULT;
         }
         current.streams.get(&key).copied().unwrap_or(StreamId::DEFAULT)
-    })
+    });
+    current.unwrap_or(StreamId::DEFAULT)
 }
 
 /// What tells a device from others while it is there.

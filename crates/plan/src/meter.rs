@@ -100,12 +100,16 @@ pub(crate) struct Meter<'a> {
     pub(crate) phases: Vec<PhaseMemory>,
     /// The phase of the peak, once there is one.
     pub(crate) peak: Option<(Phase, Peak)>,
-    /// How many points of the last step are recorded, if any.
+    /// How many points of the step are recorded, if any still are.
     pub(crate) points: Option<usize>,
+    /// The step that was recorded.
+    pub(crate) recorded: usize,
     /// Where in what is recorded each piece of work began, and what had been queued by then.
     pub(crate) starts: Vec<(Phase, u64, QueuedWork)>,
-    /// What was recorded of the last step.
+    /// What was recorded of that step.
     pub(crate) levels: Levels,
+    /// What had been queued when it ended.
+    pub(crate) work: QueuedWork,
 }
 
 impl<'a> Meter<'a> {
@@ -120,12 +124,14 @@ impl<'a> Meter<'a> {
             phases: Vec::new(),
             peak: None,
             points: None,
+            recorded: 1,
             starts: Vec::new(),
             levels: Levels::default(),
+            work: QueuedWork::default(),
         }
     }
 
-    /// One that also lets the device record the last step in so many points.
+    /// One that also lets the device record the last step, or that which is captured, in so many points.
     pub(crate) fn recording(device: &'a Device, points: usize) -> Self {
         Self { points: Some(points), ..Self::new(device) }
     }
@@ -134,14 +140,18 @@ impl<'a> Meter<'a> {
     pub(crate) fn begin(&mut self, step: usize) {
         self.step = step;
         if let Some(points) = self.points {
+            self.recorded = step;
             self.device.record_levels(points);
             self.starts.clear();
         }
     }
 
-    /// The last step has ended, and nothing of it is dropped yet.
+    /// The step that is looked at has ended, and nothing of it is dropped yet: later ones are not recorded.
     pub(crate) fn end(&mut self) {
-        self.levels = self.device.take_levels();
+        if self.points.take().is_some() {
+            self.levels = self.device.take_levels();
+            self.work = self.device.work();
+        }
     }
 
     /// Runs a piece of work of this phase.

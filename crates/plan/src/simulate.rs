@@ -42,7 +42,8 @@ pub(crate) fn simulate(
         })
     });
     let result = save_of(device, options, result)?;
-    (meter.step, meter.levels) = (options.steps, levels);
+    (meter.step, meter.recorded) = (options.steps, options.steps);
+    (meter.levels, meter.work) = (levels, device.work());
     let requests = (requests(device) - before) / options.steps.max(1) as u64;
     let symbols = Some(Symbols {
         sent: result.symbols,

@@ -1,7 +1,8 @@
 //! A step as it goes: the memory after every allocation and free, phase by phase.
 //!
 //! In:  options, and how many points are wanted.
-//! Out: a [`Timeline`] of the last step of a prediction, in which memory is as in every later one.
+//! Out: a [`Timeline`] of the last step of a prediction, in which memory is as in every later one; of a graph, of the step that is
+//!      captured, whose memory the others use.
 
 use serde_json::{Value, json};
 use tonnage_tensor::{Gpu, LevelPoint, QueuedWork, Role};
@@ -19,7 +20,7 @@ use crate::train::run;
 pub struct Timeline {
     /// What the whole run takes.
     pub outcome: Outcome,
-    /// Which step this is, from 1: the last that had to run.
+    /// Which step this is, from 1: the last that had to run, or the one that is captured.
     pub step: usize,
     /// How many events it has.
     pub events: u64,
@@ -100,7 +101,7 @@ impl Timeline {
     }
 }
 
-/// Predicts a run, and shows the memory of its last step in at most about `points` points.
+/// Predicts a run, and shows the memory of its last step, or of that which is captured, in at most about `points` points.
 ///
 /// ```
 /// use tonnage_plan::{Options, Phase, Recipe, trace};
@@ -125,7 +126,7 @@ pub fn trace(options: &Options, points: usize) -> Result<Timeline> {
     let outcome = run(&device, options, &mut meter, &mut |_| ())?;
     let levels = meter.levels;
     let ends = meter.starts.iter().skip(1).map(|it| (it.1, it.2));
-    let ends = ends.chain([(levels.events, device.work())]);
+    let ends = ends.chain([(levels.events, meter.work)]);
     let span =
         |(&(phase, from, before), (to, after)): (&(Phase, u64, QueuedWork), (u64, QueuedWork))| {
             Span { phase, from, to, work: after.since(before) }
@@ -133,7 +134,7 @@ pub fn trace(options: &Options, points: usize) -> Result<Timeline> {
     let most = levels.points.iter().map(LevelPoint::allocated).max();
     let is_highest = |it: &LevelPoint| Some(it.allocated()) == most;
     Ok(Timeline {
-        step: meter.step,
+        step: meter.recorded,
         spans: meter.starts.iter().zip(ends).map(span).collect(),
         peak: levels.points.iter().position(is_highest).unwrap_or(0),
         events: levels.events,

@@ -192,9 +192,7 @@ impl<'a> Trainer<'a> {
                 allocated_peak: meter.allocated_peak,
                 reserved_peak: meter.reserved_peak,
             });
-            // Whoever looks at one step looks at that whose memory the others use.
-            let is_looked_at = meter.points.is_some() && self.captured.is_some();
-            if steady.repeats() || is_looked_at {
+            if steady.repeats() {
                 break;
             }
         }
@@ -267,6 +265,8 @@ impl<'a> Trainer<'a> {
         }
         meter.measure(Phase::Step, || self.change())?;
         meter.measure(Phase::ZeroGrad, || self.optimizer.zero_grad(true))?;
+        // Whoever looks at one step looks at that whose memory the others use.
+        meter.end();
         Ok(losses)
     }
 

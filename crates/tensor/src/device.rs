@@ -266,10 +266,13 @@ impl Device {
         self.shared.tf32.load(Ordering::Relaxed)
     }
 
-    /// How much was computed so far, or would have been on a device that computes.
+    /// How much was computed so far, or would have been on a device that computes. While a graph is captured, with what it
+    /// would compute.
     #[must_use]
     pub fn work(&self) -> QueuedWork {
-        *self.shared.work.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut work = *self.shared.work.lock().unwrap_or_else(PoisonError::into_inner);
+        work.add_all(self.captures().work());
+        work
     }
 
     /// One kernel more, of so many operations and bytes; `is_half` says whether its numbers have 16 bits.

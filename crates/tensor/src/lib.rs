@@ -118,6 +118,7 @@ mod exec;
 mod random;
 
 // as a whole, again and again,
+#[allow(unsafe_code, reason = "a graph keeps the memory that its replays reach by address")]
 mod graph;
 
 // the tensor itself,

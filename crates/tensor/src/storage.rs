@@ -3,8 +3,9 @@
 //! In:  bytes, a device, the call that wants them.
 //! Out: a [`Storage`]: its block, how often it was written, which streams use it; and its [`Facts`], for onlookers.
 //!
-//! Only tensors have references to a storage. Who looks on has its facts: were it to have the storage, memory would be
-//! given back later, and gradients be copied that a leaf could have taken over, whenever someone happens to look.
+//! Only tensors have references to a storage, and graphs to those from outside that they use. Who looks on has its facts: were
+//! it to have the storage, memory would be given back later, and gradients be copied that a leaf could have taken over,
+//! whenever someone happens to look.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -33,7 +34,8 @@ pub(crate) struct Storage {
     version: AtomicU64,
     graph_version: AtomicU64,
     last_write: Mutex<Option<Call>>,
-    pub(crate) uses: Mutex<Uses>,
+    /// Graphs that write the memory keep the notes on, when nobody has the storage any more.
+    pub(crate) uses: Arc<Mutex<Uses>>,
 }
 
 /// What is known of a storage, for those who do not keep it.
@@ -107,10 +109,11 @@ impl Storage {
             version: AtomicU64::new(0),
             graph_version: AtomicU64::new(0),
             last_write: Mutex::new(None),
-            uses: Mutex::new(uses),
+            uses: Arc::new(Mutex::new(uses)),
         });
         let reserved = registry.records().then(|| device.memory().reserved());
         registry.add(facts, Arc::downgrade(&storage), storage.size(), reserved);
+        device.captures().made(stream, &storage);
         storage.say_role(Role::Temporary);
         Ok(storage)
     }

@@ -1,5 +1,6 @@
 //! The library on one device.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -29,6 +30,8 @@ struct State {
     handle: Handle,
     /// Those used last; none for a shape that the library has no engine for.
     plans: LruCache<Key, Option<Plan>>,
+    /// Those that graphs may use. They stay for good: a plan has code on the device.
+    captured: HashSet<Key>,
 }
 
 /// Where a convolution's tensors lie.
@@ -66,7 +69,8 @@ impl Dnn {
         let status = unsafe { (table.create)(&mut handle) };
         drop(entered);
         table.check("cudnnCreate", status, &path.display())?;
-        let state = Mutex::new(State { handle, plans: LruCache::new(PLANS) });
+        let state =
+            Mutex::new(State { handle, plans: LruCache::new(PLANS), captured: HashSet::new() });
         Ok(Self { table, launcher, path, state })
     }
 
@@ -114,13 +118,18 @@ impl Dnn {
     ) -> Result<()> {
         wanted.check()?;
         let addresses = [operands.input, operands.filter, operands.output].map(|it| it.0);
+        let is_captured = self.launcher.has_captures();
         self.launcher.with_stream(stream, |stream| {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             let handle = state.handle;
             // SAFETY: the handle is alive, and this thread's alone; the stream does not end meanwhile.
             let status = unsafe { (self.table.set_stream)(handle, stream) };
             self.table.check("cudnnSetStream", status, wanted)?;
-            let Some(plan) = self.plan(&mut state, &key(wanted, operands))? else {
+            let key = key(wanted, operands);
+            if is_captured {
+                state.captured.insert(key);
+            }
+            let Some(plan) = self.plan(&mut state, &key)? else {
                 return Err(Error::Refused {
                     library: "cuDNN",
                     call: "cudnnBackendFinalize",
@@ -140,10 +149,19 @@ impl Dnn {
         if !state.plans.contains(key) {
             let _entered = self.launcher.enter()?;
             let plan = Plan::make(&self.table, state.handle, key)?;
-            if state.plans.len() == state.plans.cap().get() {
-                // A plan has code on the device: what falls out may still be queued. By the context, since streams must
-                // not be asked for with the state held.
-                self.launcher.synchronize_context()?;
+            let cap = state.plans.cap();
+            if state.plans.len() == cap.get() {
+                let oldest = state.plans.iter().rev().map(|(key, _)| *key);
+                match oldest.into_iter().find(|it| !state.captured.contains(it)) {
+                    // A plan has code on the device: what falls out may still be queued. By the context, since streams must
+                    // not be asked for with the state held.
+                    Some(oldest) if !self.launcher.has_captures() => {
+                        self.launcher.synchronize_context()?;
+                        state.plans.pop(&oldest);
+                    }
+                    // To wait would end the capture.
+                    _ => state.plans.resize(cap.saturating_add(1)),
+                }
             }
             state.plans.put(*key, plan);
         }

@@ -380,11 +380,12 @@ fn speed(gpu: &Gpu, blas: &Blas, product: &Product) -> Outcome<Measured> {
 }
 
 fn refusals(gpu: &Gpu, cases: &mut Cases, blas: &Blas) {
-    cases.run("blas: what the library cannot do is refused with its shape", || {
+    cases.run("blas: GELU in f64 is right, or refused with its shape", || {
         let mut product = Product::dense([64, 96, 128], [false, false], F64);
         product.epilogue = Epilogue::Gelu { bias: true, saved: Some(96) };
         match measure(gpu, blas, &product, 1.0, 0.0) {
-            Ok(measured) => Ok(measured),
+            // Its tanh has fewer digits than its products.
+            Ok(measured) => Ok(Measured { bound: 1e-10, ..measured }),
             Err(text) => Ok(Measured::exact(text.contains("64×128 by 128×96"), &text)),
         }
     });

@@ -11,13 +11,19 @@ impl Drop for Cuda {
         // Only what is still out can have work in flight.
         let in_use = self.live() != Live::default();
         let remains = self.books.drain();
+        let known = self.queues.streams().handles();
         let streams = self.queues.streams_mut().drain();
         // The first try may return an error that an earlier call has parked.
         let Ok(current) = self.context.enter().or_else(|_| self.context.enter()) else {
             // The driver is going, as it does while the process ends, and takes everything along.
             return;
         };
-        let wait = || current.synchronize_context();
+        // By streams if someone else's work is captured in the context. Those that have ended were waited for.
+        let by_streams = || {
+            // SAFETY: alive by the books until they are destroyed below; the context is current by type.
+            known.iter().try_for_each(|it| unsafe { current.stream_synchronize(*it) })
+        };
+        let wait = || current.synchronize_context().or_else(|_| by_streams());
         // Once more if it failed. Memory that work may still use stays: it goes with the context.
         if !in_use || wait().or_else(|_| wait()).is_ok() {
             give_back_memory(&current, &remains);

@@ -79,6 +79,10 @@ pub(super) struct Current<'a> {
 }
 
 impl Current<'_> {
+    pub(super) fn context(&self) -> &Context {
+        self.context
+    }
+
     pub(super) fn device(&self) -> CUdevice {
         self.context.device
     }

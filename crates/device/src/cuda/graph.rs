@@ -1,6 +1,7 @@
 //! Work that is captured once and launched as a whole.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 
 use tonnage_events::StreamId;
 
@@ -9,6 +10,53 @@ use super::launcher::Launcher;
 use super::sys::{CUgraph, CUgraphExec};
 use crate::DeviceError;
 
+/// A driver, by one of its functions, and a context of it: drivers number theirs alike.
+type Key = (usize, usize);
+
+/// How many captures go on in each context of the process, whichever engine they are of. To wait for a
+/// context in which one goes on is refused by the driver, and breaks the capture.
+static OPEN: RwLock<BTreeMap<Key, usize>> = RwLock::new(BTreeMap::new());
+
+/// Shows that no capture goes on in a context, and none begins.
+pub(super) struct NoCapture(
+    #[expect(dead_code, reason = "held")] RwLockReadGuard<'static, BTreeMap<Key, usize>>,
+);
+
+impl NoCapture {
+    /// None if one goes on.
+    pub(super) fn in_context(context: &Context) -> Option<Self> {
+        let open = OPEN.read().unwrap_or_else(PoisonError::into_inner);
+        if open.contains_key(&key(context)) { None } else { Some(Self(open)) }
+    }
+}
+
+fn key(context: &Context) -> Key {
+    (context.driver().table().context_synchronize as usize, context.handle().0.addr())
+}
+
+/// One more capture in a context, until dropped.
+#[derive(Debug)]
+struct OpenCapture(Key);
+
+impl OpenCapture {
+    fn new(context: &Context) -> Self {
+        *OPEN.write().unwrap_or_else(PoisonError::into_inner).entry(key(context)).or_default() += 1;
+        Self(key(context))
+    }
+}
+
+impl Drop for OpenCapture {
+    fn drop(&mut self) {
+        let mut open = OPEN.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = open.get_mut(&self.0) {
+            *count -= 1;
+            if *count == 0 {
+                open.remove(&self.0);
+            }
+        }
+    }
+}
+
 /// A capture that goes on: what is queued on its stream, and on streams that wait for marks of it, is written down and
 /// not done. Ends with [`finish`](Self::finish); dropped, what was written down is forgotten.
 #[derive(Debug)]
@@ -16,6 +64,8 @@ pub struct Capture {
     launcher: Launcher,
     stream: StreamId,
     ended: bool,
+    /// Until the driver has ended it.
+    _open: OpenCapture,
 }
 
 /// Captured work, ready to be launched. Threads may share it: they launch one after the other.
@@ -41,11 +91,13 @@ impl Launcher {
     ///
     /// If there is no such stream, or if the driver refuses, as it does for the default stream.
     pub fn capture(&self, stream: StreamId) -> Result<Capture, DeviceError> {
+        let open = OpenCapture::new(&self.queues.context);
         self.on("capture", stream, |current, stream| {
             // SAFETY: the stream is alive by the book that is held.
             unsafe { current.capture_begin(stream) }
         })?;
-        Ok(Capture { launcher: self.clone(), stream, ended: false })
+        self.queues.streams_mut().set_captured(stream, true);
+        Ok(Capture { launcher: self.clone(), stream, ended: false, _open: open })
     }
 
     /// Whether what is queued on `stream` is captured.
@@ -58,6 +110,12 @@ impl Launcher {
             // SAFETY: the stream is alive by the book that is held.
             unsafe { current.is_capturing(stream) }
         })
+    }
+
+    /// Whether any stream is captured, by these books.
+    #[must_use]
+    pub fn has_captures(&self) -> bool {
+        !self.queues.streams().captured().is_empty()
     }
 
     /// Queues the work of a graph on `stream`.
@@ -118,6 +176,9 @@ impl Capture {
             unsafe { current.capture_end(stream) }
         });
         self.ended = ended.is_ok();
+        if self.ended {
+            self.launcher.queues.streams_mut().set_captured(self.stream, false);
+        }
         ended
     }
 }
@@ -128,7 +189,9 @@ impl Drop for Capture {
             return;
         }
         // Once more if it failed: a stream that still captures does no work. One that does not refuses.
-        let Ok(graph) = self.end().or_else(|_| self.end()) else { return };
+        let ended = self.end().or_else(|_| self.end());
+        self.launcher.queues.streams_mut().set_captured(self.stream, false);
+        let Ok(graph) = ended else { return };
         let context = &self.launcher.queues.context;
         let Ok(current) = context.enter().or_else(|_| context.enter()) else { return };
         // SAFETY: ours, and used by nobody.

@@ -405,12 +405,12 @@ impl Launcher {
     ///
     /// # Errors
     ///
-    /// If work failed.
+    /// If work failed, or if work of anyone in the context is being captured.
     pub fn synchronize_context(&self) -> Result<(), DeviceError> {
         self.queues.context.enter()?.synchronize_context()
     }
 
-    /// The default stream and every other that may be named.
+    /// The default stream and every other that may be named and waited for: none that is captured.
     #[must_use]
     pub fn known_streams(&self) -> Vec<StreamId> {
         self.queues.streams().known()

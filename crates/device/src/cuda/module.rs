@@ -185,8 +185,8 @@ impl Drop for Loaded {
     fn drop(&mut self) {
         // The first try may return an error that an earlier call has parked.
         let Ok(current) = self.context.enter().or_else(|_| self.context.enter()) else { return };
-        // Work of its kernels may still be queued. If it cannot be waited for, the module stays until the context goes:
-        // kernels may still run.
+        // Work of its kernels may still be queued. If it cannot be waited for, as while someone's work is captured in the
+        // context, the module stays until the context goes: kernels may still run.
         let wait = || current.synchronize_context();
         if wait().or_else(|_| wait()).is_err() {
             return;

@@ -29,6 +29,8 @@ pub(super) struct Streams {
     known: BTreeMap<StreamId, Owner>,
     /// Streams that have ended or were forgotten. Memory that was used on them may still be named by them.
     ended: BTreeSet<StreamId>,
+    /// Streams whose work is written down for a graph.
+    captured: BTreeSet<StreamId>,
 }
 
 impl Streams {
@@ -55,9 +57,31 @@ impl Streams {
         self.get(call, if ended { StreamId::DEFAULT } else { stream })
     }
 
-    /// The default stream and every other that may be named.
+    /// The default stream and every other that may be named, but for those that are captured: what is queued there is not
+    /// done, and to wait for it ends the capture.
     pub(super) fn known(&self) -> Vec<StreamId> {
-        [StreamId::DEFAULT].into_iter().chain(self.known.keys().copied()).collect()
+        let known = self.known.keys().filter(|it| !self.captured.contains(it));
+        [StreamId::DEFAULT].into_iter().chain(known.copied()).collect()
+    }
+
+    /// The handles behind [`known`](Self::known).
+    pub(super) fn handles(&self) -> Vec<CUstream> {
+        let handle = |it: StreamId| CUstream(std::ptr::with_exposed_provenance_mut(it.0 as usize));
+        self.known().into_iter().map(handle).collect()
+    }
+
+    /// Notes that a stream is captured from now on, or no longer.
+    pub(super) fn set_captured(&mut self, stream: StreamId, captured: bool) {
+        if captured {
+            self.captured.insert(stream);
+        } else {
+            self.captured.remove(&stream);
+        }
+    }
+
+    /// Streams that are captured.
+    pub(super) fn captured(&self) -> &BTreeSet<StreamId> {
+        &self.captured
     }
 
     /// Streams of ours.
@@ -162,7 +186,7 @@ impl Cuda {
         streams.remove("forget_stream", stream, Owner::Another)
     }
 
-    /// The default stream and every other that may be named.
+    /// The default stream and every other that may be named and waited for: none that is captured.
     #[must_use]
     pub fn known_streams(&self) -> Vec<StreamId> {
         self.queues.streams().known()

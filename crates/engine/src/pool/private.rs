@@ -125,6 +125,8 @@ pub(crate) struct Pools {
     diversions: Vec<(PoolId, StreamFilter)>,
     no_split: BTreeSet<PoolId>,
     use_on_oom: BTreeSet<PoolId>,
+    /// Pools that give nothing back while they have uses.
+    keeping: BTreeSet<PoolId>,
 }
 
 impl Pools {
@@ -229,10 +231,23 @@ impl Pools {
         let key = *self.by_id.get(&id).ok_or(PoolError::Unknown(id))?;
         let pool = &mut self.private[key];
         pool.uses = pool.uses.checked_sub(1).ok_or(PoolError::Released(id))?;
-        if pool.uses == 0 && loses_no_split {
-            self.no_split.remove(&id);
+        if pool.uses == 0 {
+            self.keeping.remove(&id);
+            if loses_no_split {
+                self.no_split.remove(&id);
+            }
         }
         Ok(())
+    }
+
+    /// From now on the pool gives nothing back, until it has no uses.
+    pub(crate) fn keep(&mut self, id: PoolId) {
+        self.keeping.insert(id);
+    }
+
+    /// Whether a pool gives nothing back now.
+    pub(crate) fn keeps(&self, set: PoolSet) -> bool {
+        !self.keeping.is_empty() && self.keeping.contains(&self.id(set))
     }
 
     /// Uses of a pool; 0 if there is no such pool.

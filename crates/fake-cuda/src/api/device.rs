@@ -185,6 +185,7 @@ entry! {
     /// Waits for all work of the current context.
     fn cuCtxSynchronize() by wait |state| {
         let device = state.current()?;
+        state.captures.refuse_context()?;
         Ok(state.queues.try_finish_device(device))
     }
 }

@@ -42,6 +42,23 @@ fn spans_follow_one_another_from_the_first_event_to_the_last() {
 }
 
 #[test]
+fn of_a_graph_the_step_is_shown_that_is_captured() {
+    let mut options = Options::new(Recipe::EMBEDDED);
+    let without = trace(&options, usize::MAX / 2).unwrap();
+    options.graph = true;
+    let timeline = trace(&options, usize::MAX / 2).unwrap();
+    assert_eq!(timeline.step, 2);
+    let spans = |it: &tonnage_plan::Timeline| -> Vec<_> {
+        it.spans.iter().map(|it| (it.phase, it.work.kernels)).collect()
+    };
+    assert_eq!(spans(&timeline), spans(&without), "its phases compute what they do");
+    let predicted = tonnage_plan::predict(&options).unwrap();
+    assert_eq!(timeline.outcome, predicted, "the whole run is told");
+    let highest = timeline.highest().unwrap().allocated();
+    assert!(highest <= predicted.allocated_peak && highest > without.outcome.allocated_peak);
+}
+
+#[test]
 fn few_points_show_the_same_peaks_as_all() {
     let mut options = Options::new(Recipe::EMBEDDED).with(Size::Layers, 8).unwrap();
     options.checkpoint = Checkpoint::Sqrt;

@@ -98,6 +98,29 @@ impl Drop for Guard {
     }
 }
 
+/// Puts the copies back that were there before; those made meanwhile go.
+pub(crate) struct Apart {
+    before: Copies,
+    thread: PhantomData<*const ()>,
+}
+
+/// Until the guard is dropped, copies from before are not used, and those that are made are of no use afterwards: in a graph,
+/// a copy is made at each replay, of the weight as it is then.
+pub(crate) fn copies_apart() -> Apart {
+    let before = STATE.with_borrow_mut(|state| std::mem::take(&mut state.copies));
+    Apart { before, thread: PhantomData }
+}
+
+impl Drop for Apart {
+    fn drop(&mut self) {
+        let made = STATE.with_borrow_mut(|state| {
+            std::mem::replace(&mut state.copies, std::mem::take(&mut self.before))
+        });
+        // Outside the borrow: memory goes back here.
+        drop(made);
+    }
+}
+
 impl Mode {
     /// This thread's.
     pub(crate) fn current() -> Self {

@@ -19,5 +19,5 @@ mod autocast;
 mod scaler;
 
 pub use autocast::{Guard, autocast, autocast_dtype, autocast_guard, no_autocast};
-pub(crate) use autocast::{Mode, lower, raise, raised, sums};
+pub(crate) use autocast::{Mode, copies_apart, lower, raise, raised, sums};
 pub use scaler::{GradScaler, ScalerOptions};

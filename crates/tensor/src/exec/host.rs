@@ -144,13 +144,16 @@ impl HostQueue {
     }
 
     pub(crate) fn end_capture(&self) {
-        self.order.end_capture();
+        self.order.end_capture(|| ());
     }
 
     /// Queues work that was written down, piece by piece, behind everything that uses the same memory.
     ///
-    /// The caller keeps that memory until all of it is done.
-    pub(crate) fn replay<'a>(
+    /// # Safety
+    ///
+    /// 1. All memory that the work uses stays until it is done.
+    /// 2. `written` and `read` have the notes of all of it, or nobody else uses it.
+    pub(crate) unsafe fn replay<'a>(
         &self,
         call: Call,
         stream: StreamId,
@@ -161,8 +164,8 @@ impl HostQueue {
         let queued = self.order.queue_using(stream, written, read, |streams| {
             work.iter().try_for_each(|piece| {
                 let again = Arc::clone(piece);
-                // SAFETY: the pieces are on one stream, in the order in which they were written down, and as a whole behind
-                // whatever else uses memory that outlives them. The rest is the graph's own.
+                // SAFETY: promise 1; by promise 2 the pieces are as a whole behind whatever else uses their memory, and they
+                // are on one stream, in the order in which they were written down.
                 let again = move || unsafe { again.run() };
                 streams.launch(stream, self.noting_failure(piece.call, again))
             })
@@ -175,9 +178,14 @@ impl HostQueue {
         self.order.settle(uses).map_err(|error| call.driver(error))
     }
 
+    /// Waits for all work.
+    pub(super) fn wait_for_all(&self, call: Call) -> Result<()> {
+        self.order.streams.synchronize_all().map_err(|error| call.driver(error))
+    }
+
     /// Waits for all work, and reports the first that failed.
     pub(super) fn synchronize(&self, call: Call) -> Result<()> {
-        let reached = self.order.streams.synchronize_all().map_err(|error| call.driver(error));
+        let reached = self.wait_for_all(call);
         self.report()?;
         reached
     }

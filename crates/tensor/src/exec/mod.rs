@@ -143,6 +143,15 @@ impl Queue {
         }
     }
 
+    /// Waits for all work, whatever became of it.
+    pub(crate) fn wait_for_all(&self, call: Call) -> Result<()> {
+        match self {
+            Self::Dry => Ok(()),
+            Self::Host(queue) => queue.wait_for_all(call),
+            Self::Cuda(queue) => queue.wait_for_all(call),
+        }
+    }
+
     /// Waits until no queued work uses some memory. Failures are left for the next synchronisation.
     pub(crate) fn settle(&self, call: Call, uses: &Mutex<Uses>) -> Result<()> {
         match self {
@@ -182,6 +191,8 @@ impl Call {
             let count = |work: &mut QueuedWork| work.add(operations, bytes, is_half);
             device.captures().note(stream, (outputs, inputs), count);
         } else {
+            device.captures().refuse_own(self, outputs)?;
+            device.captures().refuse_own(self, inputs)?;
             record_streams(stream, outputs);
             record_streams(stream, inputs);
             device.count_work(operations, bytes, is_half);

@@ -130,9 +130,12 @@ impl<S: Timeline> Order<S> {
         Ok(begun)
     }
 
-    /// Work is done again.
-    pub(super) fn end_capture(&self) {
-        lock(&self.turn).captured = None;
+    /// Work is done again, once `end` has told so whoever wrote it down.
+    pub(super) fn end_capture<T>(&self, end: impl FnOnce() -> T) -> T {
+        let mut turn = lock(&self.turn);
+        let ended = end();
+        turn.captured = None;
+        ended
     }
 
     /// Before a read: behind the last write.

@@ -1,10 +1,10 @@
 //! What is written down while a graph is captured.
 //!
-//! In:  launches on the captured stream, and numbers that each replay has anew.
+//! In:  launches on the captured stream, storages that are made there, and numbers that each replay has anew.
 //! Out: the work of a host device, the memory that the work uses, and those numbers.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tonnage_memory::StreamId;
@@ -15,20 +15,29 @@ use crate::error::{Call, ErrorKind, Result};
 use crate::exec::Written;
 use crate::random::{Draw, GeneratorState};
 use crate::shape::Shape;
-use crate::storage::Storage;
+use crate::storage::{Storage, Uses};
 use crate::tensor::Tensor;
 use crate::work::QueuedWork;
 
-/// Memory that captured work uses, and whether it writes there.
-pub(super) struct Touched<S> {
-    pub(super) storage: S,
+/// Memory from outside that captured work uses.
+pub(super) struct Theirs {
+    /// Kept: the program may drop it before the capture ends.
+    pub(super) storage: Arc<Storage>,
     pub(super) written: bool,
 }
 
-impl Touched<Weak<Storage>> {
-    pub(super) fn upgrade(&self) -> Option<Touched<Arc<Storage>>> {
-        Some(Touched { storage: self.storage.upgrade()?, written: self.written })
+impl Theirs {
+    pub(super) fn uses(&self) -> &Mutex<Uses> {
+        &self.storage.uses
     }
+}
+
+/// Memory of the pool. Replays write there whoever has it, since it may have been another's before.
+pub(super) struct Own {
+    /// Not kept, so that the pool hands it out again as it would without a capture.
+    pub(super) storage: Weak<Storage>,
+    /// Kept: what reads it on another stream is noted here, and may be queued when the storage is gone.
+    pub(super) uses: Arc<Mutex<Uses>>,
 }
 
 /// Numbers for a tensor.
@@ -40,10 +49,10 @@ pub(crate) enum Numbers {
 /// A tensor that is written before each replay.
 pub(crate) struct Refreshed {
     tensor: Tensor,
-    /// Whether there will be numbers; if not, why.
-    check: Box<dyn Fn() -> Result<(), String> + Send>,
-    /// Those of the next replay, which takes place.
-    next: Box<dyn FnMut() -> Numbers + Send>,
+    /// The numbers of the next replay; if there are none, why.
+    next: Box<dyn FnMut() -> Result<Numbers, String> + Send>,
+    /// That replay is queued.
+    done: Box<dyn FnMut() + Send>,
 }
 
 impl Refreshed {
@@ -58,39 +67,42 @@ impl Refreshed {
         Tensor::uninit_on(call, shape.into(), dtype, (device, StreamId::DEFAULT))
     }
 
-    /// Such a tensor; its numbers can always be had.
-    pub(crate) fn new(tensor: Tensor, next: impl FnMut() -> Numbers + Send + 'static) -> Self {
-        Self { tensor, check: Box::new(|| Ok(())), next: Box::new(next) }
+    /// Such a tensor.
+    pub(crate) fn new(
+        tensor: Tensor,
+        next: impl FnMut() -> Result<Numbers, String> + Send + 'static,
+    ) -> Self {
+        Self { tensor, next: Box::new(next), done: Box::new(|| ()) }
     }
 
-    /// The same, unless this says why not.
-    pub(crate) fn unless(
-        mut self,
-        check: impl Fn() -> Result<(), String> + Send + 'static,
-    ) -> Self {
-        self.check = Box::new(check);
+    /// The same, with what to count once a replay is queued.
+    pub(crate) fn counting(mut self, done: impl FnMut() + Send + 'static) -> Self {
+        self.done = Box::new(done);
         self
     }
 
-    pub(super) fn check(&self) -> Result<(), String> {
-        (self.check)()
+    pub(super) fn next(&mut self) -> Result<Numbers, String> {
+        (self.next)()
     }
 
-    pub(super) fn write(&mut self, call: Call) -> Result<()> {
-        match (self.next)() {
+    pub(super) fn write(&self, call: Call, numbers: Numbers) -> Result<()> {
+        match numbers {
             Numbers::Floats(numbers) => call.upload(numbers, &self.tensor),
             Numbers::Integers(numbers) => call.upload(numbers, &self.tensor),
         }
+    }
+
+    pub(super) fn done(&mut self) {
+        (self.done)();
     }
 }
 
 /// A capture under way.
 pub(crate) struct Capturing {
+    id: u64,
     stream: StreamId,
-    /// The number of the first storage that was made since.
-    first: u64,
-    pub(super) theirs: BTreeMap<u64, Touched<Arc<Storage>>>,
-    pub(super) own: BTreeMap<u64, Touched<Weak<Storage>>>,
+    pub(super) theirs: BTreeMap<u64, Theirs>,
+    pub(super) own: BTreeMap<u64, Own>,
     pub(super) refreshed: Vec<Refreshed>,
     pub(super) work: QueuedWork,
     /// On a host device, in order.
@@ -98,14 +110,15 @@ pub(crate) struct Capturing {
     /// Where the generator stands when a replay begins: seed and offset. From the first draw on.
     stands: Option<Tensor>,
     /// Draws so far. A replay moves the generator by all of them.
-    drawn: Arc<std::sync::atomic::AtomicU64>,
+    drawn: Arc<AtomicU64>,
 }
 
 impl Capturing {
-    pub(super) fn new(stream: StreamId, first: u64) -> Self {
+    pub(super) fn new(stream: StreamId) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
         Self {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
             stream,
-            first,
             theirs: BTreeMap::new(),
             own: BTreeMap::new(),
             refreshed: Vec::new(),
@@ -116,17 +129,12 @@ impl Capturing {
         }
     }
 
-    /// Notes that memory is used. What is from before is kept from now on: the caller may drop it before the capture
-    /// ends. What comes from the pool is not, so that the pool may hand it out again as it would without a capture.
+    /// Notes that memory is used.
     fn touch(&mut self, tensor: &Tensor, written: bool) {
         let storage = tensor.storage();
-        let Some(block) = storage.block() else { return };
         let id = storage.id();
-        if id >= self.first && block.stream() == self.stream {
-            let new = || Touched { storage: Arc::downgrade(storage), written };
-            self.own.entry(id).or_insert_with(new).written |= written;
-        } else {
-            let new = || Touched { storage: Arc::clone(storage), written };
+        if storage.block().is_some() && !self.own.contains_key(&id) {
+            let new = || Theirs { storage: Arc::clone(storage), written };
             self.theirs.entry(id).or_insert_with(new).written |= written;
         }
     }
@@ -145,7 +153,7 @@ impl Captures {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn is_open(&self) -> bool {
+    fn is_open(&self) -> bool {
         self.is_open.load(Ordering::Acquire)
     }
 
@@ -169,7 +177,16 @@ impl Captures {
     /// Whether work on a stream is written down.
     #[inline]
     pub(crate) fn has(&self, stream: StreamId) -> bool {
-        self.is_open() && self.lock().as_ref().is_some_and(|it| it.stream == stream)
+        self.id(stream).is_some()
+    }
+
+    /// The number of the capture of a stream, if there is one: no other of the process has it.
+    #[inline]
+    pub(crate) fn id(&self, stream: StreamId) -> Option<u64> {
+        if !self.is_open() {
+            return None;
+        }
+        self.with(stream, |capturing| capturing.id)
     }
 
     /// Refuses what cannot be written down.
@@ -181,9 +198,32 @@ impl Captures {
         Err(error.help("do it before the capture, or between replays"))
     }
 
+    /// Refuses work outside of the capture on what the capture makes: there are no numbers in it yet.
+    pub(crate) fn refuse_own(&self, call: Call, tensors: &[&Tensor]) -> Result<()> {
+        if !self.is_open() {
+            return Ok(());
+        }
+        let open = self.lock();
+        let Some(capturing) = open.as_ref() else { return Ok(()) };
+        let is_own = |it: &&&Tensor| capturing.own.contains_key(&it.storage().id());
+        let Some(tensor) = tensors.iter().find(is_own) else { return Ok(()) };
+        let what = "memory of a graph that is being captured cannot be used outside of the capture";
+        let error = call.error(ErrorKind::Value, what).with_tensor("it", tensor);
+        Err(error.help("use it after a replay"))
+    }
+
     /// Runs `note` with the capture, if there is one of this stream.
     fn with<T>(&self, stream: StreamId, note: impl FnOnce(&mut Capturing) -> T) -> Option<T> {
         self.lock().as_mut().filter(|it| it.stream == stream).map(note)
+    }
+
+    /// Notes a storage on a stream: if that is captured, it is the pool's.
+    #[inline]
+    pub(crate) fn made(&self, stream: StreamId, storage: &Arc<Storage>) {
+        if self.is_open() {
+            let own = Own { storage: Arc::downgrade(storage), uses: Arc::clone(&storage.uses) };
+            self.with(stream, |capturing| drop(capturing.own.insert(storage.id(), own)));
+        }
     }
 
     /// Notes a kernel: what it uses, and how much it computes.
@@ -198,6 +238,14 @@ impl Captures {
             inputs.iter().for_each(|it| capturing.touch(it, false));
             work(&mut capturing.work);
         });
+    }
+
+    /// What the capture that is under way would compute.
+    pub(crate) fn work(&self) -> QueuedWork {
+        if !self.is_open() {
+            return QueuedWork::default();
+        }
+        self.lock().as_ref().map(|it| it.work).unwrap_or_default()
     }
 
     /// Notes work of a host device.
@@ -220,13 +268,12 @@ impl Captures {
                 self.with(stream, |capturing| capturing.stands = Some(stands.clone()));
                 let drawn = self.with(stream, |it| Arc::clone(&it.drawn)).unwrap_or_default();
                 let generator = Arc::clone(device.generator_handle());
-                self.refresh(
-                    stream,
-                    Refreshed::new(stands.clone(), move || {
-                        let from = generator.skip(drawn.load(Ordering::Relaxed));
-                        Numbers::Integers(vec![from.seed as i64, from.offset as i64])
-                    }),
-                );
+                // At once, so that nobody else draws them: those of a replay that fails are never drawn.
+                let next = move || {
+                    let from = generator.skip(drawn.load(Ordering::Relaxed));
+                    Ok(Numbers::Integers(vec![from.seed as i64, from.offset as i64]))
+                };
+                self.refresh(stream, Refreshed::new(stands.clone(), next));
                 stands
             }
         };

@@ -14,6 +14,9 @@
 //! stays while it can be replayed. On `dry` the same is allocated and nothing is replayed, so what a graph takes can be
 //! predicted.
 //!
+//! Whoever reads a tensor of the pool on another stream is in its notes, which the graph keeps: a replay waits for that also
+//! when the tensor is gone.
+//!
 //! # What differs from one replay to the next
 //!
 //! Arguments of kernels are written down with them. What must not be, such as an optimizer's learning rate and step or
@@ -24,17 +27,17 @@ mod capturing;
 #[cfg(test)]
 mod tests;
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
-
-use tonnage_memory::{CapturePool, Stream, current_stream, with_stream};
+use std::sync::{Arc, Mutex, PoisonError};
 
 pub(crate) use capturing::{Captures, Numbers, Refreshed};
-use capturing::{Capturing, Touched};
+use capturing::{Capturing, Own, Theirs};
+use tonnage_memory::{CapturePool, Stream, current_stream, with_stream};
 
+use crate::amp::copies_apart;
 use crate::device::Device;
 use crate::error::{Call, ErrorKind, Result};
 use crate::exec::{CudaGraph, Queue, Written};
-use crate::storage::{Storage, Uses};
+use crate::storage::Uses;
 use crate::work::QueuedWork;
 
 /// Work that was captured, ready to be replayed.
@@ -66,20 +69,20 @@ use crate::work::QueuedWork;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Graph {
-    device: Device,
     recorded: Recorded,
     /// Memory from before, or of other streams.
-    theirs: Vec<Touched<Arc<Storage>>>,
+    theirs: Vec<Theirs>,
     /// Tensors of the pool that were there when the capture ended.
-    own: Vec<Touched<Weak<Storage>>>,
+    own: Vec<Own>,
     /// Written before each replay. Held until it is queued: replays take turns.
     refreshed: Mutex<Vec<Refreshed>>,
     work: QueuedWork,
     /// Of all memory of the pool.
     uses: Mutex<Uses>,
-    // In this order: what products on the stream use lies in the pool.
+    // In this order: what products on the stream use lies in the pool, and the device's libraries have the code.
     _stream: Stream,
-    _pool: CapturePool,
+    pool: CapturePool,
+    device: Device,
 }
 
 /// The work, as the device has it.
@@ -96,19 +99,21 @@ struct Open<'a> {
 }
 
 impl<'a> Open<'a> {
-    fn begin(call: Call, device: &'a Device, stream: &Stream) -> Result<Self> {
-        let stream = stream.id();
-        let capturing = Capturing::new(stream, device.registry().peek_id());
-        if !device.captures().begin(capturing) {
-            return Err(under_way(call, device));
+    /// From here on no other may begin. Nothing is written down yet.
+    fn claim(call: Call, device: &'a Device, stream: &Stream) -> Result<Self> {
+        if device.captures().begin(Capturing::new(stream.id())) {
+            return Ok(Self { device, has_ended: false });
         }
-        let open = Self { device, has_ended: false };
-        match device.queue() {
-            Queue::Dry => {}
-            Queue::Host(queue) => queue.begin_capture(call, stream)?,
-            Queue::Cuda(queue) => queue.begin_capture(call, stream)?,
+        let what = format!("a graph of {device} is being captured already");
+        Err(call.error(ErrorKind::Value, what).help("one at a time: finish that first"))
+    }
+
+    fn begin(&self, call: Call, stream: &Stream) -> Result<()> {
+        match self.device.queue() {
+            Queue::Dry => Ok(()),
+            Queue::Host(queue) => queue.begin_capture(call, stream.id()),
+            Queue::Cuda(queue) => queue.begin_capture(call, stream.id()),
         }
-        Ok(open)
     }
 
     /// Ends it: the work, and what it uses.
@@ -154,15 +159,17 @@ impl Graph {
     /// Runs `step`, whose work on `device` is not done but written down. What it returns is in memory that each replay
     /// writes anew; until the first, there is nothing in it.
     ///
-    /// Before, the device is waited for and cached memory goes back, as in PyTorch, since the graph's pool shares none.
-    /// Run `step` once or more before capturing: what it makes on its first run only, such as an optimizer's states, must be
-    /// there. Within it, on this device:
+    /// Before, the device is waited for and cached memory goes back, as in PyTorch, since the graph's pool shares none; nor do
+    /// graphs share pools. Run `step` once or more before capturing: what it makes on its first run only, such as an
+    /// optimizer's states, must be there. Within it, on this device:
     ///
-    /// - Work is on the thread's current stream; another stream's is done as always, and knows nothing of this.
+    /// - Work is on the thread's current stream; another stream's is done as always, and cannot use what the capture makes.
     /// - Numbers cannot come or go: `from_slice`, `to_vec`, `item`, pinned memory, other devices. Make tensors for them
     ///   before, and [`copy_`](crate::Tensor::copy_) into these before each replay.
     /// - What the program decides is decided once: replays do the same work. An optimizer's options and steps and random
-    ///   numbers go on as if the step were run.
+    ///   numbers go on as if the step were run; a seed is set once, when the step is captured.
+    ///
+    /// If `step` fails behind a backward, gradients are left that were never computed: drop them.
     ///
     /// # Errors
     ///
@@ -170,30 +177,30 @@ impl Graph {
     #[track_caller]
     pub fn capture<T>(device: &Device, step: impl FnOnce() -> Result<T>) -> Result<(Self, T)> {
         let call = Call::here("capture");
-        if device.captures().is_open() {
-            return Err(under_way(call, device));
-        }
+        let stream = device.create_stream().map_err(|error| call.driver(error))?;
+        let open = Open::claim(call, device, &stream)?;
         device.queue().synchronize(call)?;
         device.memory().empty_cache()?;
-        let stream = device.create_stream().map_err(|error| call.driver(error))?;
         let mut pool = CapturePool::open(&stream)
             .map_err(|error| call.error(ErrorKind::Value, error.to_string()))?;
-        let open = Open::begin(call, device, &stream)?;
-        let result = with_stream(&stream, step)?;
-        let (recorded, capturing) = open.finish(call)?;
+        open.begin(call, &stream)?;
+        let result = with_stream(&stream, || {
+            let _apart = copies_apart();
+            step()
+        })?;
         pool.close();
+        let (recorded, capturing) = open.finish(call)?;
         let Capturing { theirs, own, refreshed, work, .. } = capturing;
-        let alive = |it: &Touched<Weak<Storage>>| it.storage.strong_count() > 0;
         let graph = Self {
-            device: device.clone(),
             recorded,
             theirs: theirs.into_values().collect(),
-            own: own.into_values().filter(alive).collect(),
+            own: own.into_values().filter(|it| it.storage.strong_count() > 0).collect(),
             refreshed: Mutex::new(refreshed),
             work,
             uses: Mutex::default(),
             _stream: stream,
-            _pool: pool,
+            pool,
+            device: device.clone(),
         };
         Ok((graph, result))
     }
@@ -203,6 +210,7 @@ impl Graph {
     /// # Errors
     ///
     /// If an optimizer has stepped some of its parameters alone since, if there is no pinned memory, or if the device fails.
+    /// The optimizer has then not stepped; what random numbers the replay would have had nobody gets.
     #[track_caller]
     pub fn replay(&self) -> Result<()> {
         let call = Call::here("replay");
@@ -210,26 +218,32 @@ impl Graph {
         let stream = current_stream(device);
         device.captures().refuse(call, stream, "a graph cannot be captured into another one")?;
         let mut refreshed = self.refreshed.lock().unwrap_or_else(PoisonError::into_inner);
-        // All before any: an error has changed nothing.
-        let ready = refreshed.iter().try_for_each(|it| it.check());
-        ready.map_err(|what| {
+        let numbers = refreshed.iter_mut().map(Refreshed::next).collect::<Result<Vec<_>, _>>();
+        let numbers = numbers.map_err(|what| {
             call.error(ErrorKind::Value, what).help("capture the step again, as it is now")
         })?;
-        refreshed.iter_mut().try_for_each(|it| it.write(call))?;
-        let own: Vec<_> = self.own.iter().filter_map(Touched::upgrade).collect();
-        let all = || self.theirs.iter().chain(&own);
-        let written = all().filter(|it| it.written).map(|it| &it.storage.uses).chain([&self.uses]);
-        let read = all().filter(|it| !it.written).map(|it| &it.storage.uses);
+        refreshed.iter().zip(numbers).try_for_each(|(it, numbers)| it.write(call, numbers))?;
+        let theirs = self.theirs.iter().filter(|it| it.written).map(Theirs::uses);
+        let own = self.own.iter().map(|it| &*it.uses);
+        let written = theirs.chain(own).chain([&self.uses]);
+        let read = self.theirs.iter().filter(|it| !it.written).map(Theirs::uses);
         match (device.queue(), &self.recorded) {
             (Queue::Host(queue), Recorded::Host(work)) => {
-                queue.replay(call, stream, work, written, read)?;
+                // SAFETY: this graph keeps its pool and all memory from outside that the work uses, and waits for its last
+                // replay when it is dropped; `written` and `read` are the notes of all of it.
+                unsafe { queue.replay(call, stream, work, written, read) }?;
             }
             (Queue::Cuda(queue), Recorded::Cuda(graph)) => {
-                queue.replay(call, stream, graph, written, read)?;
+                // SAFETY: as above; the graph is of this device.
+                unsafe { queue.replay(call, stream, graph, written, read) }?;
             }
             _ => {}
         }
-        all().filter(|it| it.written).for_each(|it| it.storage.written_by(call));
+        refreshed.iter_mut().for_each(Refreshed::done);
+        let theirs = self.theirs.iter().filter(|it| it.written).map(|it| &it.storage);
+        theirs.for_each(|it| it.written_by(call));
+        let own = self.own.iter().filter_map(|it| it.storage.upgrade());
+        own.for_each(|it| it.written_by(call));
         device.add_work(self.work);
         Ok(())
     }
@@ -245,16 +259,19 @@ impl Graph {
     }
 }
 
-fn under_way(call: Call, device: &Device) -> crate::error::Error {
-    call.error(ErrorKind::Value, format!("a graph of {device} is being captured already"))
-        .help("one at a time: finish that first")
-}
-
 /// Waits for the last replay: what it uses goes now.
 impl Drop for Graph {
     fn drop(&mut self) {
-        // Where waiting fails the device is lost, and with it the work.
-        drop(self.device.queue().settle(Call::here("drop"), &self.uses));
+        let (call, queue) = (Call::here("drop"), self.device.queue());
+        // Each of them asks the driver in its own way; one call of it may fail alone.
+        let settled = queue.settle(call, &self.uses).or_else(|_| queue.settle(call, &self.uses));
+        // What failed inside of kernels is not for this one to report, and is no reason to wait no longer.
+        let settled = settled.is_ok() || queue.wait_for_all(call).is_ok();
+        if !settled {
+            // The work may still run: its memory is nobody's from now on.
+            std::mem::forget(std::mem::take(&mut self.theirs));
+            self.pool.leak();
+        }
     }
 }
 

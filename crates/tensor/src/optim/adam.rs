@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Optimizer;
 use super::groups::{
-    Groups, Options, ROW, Rows, Update, floats, is_captured, no_float, no_state, rows, zeros,
+    Groups, Options, ROW, Rows, Update, capture_of, floats, no_float, no_state, rows, zeros,
 };
 use crate::dtype::{Float, Real, dispatch_float};
 use crate::error::{Call, Result};
@@ -103,7 +103,7 @@ impl Kernel for AdamStep {
                 .collect();
             kernel.launches(&tensors, 3, &[])
         };
-        Plan::Launches(self.0.runs().into_iter().enumerate().flat_map(list).collect())
+        Plan::Launches(self.0.runs().iter().cloned().enumerate().flat_map(list).collect())
     }
 
     fn bytes(&self, outputs: &[&Tensor], inputs: &[&Tensor]) -> f64 {
@@ -136,6 +136,8 @@ fn adam<T: Float>(numbers: &[[f64; ROW]], args: &mut Args<'_>) {
 struct State {
     /// Steps so far; graphs count them too.
     steps: Arc<AtomicU64>,
+    /// The last capture that stepped it, and how often before the step that is captured now.
+    captured: (u64, u64),
     mean: Tensor,
     square: Tensor,
 }
@@ -210,17 +212,32 @@ adams! {
     AdamW, "AdamW", true, 1e-2;
 }
 
+#[cfg(test)]
+impl Adam {
+    /// How often each parameter has stepped.
+    pub(crate) fn steps(&self) -> Vec<u64> {
+        let states = self.groups.entries().iter().filter_map(|it| it.state.as_ref());
+        states.map(|it| it.steps.load(Ordering::Relaxed)).collect()
+    }
+}
+
 #[track_caller]
 fn step(call: Call, groups: &mut Groups<AdamOptions, State>, decoupled: bool) -> Result<()> {
     for (parameter, _, state) in groups.changing() {
-        match state {
+        match (state, capture_of(parameter)) {
             // A graph counts when it is replayed.
-            Some(_) if is_captured(parameter) => {}
-            None if is_captured(parameter) => return Err(no_state(call, parameter)),
-            Some(state) => drop(state.steps.fetch_add(1, Ordering::Relaxed)),
-            None => {
+            (Some(state), Some(capture)) => {
+                let before = if state.captured.0 == capture { state.captured.1 + 1 } else { 0 };
+                state.captured = (capture, before);
+            }
+            (None, Some(_)) => return Err(no_state(call, parameter)),
+            (Some(state), None) => {
+                state.steps.fetch_add(1, Ordering::Relaxed);
+            }
+            (state @ None, None) => {
                 let (mean, square) = (zeros(parameter)?, zeros(parameter)?);
-                *state = Some(State { steps: Arc::new(AtomicU64::new(1)), mean, square });
+                let steps = Arc::new(AtomicU64::new(1));
+                *state = Some(State { steps, captured: (0, 0), mean, square });
             }
         }
     }
@@ -229,14 +246,20 @@ fn step(call: Call, groups: &mut Groups<AdamOptions, State>, decoupled: bool) ->
         let now = |it: &Update<'_, AdamOptions, State>| {
             row(&it.options.get(), it.state.steps.load(Ordering::Relaxed), decoupled)
         };
-        let refresh = |runs: Vec<Range<usize>>, numbers| {
-            let counted = runs.into_iter().map(|run| Counted {
+        let steps = |it: &Update<'_, AdamOptions, State>| {
+            (Arc::clone(&it.state.steps), it.state.captured.1)
+        };
+        let alike = |a: &Update<'_, AdamOptions, State>, b: &Update<'_, AdamOptions, State>| {
+            a.options.is(b.options) && next_of(&steps(a)) == next_of(&steps(b))
+        };
+        let refresh = |runs: &[Range<usize>], numbers| {
+            let counted = runs.iter().map(|run| Counted {
                 options: updates[run.start].options.clone(),
-                steps: updates[run].iter().map(|it| Arc::clone(&it.state.steps)).collect(),
+                steps: updates[run.clone()].iter().map(|it| steps(it)).collect(),
             });
             refreshed(counted.collect(), numbers, decoupled)
         };
-        let (rows, numbers) = rows(call, &updates, now, refresh)?;
+        let (rows, numbers) = rows(call, &updates, now, alike, refresh)?;
         let outputs: Vec<&Tensor> = updates
             .iter()
             .flat_map(|it| [it.parameter, &it.state.mean, &it.state.square])
@@ -246,25 +269,27 @@ fn step(call: Call, groups: &mut Groups<AdamOptions, State>, decoupled: bool) ->
     })
 }
 
-/// Parameters whose steps have equal numbers.
+/// The number of a parameter's next step in a graph, of which so many come before in the same replay.
+fn next_of((steps, before): &(Arc<AtomicU64>, u64)) -> u64 {
+    steps.load(Ordering::Relaxed) + before + 1
+}
+
+/// Parameters of a graph whose steps have equal numbers, and how often the graph steps each of them before.
 struct Counted {
     options: Options<AdamOptions>,
-    steps: Vec<Arc<AtomicU64>>,
+    steps: Vec<(Arc<AtomicU64>, u64)>,
 }
 
 impl Counted {
-    /// How often they have stepped, if all did alike.
-    fn steps(&self) -> Option<u64> {
-        let mut all = self.steps.iter().map(|it| it.load(Ordering::Relaxed));
-        let first = all.next()?;
-        all.all(|it| it == first).then_some(first)
-    }
-
     /// The numbers of their next step.
-    fn next(&self, decoupled: bool) -> [f64; ROW] {
-        let step = self.steps().unwrap_or(0) + 1;
-        self.steps.iter().for_each(|it| it.store(step, Ordering::Relaxed));
-        row(&self.options.get(), step, decoupled)
+    fn next(&self, decoupled: bool) -> Result<[f64; ROW], String> {
+        let mut all = self.steps.iter().map(next_of);
+        let first = all.next().unwrap_or(1);
+        if all.any(|it| it != first) {
+            let what = "parameters that step together in the graph have since stepped apart";
+            return Err(what.to_owned());
+        }
+        Ok(row(&self.options.get(), first, decoupled))
     }
 }
 
@@ -272,11 +297,13 @@ impl Counted {
 fn refreshed(counted: Vec<Counted>, numbers: Tensor, decoupled: bool) -> Refreshed {
     let counted = Arc::new(counted);
     let same = Arc::clone(&counted);
-    let next = move || floats(counted.iter().map(|it| it.next(decoupled)));
-    Refreshed::new(numbers, next).unless(move || match same.iter().all(|it| it.steps().is_some()) {
-        true => Ok(()),
-        false => {
-            Err("parameters that step together in the graph have since stepped apart".to_owned())
+    let next = move || {
+        let rows = counted.iter().map(|it| it.next(decoupled)).collect::<Result<Vec<_>, _>>()?;
+        Ok(floats(rows.into_iter()))
+    };
+    Refreshed::new(numbers, next).counting(move || {
+        for (steps, _) in same.iter().flat_map(|it| &it.steps) {
+            steps.fetch_add(1, Ordering::Relaxed);
         }
     })
 }

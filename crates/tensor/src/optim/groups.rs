@@ -44,6 +44,11 @@ impl<O> Clone for Options<O> {
 }
 
 impl<O: Copy> Options<O> {
+    /// Whether both are of one group.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// As they are now.
     pub(super) fn get(&self) -> O {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -62,9 +67,11 @@ pub(super) struct Update<'a, O, S> {
 pub(super) const ROW: usize = 8;
 
 /// The numbers of each parameter's step. A kernel has them with it; one in a graph finds them in memory, where they are
-/// written before each replay: as many rows as there were [runs](Self::runs) of equal ones.
+/// written before each replay: one row for each run.
 pub(super) struct Rows {
     rows: Vec<[f64; ROW]>,
+    /// Parameters one after the other that have equal numbers: in a graph, at each replay.
+    runs: Vec<Range<usize>>,
     in_memory: bool,
 }
 
@@ -73,16 +80,8 @@ impl Rows {
         self.rows.len()
     }
 
-    /// Parameters one after the other that have equal numbers.
-    pub(super) fn runs(&self) -> Vec<Range<usize>> {
-        let mut end = 0;
-        let runs = self.rows.chunk_by(|a, b| a == b);
-        runs.map(|run| {
-            let start = end;
-            end += run.len();
-            start..end
-        })
-        .collect()
+    pub(super) fn runs(&self) -> &[Range<usize>] {
+        &self.runs
     }
 
     /// The numbers of a run, as they are with the kernel.
@@ -103,14 +102,25 @@ impl Rows {
         }
         let numbers = args.input(self.len()).to_slice::<f64>();
         let rows = numbers.as_chunks::<ROW>().0;
-        self.runs().iter().zip(rows).flat_map(|(run, row)| run.clone().map(|_| *row)).collect()
+        self.runs.iter().zip(rows).flat_map(|(run, row)| run.clone().map(|_| *row)).collect()
     }
 }
 
-/// Whether a parameter's device writes down what is queued now.
-pub(super) fn is_captured(parameter: &Tensor) -> bool {
+/// The number of the capture that a parameter's device writes down what is queued now for, if it does.
+pub(super) fn capture_of(parameter: &Tensor) -> Option<u64> {
     let device = parameter.device();
-    device.captures().has(current_stream(device))
+    device.captures().id(current_stream(device))
+}
+
+/// Where runs of which each two neighbours are `alike` begin and end.
+fn runs<T>(of: &[T], alike: impl FnMut(&T, &T) -> bool) -> Vec<Range<usize>> {
+    let mut end = 0;
+    let runs = of.chunk_by(alike).map(|run| {
+        let start = end;
+        end += run.len();
+        start..end
+    });
+    runs.collect()
 }
 
 /// State cannot be made in a graph, which would make it anew at each replay.
@@ -194,24 +204,28 @@ impl<O: Copy + Send + 'static, S> Groups<O, S> {
     }
 }
 
-/// The numbers of updates by `row`; in a graph also the tensor that has them, one row for each run, which is written by what
-/// `refresh` makes of runs and tensor.
+/// The numbers of updates by `row`; in a graph also the tensor that has them, one row for each run of updates that stay `alike`,
+/// which is written by what `refresh` makes of runs and tensor.
 #[track_caller]
 pub(super) fn rows<O: Copy, S>(
     call: Call,
     updates: &[&Update<'_, O, S>],
     row: impl Fn(&Update<'_, O, S>) -> [f64; ROW],
-    refresh: impl FnOnce(Vec<Range<usize>>, Tensor) -> Refreshed,
+    alike: impl Fn(&Update<'_, O, S>, &Update<'_, O, S>) -> bool,
+    refresh: impl FnOnce(&[Range<usize>], Tensor) -> Refreshed,
 ) -> Result<(Rows, Option<Tensor>)> {
-    let mut rows = Rows { rows: updates.iter().map(|it| row(it)).collect(), in_memory: false };
-    let Some(first) = updates.first().filter(|it| is_captured(it.parameter)) else {
-        return Ok((rows, None));
+    let rows: Vec<_> = updates.iter().map(|it| row(it)).collect();
+    let captured = updates.first().filter(|it| capture_of(it.parameter).is_some());
+    let Some(first) = captured else {
+        let runs = runs(&rows, |a, b| a == b);
+        return Ok((Rows { rows, runs, in_memory: false }, None));
     };
-    rows.in_memory = true;
-    let (device, runs) = (first.parameter.device(), rows.runs());
+    // Numbers that happen to be equal now need not be so at the next replay.
+    let runs = runs(updates, |a, b| alike(a, b));
+    let device = first.parameter.device();
     let numbers = Refreshed::tensor(call, [runs.len(), ROW], DType::F64, device)?;
-    device.captures().refresh(current_stream(device), refresh(runs, numbers.clone()));
-    Ok((rows, Some(numbers)))
+    device.captures().refresh(current_stream(device), refresh(&runs, numbers.clone()));
+    Ok((Rows { rows, runs, in_memory: true }, Some(numbers)))
 }
 
 /// Rows one after the other.

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::Optimizer;
 use super::groups::{
-    Groups, Options, ROW, Rows, Update, floats, is_captured, no_float, no_state, rows, zeros,
+    Groups, Options, ROW, Rows, Update, capture_of, floats, no_float, no_state, rows, zeros,
 };
 use crate::dtype::{Float, Real, dispatch_float};
 use crate::error::{Call, ErrorKind, Result};
@@ -124,7 +124,7 @@ impl Kernel for SgdStep {
                 kernel.launches(&tensors.collect::<Vec<_>>(), 1, &[])
             }
         };
-        Plan::Launches(self.rows.runs().into_iter().enumerate().flat_map(list).collect())
+        Plan::Launches(self.rows.runs().iter().cloned().enumerate().flat_map(list).collect())
     }
 
     fn bytes(&self, outputs: &[&Tensor], inputs: &[&Tensor]) -> f64 {
@@ -168,7 +168,7 @@ fn with_momentum<T: Float>(numbers: &[[f64; ROW]], args: &mut Args<'_>) {
 
 /// The numbers of each replay: options as they are then. What is captured is never the first step.
 fn refreshed(options: Vec<Options<SgdOptions>>, numbers: Tensor) -> Refreshed {
-    Refreshed::new(numbers, move || floats(options.iter().map(|it| row(&it.get(), false))))
+    Refreshed::new(numbers, move || Ok(floats(options.iter().map(|it| row(&it.get(), false)))))
 }
 
 impl Sgd {
@@ -220,7 +220,7 @@ impl Optimizer for Sgd {
         for (parameter, options, state) in self.groups.changing() {
             match state {
                 Some(state) => state.fresh = false,
-                None if is_captured(parameter) => return Err(no_state(call, parameter)),
+                None if capture_of(parameter).is_some() => return Err(no_state(call, parameter)),
                 None => {
                     let keeps = options.momentum != 0.0;
                     let direction = if keeps { Some(zeros(parameter)?) } else { None };
@@ -235,11 +235,15 @@ impl Optimizer for Sgd {
                     updates.iter().filter(|it| it.state.direction.is_some() == momentum).collect();
                 let now =
                     |it: &Update<'_, SgdOptions, State>| row(&it.options.get(), it.state.fresh);
-                let refresh = |runs: Vec<Range<usize>>, numbers| {
+                let alike = |a: &Update<'_, SgdOptions, State>,
+                             b: &Update<'_, SgdOptions, State>| {
+                    a.options.is(b.options)
+                };
+                let refresh = |runs: &[Range<usize>], numbers| {
                     let options = runs.iter().map(|run| these[run.start].options.clone());
                     refreshed(options.collect(), numbers)
                 };
-                let (rows, numbers) = rows(call, &these, now, refresh)?;
+                let (rows, numbers) = rows(call, &these, now, alike, refresh)?;
                 let outputs: Vec<&Tensor> = these
                     .iter()
                     .flat_map(|it| [Some(it.parameter), it.state.direction.as_ref()])

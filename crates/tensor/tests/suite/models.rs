@@ -247,7 +247,8 @@ fn difference(a: &[f32], b: &[f32]) -> f32 {
 
 #[test]
 fn each_technique_saves_bytes_and_keeps_the_gradients_of_gpt_2() -> Result<()> {
-    let device = host();
+    // Bytes of tensors alone.
+    let device = Device::host("1 GiB").unwrap();
     let model = Gpt2::new(Gpt2Config::bytes(6, 64, 4).context(64).dropout(0.0), &device)?;
     let [tokens, targets] = text(&device, 8, 64, 0)?;
     let start = device.memory().allocated();
@@ -354,7 +355,8 @@ fn a_model_comes_back_from_its_file() -> Result<()> {
 
 conformance!(steps_of_gpt_2, |device| {
     let model = Gpt2::new(tiny(), device)?.checkpointed(Placement::Every(1));
-    let mut optimizer = AdamW::new(model.parameters(), AdamW::options())?;
+    // Without a large eps, the sign of a gradient that is only rounding would be a step.
+    let mut optimizer = AdamW::new(model.parameters(), AdamW::options().eps(1e-3))?;
     let tokens = Tensor::zeros([2, 64], (device, DType::I64))?;
     for dtype in [DType::F32, DType::Bf16] {
         autocast(dtype, || model.loss(&tokens, &tokens))?.backward()?;

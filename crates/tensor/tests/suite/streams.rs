@@ -50,7 +50,8 @@ fn dropped_memory_is_reused_behind_the_work_that_uses_it() -> Result<()> {
 fn the_first_use_of_fresh_memory_on_another_stream_waits_for_the_work_of_its_last_owner()
 -> Result<()> {
     const LENGTH: usize = 1 << 20;
-    let device = computing("256 MiB");
+    // Whose streams take closures.
+    let device = Device::host("256 MiB").unwrap();
     let [own, other] = [0, 1].map(|_| device.create_stream().unwrap());
     for first_use in ["writes", "reads and writes", "is written by a copy"] {
         let x = with_stream(&own, || Tensor::ones([LENGTH], &device))?;

@@ -5,11 +5,18 @@
 
 use crate::DeviceError;
 use crate::cuda::context::Current;
+use crate::cuda::graph::NoCapture;
 use crate::cuda::sys::*;
 
 impl Current<'_> {
-    /// Waits for all work of the context, that of others in this process included.
+    /// Waits for all work of the context, that of others in this process included. Refused while work of anyone is captured
+    /// there.
     pub(in crate::cuda) fn synchronize_context(&self) -> Result<(), DeviceError> {
+        let Some(_none) = NoCapture::in_context(self.context()) else {
+            let what =
+                "a graph is being captured: what is captured is not done, and waiting breaks it";
+            return Err(DeviceError::misuse("synchronize_context", what));
+        };
         // SAFETY: takes nothing; the device's context is current.
         let code = unsafe { (self.table().context_synchronize)() };
         self.check("cuCtxSynchronize", code)

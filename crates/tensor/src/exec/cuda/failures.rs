@@ -91,7 +91,7 @@ impl Failures {
                 self.word.get_or_init(|| block)
             }
         };
-        // The kernel may write the word until it is done, whoever drops it meanwhile. A graph is dropped before the device.
+        // The kernel may write the word until it is done, whoever drops it meanwhile. A graph keeps all of this.
         if !captured {
             word.record_stream(stream);
         }

@@ -188,6 +188,64 @@ mod tests {
     }
 
     #[test]
+    fn who_waits_for_the_device_does_not_break_a_capture_of_another_thread() -> Result<()> {
+        let gpu = gpu();
+        let device = gpu.device();
+        let x = Tensor::ones([16, 16], &device)?;
+        x.matmul(&x)?.add(1.0)?;
+        let (graph, _) = Graph::capture(&device, || {
+            let y = x.matmul(&x)?;
+            std::thread::scope(|scope| {
+                let waits = scope.spawn(|| -> Result<()> {
+                    x.add(2.0)?;
+                    device.synchronize()?;
+                    device.memory().empty_cache()?;
+                    // Another engine of the GPU goes, with its kernels and libraries.
+                    let other = gpu.device();
+                    let x = Tensor::ones([8, 8], &other)?;
+                    x.matmul(&x)?.add(1.0)?;
+                    drop(other);
+                    Ok(())
+                });
+                waits.join().expect("does not panic")
+            })?;
+            y.add(1.0)
+        })?;
+        graph.replay()?;
+        device.synchronize()
+    }
+
+    #[test]
+    fn a_replay_that_fails_has_stepped_nothing() -> Result<()> {
+        let gpu = gpu();
+        let device = gpu.device();
+        let weight = Tensor::ones([8], &device)?.requires_grad_(true)?;
+        let mut adam = Adam::new(vec![weight.clone()], Adam::options())?;
+        let step = |adam: &mut Adam| {
+            weight.sum()?.backward()?;
+            adam.step()?;
+            adam.zero_grad(true)
+        };
+        step(&mut adam)?;
+        let (graph, ()) = Graph::capture(&device, || step(&mut adam))?;
+        graph.replay()?;
+        device.synchronize()?;
+        assert_eq!(adam.steps(), [2]);
+        let mut failed = 0;
+        for calls in 0..40 {
+            let before = adam.steps();
+            gpu.fake.fail_after(calls, 999);
+            let replayed = graph.replay();
+            gpu.fake.clear_failures();
+            failed += usize::from(replayed.is_err());
+            let more = u64::from(replayed.is_ok());
+            assert_eq!(adam.steps()[0], before[0] + more, "call {calls} fails: {replayed:?}");
+        }
+        assert!(failed > 2, "{failed}");
+        device.synchronize().or_else(|_| device.synchronize())
+    }
+
+    #[test]
     fn streams_come_and_go_and_nothing_grows() -> Result<()> {
         let gpu = gpu();
         let device = gpu.device();

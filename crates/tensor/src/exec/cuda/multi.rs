@@ -36,7 +36,7 @@ pub(crate) struct MultiTensor {
     setup: &'static str,
     finish: &'static str,
     scalars: Scalars,
-    /// Where `s0`, … lie, if not with the launch.
+    /// Where `s0`, … lie in memory, if not with the launch.
     numbers_at: Option<u64>,
 }
 
@@ -120,10 +120,8 @@ impl MultiTensor {
             return None;
         }
         let mut arguments = Arguments::new();
-        match self.numbers_at {
-            Some(place) => arguments.push(place),
-            None => arguments.push_bytes(&self.scalars.bytes()),
-        }
+        arguments.push_bytes(&self.scalars.bytes());
+        arguments.push(self.numbers_at.unwrap_or(0));
         arguments.push_bytes(&bytes);
         arguments.push(list.len() as u32);
         if let Some(places) = places.filter(|it| it.axes() > 0) {
@@ -166,19 +164,15 @@ impl MultiTensor {
         let walked = if axes > 0 { ", const __grid_constant__ Places places" } else { "" };
         let heads: String =
             (0..shared.len()).map(|it| format!(", {} *h{it}", stored(shared[it].dtype))).collect();
+        // One program for numbers of both kinds, so that a graph finds it loaded.
         add(format_args!(
-            "extern \"C\" __global__ void __launch_bounds__({THREADS}) tonnage_{}({}, const __grid_constant__ List list, u32 count{walked}{heads}) {{",
-            self.name,
-            match self.numbers_at {
-                Some(_) => "const double *numbers",
-                None => "const __grid_constant__ Scalars scalars",
-            }
+            "extern \"C\" __global__ void __launch_bounds__({THREADS}) tonnage_{}(const __grid_constant__ Scalars given, const double *numbers, const __grid_constant__ List list, u32 count{walked}{heads}) {{",
+            self.name
         ));
-        if self.numbers_at.is_some() {
-            add(format_args!(
-                "Scalars scalars;\n#pragma unroll\nfor (int k = 0; k < {NUMBERS}; ++k) scalars.s[k] = numbers[k];"
-            ));
-        }
+        add(format_args!("Scalars scalars = given;"));
+        add(format_args!(
+            "if (numbers) {{\n#pragma unroll\nfor (int k = 0; k < {NUMBERS}; ++k) scalars.s[k] = numbers[k]; }}"
+        ));
         // The last tensor that begins at this block or before.
         add(format_args!("u32 which = 0, behind = count;"));
         add(format_args!(

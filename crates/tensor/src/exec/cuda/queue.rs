@@ -233,11 +233,10 @@ impl CudaQueue {
 
     /// Ends it.
     pub(crate) fn end_capture(&self, call: Call) -> Result<CudaGraph> {
-        let capture = self.take_capture();
-        let Some((capture, tickets)) = capture else {
+        let Some((ended, tickets)) = self.take_capture(Capture::finish) else {
             return Err(call.error(ErrorKind::Value, "no graph is being captured"));
         };
-        match capture.finish() {
+        match ended {
             Ok(graph) => Ok(CudaGraph { graph, tickets, failures: Arc::clone(&self.failures) }),
             Err(error) => {
                 self.failures.give_up(&tickets);
@@ -248,21 +247,26 @@ impl CudaQueue {
 
     /// Ends it, and forgets what was captured. Nothing happens if none is under way.
     pub(crate) fn abort_capture(&self) {
-        if let Some((capture, tickets)) = self.take_capture() {
+        if let Some(((), tickets)) = self.take_capture(drop) {
             self.failures.give_up(&tickets);
-            drop(capture);
         }
     }
 
-    fn take_capture(&self) -> Option<(Capture, Vec<u32>)> {
-        let capture = lock(&self.capture).take();
-        self.order.end_capture();
+    fn take_capture<T>(&self, end: impl FnOnce(Capture) -> T) -> Option<(T, Vec<u32>)> {
+        let open = lock(&self.capture).take();
+        // Others wait until the driver knows: they must not come to be part of it.
+        let ended = self.order.end_capture(|| open.map(|(open, tickets)| (end(open), tickets)));
         self.profile.pause(false);
-        capture
+        ended
     }
 
     /// Queues captured work behind everything that uses the same memory.
-    pub(crate) fn replay<'a>(
+    ///
+    /// # Safety
+    ///
+    /// 1. The graph is of this device, and all memory that it uses stays until the work is done.
+    /// 2. `written` and `read` have the notes of all of it, or nobody else uses it.
+    pub(crate) unsafe fn replay<'a>(
         &self,
         call: Call,
         stream: StreamId,
@@ -275,9 +279,8 @@ impl CudaQueue {
                 launcher,
                 stream,
                 || "graph".to_owned(),
-                // SAFETY: the graph was captured on this device. What it uses is kept by who replays it until it is done: its
-                // pool, and every tensor from outside; others use these in the order of *exec*. Functions are never unloaded,
-                // and neither are libraries.
+                // SAFETY: promise 1; by promise 2 others use its memory in the order of *exec*. Our functions stay loaded as
+                // long as this queue, cuDNN keeps the plans that were captured, and a graph keeps the device.
                 || unsafe { launcher.launch_graph(&graph.graph, stream) },
             )
         });
@@ -522,9 +525,14 @@ impl CudaQueue {
         self.order.settle(uses).map_err(|error| call.driver(error))
     }
 
+    /// Waits for all work.
+    pub(crate) fn wait_for_all(&self, call: Call) -> Result<()> {
+        self.launcher().synchronize_all().map_err(|error| call.driver(error))
+    }
+
     /// Waits for all work, and reports what failed.
     pub(crate) fn synchronize(&self, call: Call) -> Result<()> {
-        let reached = self.launcher().synchronize_all().map_err(|error| call.driver(error));
+        let reached = self.wait_for_all(call);
         self.failures.report()?;
         reached
     }
