@@ -23,6 +23,7 @@ use crate::last_freed::LastFreed;
 use crate::ledger::Ledger;
 use crate::owner::Allocation;
 use crate::pages::PageStore;
+use crate::pause::Paused;
 use crate::pending::Pending;
 use crate::policy::Policy;
 use crate::pool::Pools;
@@ -72,6 +73,10 @@ pub struct Engine<D> {
     pub(crate) ledger: Ledger,
     /// Whether requests ask how events stand.
     pub(crate) polls: bool,
+    /// Requests are for at most so many bytes; for none while paused.
+    pub(crate) most_bytes: u64,
+    /// What is to be obtained again, while paused.
+    pub(crate) paused: Option<Paused>,
     /// Calls since the last walk.
     pub(crate) since_walk: usize,
     /// Whether failures are looked into.
@@ -116,6 +121,8 @@ impl<D: Device> Engine<D> {
             live: None,
             ledger: Ledger::new(stats),
             polls: true,
+            most_bytes: ABSURD_SIZE - 1,
+            paused: None,
             since_walk: 0,
             explains: true,
             callbacks: BTreeMap::new(),
@@ -131,16 +138,23 @@ impl<D: Device> Engine<D> {
     #[track_caller]
     pub fn allocate(&mut self, bytes: u64, stream: StreamId) -> Result<Allocation, AllocError> {
         let caller = Location::caller();
-        if bytes == 0 {
-            return Err(AllocError::ZeroBytes);
-        }
-        if bytes >= ABSURD_SIZE {
-            return Err(AllocError::TooLarge(bytes));
+        if bytes.wrapping_sub(1) >= self.most_bytes {
+            return Err(self.refusal(bytes));
         }
         let stack = self.ledger.stack(Context::State, caller);
         let result = self.allocate_with(bytes, stream, stack);
         self.debug_walk("allocate");
         result
+    }
+
+    /// Why a request of this size is not looked at.
+    #[cold]
+    fn refusal(&self, bytes: u64) -> AllocError {
+        match bytes {
+            0 => AllocError::ZeroBytes,
+            ABSURD_SIZE.. => AllocError::TooLarge(bytes),
+            _ => AllocError::Paused,
+        }
     }
 
     /// Takes a block back from its owner. Memory that other streams may still use is reused only

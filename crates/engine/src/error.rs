@@ -20,6 +20,9 @@ pub enum AllocError {
     /// No device is that large: the size is probably the result of an overflow.
     #[error("cannot allocate {0} bytes: more than 1 EB, no device is that large")]
     TooLarge(u64),
+    /// The allocator has given its memory back for a while.
+    #[error("the allocator is paused: resume it first")]
+    Paused,
     /// No room at this moment: freeing memory or other settings may help.
     #[error("{0}")]
     OutOfMemory(Box<OutOfMemory>),

@@ -64,6 +64,8 @@ mod capture;
 // and back to the device.
 mod reclaim;
 
+mod pause;
+
 // 7. State changes become events.
 mod ledger;
 
@@ -107,6 +109,7 @@ pub use history::{Context, History, RecordOptions, StackDepth, system_time_us};
 pub use live_lines::LiveLine;
 pub use oom_verdict::OomVerdict;
 pub use owner::Allocation;
+pub use pause::PauseError;
 pub use policy::{Policy, Slack};
 pub use pool::{PoolError, StreamFilter};
 pub use restore::{RestoreError, Start};

@@ -19,6 +19,9 @@ impl<D: Device> Engine<D> {
     /// Gives back what is cached, of the default pool and of every freeable private pool. During a
     /// capture the default pool is left alone.
     pub(crate) fn flush(&mut self, stack: Option<StackId>) -> Result<(), DeviceError> {
+        if self.paused.is_some() {
+            return Ok(());
+        }
         self.ranges.release_stranded(&mut self.device)?;
         if self.capturing() && self.policy.moves_pages() {
             // What is unmapped must be waited for, and a capture forbids that.
@@ -27,7 +30,8 @@ impl<D: Device> Engine<D> {
         if !self.capturing() {
             self.synchronize_events(None)?;
             if self.policy.moves_pages() {
-                self.give_pages_back(PoolSet::Default, u64::MAX, stack)?;
+                let gone = self.give_pages_back(PoolSet::Default, u64::MAX, stack)?;
+                self.store.emptied |= gone > 0;
             }
             for kind in [PoolKind::Large, PoolKind::Small] {
                 self.release_half(PoolRef { set: PoolSet::Default, kind }, stack)?;
@@ -72,6 +76,9 @@ impl<D: Device> Engine<D> {
     ) -> Result<(), CacheError> {
         let of_this_id = |&key: &PrivateKey| self.pools.id(PoolSet::Private(key)) == pool;
         let Some(key) = self.pools.freeable().into_iter().find(of_this_id) else { return Ok(()) };
+        if self.paused.is_some() {
+            return Ok(());
+        }
         if self.capturing() {
             // PyTorch counts the wait before it finds that it may not.
             self.emit(&Event::Synchronize, None);

@@ -13,7 +13,7 @@ use crate::pool::{PoolRef, PoolSet};
 use crate::segment::{RangeId, Role};
 
 /// Places of a page from which on its oldest view is dropped.
-const MANY_PLACES: usize = 7;
+const MANY_PLACES: usize = 15;
 
 impl<D: Device> Engine<D> {
     /// Gives free pages of a pool back, whatever views they are in, until `want` bytes are gone or there are no more. Returns

@@ -6,7 +6,8 @@ use tonnage_events::{Address, Event, SegmentEvent, StackId, StreamId};
 use super::store::{Page, Place};
 use crate::block::{Block, BlockId};
 use crate::engine::Engine;
-use crate::pool::PoolRef;
+use crate::policy::Growth;
+use crate::pool::{PoolRef, PoolSet};
 use crate::request::Request;
 use crate::segment::Role;
 use crate::stats::MOST_RESERVED;
@@ -54,9 +55,10 @@ impl<D: Device> Engine<D> {
         bytes: u64,
         stack: Option<StackId>,
     ) -> Result<Option<BlockId>, DeviceError> {
-        if !self.may_hold(bytes) {
+        let Some(bytes) = self.bytes_for(request, bytes).filter(|&bytes| self.may_hold(bytes))
+        else {
             return Ok(None);
-        }
+        };
         let alone = Request { size: bytes, ..*request };
         let Some(gap) = self.find_gap(&alone)? else { return Ok(None) };
         let gap = Gap { bytes, ..gap };
@@ -69,6 +71,26 @@ impl<D: Device> Engine<D> {
         self.merge_all(id);
         self.put(id);
         Ok(Some(id))
+    }
+
+    /// What new pages for a block of this size in this pool are for.
+    fn growth(&self, size: u64, set: PoolSet) -> Growth {
+        Growth {
+            size,
+            reserved: self.reserved(),
+            granule: self.granule(),
+            stay: set != PoolSet::Default,
+            emptied: self.store.emptied,
+        }
+    }
+
+    /// Bytes of new pages for a request where so many are missing. None if no number is as large.
+    fn bytes_for(&self, request: &Request, missing: u64) -> Option<u64> {
+        let growth = self.growth(request.size, request.pool.set);
+        growth
+            .bytes(missing, true)
+            .filter(|&bytes| self.may_hold(bytes))
+            .or_else(|| growth.bytes(missing, false))
     }
 
     /// Whether the limit, and what figures can count, allow so many bytes more.
@@ -94,7 +116,6 @@ impl<D: Device> Engine<D> {
 
     /// Where the request fits with new pages: the first gap by address, or a new home.
     fn find_gap(&mut self, request: &Request) -> Result<Option<Gap>, DeviceError> {
-        let granule = self.granule();
         let half = self.pools.half(request.pool);
         let found = half.unmapped().filter(|&id| self.is_gap(id)).find_map(|id| {
             let before = self.blocks[id].prev.filter(|&before| {
@@ -102,8 +123,7 @@ impl<D: Device> Engine<D> {
                 before.is_idle() && before.mapped && self.serves(before, request.stream)
             });
             let have = before.map_or(0, |before| self.blocks[before].size);
-            let missing = request.size.saturating_sub(have).max(1);
-            let bytes = missing.checked_next_multiple_of(granule)?;
+            let bytes = self.bytes_for(request, request.size.saturating_sub(have))?;
             (bytes <= self.blocks[id].size).then_some(Gap { id, bytes })
         });
         match found {
@@ -123,10 +143,10 @@ impl<D: Device> Engine<D> {
         let Some(size) = self.policy.range_size(self.device.total(), u64::MAX, granule) else {
             return Ok(None);
         };
-        let bytes = request.size.next_multiple_of(granule);
-        if size < bytes {
+        let Some(bytes) = self.bytes_for(request, request.size).filter(|&bytes| bytes <= size)
+        else {
             return Ok(None);
-        }
+        };
         let range = match self.ranges.reserve(&mut self.device, size, granule, Role::Home) {
             Ok(range) => range,
             Err(DeviceError::OutOfMemory { .. }) => return Ok(None),
@@ -152,7 +172,7 @@ impl<D: Device> Engine<D> {
     ) -> Result<Option<BlockId>, DeviceError> {
         let range = self.blocks[gap.id].range.expect("a gap is part of a home");
         let start = self.blocks[gap.id].address;
-        let sizes = self.policy.page_sizes(gap.bytes, size, self.reserved(), self.granule());
+        let sizes = self.growth(size, self.blocks[gap.id].pool.set).page_sizes(gap.bytes);
         let pages = match self.make_pages(start, &sizes) {
             Ok(pages) => pages,
             Err(DeviceError::OutOfMemory { .. }) => return Ok(None),

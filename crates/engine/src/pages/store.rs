@@ -91,6 +91,8 @@ pub(crate) struct PageStore {
     pub(crate) homes: Vec<(PoolRef, RangeId)>,
     /// Most bytes that were in use at once, as far as growing has seen.
     pub(crate) live_peak: u64,
+    /// Whether the program has emptied the cache, and memory went back: it will again.
+    pub(crate) emptied: bool,
     /// Views used so far: the clock by which they age.
     pub(crate) stitches: u64,
     /// Views that serve no more and are still there.

@@ -21,8 +21,8 @@ use crate::pool::BlockPool;
 use crate::request::Request;
 
 pub(crate) use ladder::Rung;
-pub(crate) use pages::Governor;
 pub use pages::Slack;
+pub(crate) use pages::{Governor, Growth};
 
 /// A set of placement rules.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -158,11 +158,6 @@ impl Policy {
     /// The unit of pages, on a device that maps units of `of_device`.
     pub(crate) fn granule(self, of_device: u64) -> u64 {
         pages::granule(of_device)
-    }
-
-    /// The sizes of new pages that together have `bytes`, for a block of `size`.
-    pub(crate) fn page_sizes(self, bytes: u64, size: u64, reserved: u64, granule: u64) -> Vec<u64> {
-        pages::page_sizes(bytes, size, reserved, granule)
     }
 
     /// Whether a free page is of use in a view for a block of `size`.

@@ -25,7 +25,13 @@ const LARGE_BLOCK: u64 = 64 << 20;
 const PAGES_A_BLOCK: u64 = 8;
 
 /// A page under a block that is not large is at most this share of what is reserved: small jobs need small pages.
-const PAGES_A_JOB: u64 = 128;
+const PAGES_A_JOB: u64 = 80;
+
+/// The same where the program empties the cache, and pays for every page each time that it does.
+const PAGES_AN_EMPTIED_JOB: u64 = 48;
+
+/// There a page may be all of a block of whole granules, which ends with it; at most this share of what is reserved.
+const WHOLE_BLOCKS_A_JOB: u64 = 8;
 
 /// What slack may grow to where sizes never repeat and moving does not pay.
 const MOST_SLACK: f64 = 0.12;
@@ -65,20 +71,71 @@ pub(super) fn granule(of_device: u64) -> u64 {
     of_device.max(SMALLEST_PAGE)
 }
 
-/// The sizes of new pages that together have `bytes`, a multiple of the granule, for a block of `size` where `reserved` bytes
-/// are held already.
-pub(super) fn page_sizes(bytes: u64, size: u64, reserved: u64, granule: u64) -> Vec<u64> {
-    let is_large = size >= LARGE_BLOCK;
-    let share = (size / PAGES_A_BLOCK).max((2 * size / PAGES_A_BLOCK).min(FAST_PAGE));
-    let share = if is_large { share } else { share.min(reserved / PAGES_A_JOB) };
-    let unit = share.next_multiple_of(granule).clamp(granule, LARGEST_PAGE.max(granule));
-    let mut sizes = vec![unit; (bytes / unit) as usize];
-    let rest = bytes % unit;
-    match sizes.last_mut() {
-        Some(last) if is_large && rest < FAST_PAGE => *last += rest,
-        _ => sizes.extend(Some(rest).filter(|&rest| rest > 0)),
+/// What new pages are for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Growth {
+    /// Bytes of the block.
+    pub(crate) size: u64,
+    /// Bytes that are held already.
+    pub(crate) reserved: u64,
+    /// The unit of pages.
+    pub(crate) granule: u64,
+    /// Whether they stay where they are: those of a private pool.
+    pub(crate) stay: bool,
+    /// Whether the program empties the cache.
+    pub(crate) emptied: bool,
+}
+
+impl Growth {
+    fn is_large(&self) -> bool {
+        self.size >= LARGE_BLOCK
     }
-    sizes
+
+    /// Whether there are to be no small pages: under a large block, and in a large job, where large blocks will lie on them
+    /// one day. Small blocks have their own.
+    fn avoids_small_pages(&self) -> bool {
+        let in_large_job = self.reserved >= FAST_PAGE * PAGES_A_JOB;
+        self.is_large() || in_large_job && kind_of(self.size) == PoolKind::Large
+    }
+
+    /// Bytes of new pages where `missing` are missing: at least that, in whole granules, and no small page where these are
+    /// avoided if `ample`. None if no number is as large.
+    pub(crate) fn bytes(&self, missing: u64, ample: bool) -> Option<u64> {
+        let least = if ample && self.avoids_small_pages() { FAST_PAGE } else { 1 };
+        missing.max(least).checked_next_multiple_of(self.granule)
+    }
+
+    /// The sizes of new pages that together have `bytes`, a multiple of the granule.
+    pub(crate) fn page_sizes(&self, bytes: u64) -> Vec<u64> {
+        let unit = self.unit().next_multiple_of(self.granule);
+        let unit = unit.clamp(self.granule, LARGEST_PAGE.max(self.granule));
+        let mut sizes = vec![unit; (bytes / unit) as usize];
+        let rest = bytes % unit;
+        match sizes.last_mut() {
+            Some(last) if self.avoids_small_pages() && rest < FAST_PAGE => *last += rest,
+            _ => sizes.extend(Some(rest).filter(|&rest| rest > 0)),
+        }
+        sizes
+    }
+
+    /// About how large a page is.
+    fn unit(&self) -> u64 {
+        let Self { size, reserved, granule, stay, emptied } = *self;
+        if stay {
+            return LARGEST_PAGE;
+        }
+        let share = (size / PAGES_A_BLOCK).max((2 * size / PAGES_A_BLOCK).min(FAST_PAGE));
+        if self.is_large() {
+            return share;
+        }
+        let share = if self.avoids_small_pages() { share.max(FAST_PAGE) } else { share };
+        if !emptied {
+            return share.min(reserved / PAGES_A_JOB);
+        }
+        let whole = if size.is_multiple_of(granule) { size } else { 0 };
+        let whole = whole.min(reserved.max(LARGE_BLOCK) / WHOLE_BLOCKS_A_JOB);
+        share.min(reserved / PAGES_AN_EMPTIED_JOB).max(whole)
+    }
 }
 
 /// Whether a free page of this size is of use in a view for a block of `size`.
@@ -159,25 +216,52 @@ mod tests {
 
     #[test]
     fn pages_are_a_share_of_their_block_within_bounds_and_add_up() {
-        for (bytes, size, reserved, expected) in [
-            (2, MIB / 2, 0, vec![2]),
+        let job = Growth { size: 0, reserved: 0, granule: 2 * MIB, stay: false, emptied: false };
+        let large = Growth { reserved: 4096 * MIB, ..job };
+        let emptied = Growth { emptied: true, ..job };
+        for (bytes, size, growth, expected) in [
+            (2, MIB / 2, job, vec![2]),
             // A job that has little yet has small pages.
-            (10, 10 * MIB, 0, vec![2; 5]),
-            (10, 10 * MIB, 4096 * MIB, vec![4, 4, 2]),
-            (32, 32 * MIB, 4096 * MIB, vec![4; 8]),
-            (64, 64 * MIB, 0, vec![8; 8]),
-            (302, 302 * MIB, 0, [vec![16; 18], vec![14]].concat()),
+            (10, 10 * MIB, job, vec![2; 5]),
+            (10, 10 * MIB, large, vec![4, 6]),
+            (32, 32 * MIB, large, vec![4; 8]),
+            (64, 64 * MIB, job, vec![8; 8]),
+            (302, 302 * MIB, job, [vec![16; 18], vec![14]].concat()),
             // A large block has no small rest.
-            (66, 66 * MIB, 0, vec![10, 10, 10, 10, 10, 10, 6]),
-            (82, 82 * MIB, 0, vec![12, 12, 12, 12, 12, 12, 10]),
-            (130, 130 * MIB, 0, vec![16, 16, 16, 16, 16, 16, 16, 18]),
+            (66, 66 * MIB, job, vec![10, 10, 10, 10, 10, 10, 6]),
+            (82, 82 * MIB, job, vec![12, 12, 12, 12, 12, 12, 10]),
+            (130, 130 * MIB, job, vec![16, 16, 16, 16, 16, 16, 16, 18]),
             // Only the end is missing.
-            (6, 300 * MIB, 0, vec![6]),
+            (6, 300 * MIB, job, vec![6]),
+            // What goes back again and again has few pages, and what stays.
+            (32, 32 * MIB, emptied, vec![8; 4]),
+            (32, 32 * MIB - 512, emptied, vec![2; 16]),
+            (32, 32 * MIB, Growth { stay: true, ..job }, vec![16; 2]),
         ] {
-            let sizes = page_sizes(bytes * MIB, size, reserved, 2 * MIB);
+            let sizes = Growth { size, ..growth }.page_sizes(bytes * MIB);
             let sizes: Vec<_> = sizes.into_iter().map(|it| it / MIB).collect();
             assert_eq!(sizes, expected, "{bytes} MiB of {size}");
         }
+    }
+
+    #[test]
+    fn a_large_block_gets_no_small_page_where_there_is_room() {
+        let growth =
+            Growth { size: 300 * MIB, reserved: 0, granule: 2 * MIB, stay: false, emptied: false };
+        assert_eq!(
+            [true, false].map(|ample| growth.bytes(MIB, ample)),
+            [4, 2].map(|it| Some(it * MIB))
+        );
+        assert_eq!(growth.bytes(9 * MIB, true), Some(10 * MIB));
+        assert_eq!(Growth { size: 3 * MIB, ..growth }.bytes(MIB, true), Some(2 * MIB));
+        assert_eq!(growth.bytes(u64::MAX, true), None);
+    }
+
+    #[test]
+    fn pages_are_stitched_by_their_size_whatever_the_unit() {
+        assert!(!stitches(2 * MIB, 64 * MIB, 2 * MIB));
+        assert!(stitches(4 * MIB, 64 * MIB, 2 * MIB));
+        assert!(stitches(32 * MIB, 64 * MIB, 32 * MIB));
     }
 
     #[test]
@@ -185,9 +269,12 @@ mod tests {
         for granule in [2 * MIB, 32 * MIB] {
             for bytes in (1..400).map(|it| it * granule) {
                 for size in [1, bytes / 2, bytes, 4 * bytes] {
-                    let sizes = page_sizes(bytes, size, 3 * bytes, granule);
-                    assert_eq!(sizes.iter().sum::<u64>(), bytes);
-                    assert!(sizes.iter().all(|it| *it > 0 && it.is_multiple_of(granule)));
+                    for (stay, emptied) in [(false, false), (false, true), (true, false)] {
+                        let growth = Growth { size, reserved: 3 * bytes, granule, stay, emptied };
+                        let sizes = growth.page_sizes(bytes);
+                        assert_eq!(sizes.iter().sum::<u64>(), bytes);
+                        assert!(sizes.iter().all(|it| *it > 0 && it.is_multiple_of(granule)));
+                    }
                 }
             }
         }

@@ -261,6 +261,49 @@ impl Ranges {
         (places.count, Ok(()))
     }
 
+    /// Gives the memory of all expandable segments back, and keeps their addresses. Returns the places that have none then, with the
+    /// first failure.
+    pub(crate) fn let_go<D: Device>(
+        &mut self,
+        device: &mut D,
+    ) -> (Vec<(RangeId, usize)>, Result<(), DeviceError>) {
+        let (mut gone, mut result) = (Vec::new(), Ok(()));
+        for (id, range) in &self.all {
+            for (&place, &page) in &range.pages {
+                if let Err(error) = device.unmap(range.address_of(place)) {
+                    result = result.and(Err(error));
+                    continue;
+                }
+                if device.destroy_page(page).is_err() {
+                    self.stranded.push((range.page_size, page));
+                }
+                gone.push((id, place));
+            }
+        }
+        (gone, result)
+    }
+
+    /// Puts pages where [`let_go`](Self::let_go) took them from, from the last one on; those that are left have none yet.
+    pub(crate) fn bring_back<D: Device>(
+        &mut self,
+        device: &mut D,
+        gone: &mut Vec<(RangeId, usize)>,
+    ) -> Result<(), DeviceError> {
+        while let Some(&(id, place)) = gone.last() {
+            let (size, address) = (self.all[id].page_size, self.all[id].address_of(place));
+            let page = self.obtain(device, size)?;
+            if let Err(error) = device.map(page, address) {
+                if device.destroy_page(page).is_err() {
+                    self.stranded.push((size, page));
+                }
+                return Err(error);
+            }
+            self.all[id].pages.insert(place, page);
+            gone.pop();
+        }
+        Ok(())
+    }
+
     /// A page that the device would not take back, or a new one.
     pub(crate) fn obtain<D: Device>(
         &mut self,

@@ -4,4 +4,5 @@ mod failures;
 mod faults;
 mod loops;
 mod ordered;
+mod pause;
 mod random;

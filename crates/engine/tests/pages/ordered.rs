@@ -276,6 +276,17 @@ impl Watched {
         self.used.extend(parts.into_iter().map(|part| Used { part, pool, by: by.clone() }));
     }
 
+    /// All memory is new: live blocks are where they were, on other pages, and whoever used the old ones is done.
+    pub(crate) fn after_resume(&mut self) {
+        let dry = &self.engine.device().dry;
+        for live in &mut self.live {
+            let Allocation { address, size, .. } = live.block;
+            live.parts = dry.pages_under(address, size).collect();
+            assert_eq!(live.parts.iter().map(|part| part.bytes).sum::<u64>(), size);
+        }
+        self.used.clear();
+    }
+
     /// A pool has no uses left: its memory is anyone's.
     pub(crate) fn forget_pool(&mut self, pool: PoolId) {
         let used = self.used.iter_mut().map(|used| &mut used.pool);

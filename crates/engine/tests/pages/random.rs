@@ -51,6 +51,12 @@ fn run(program: Program, seed: u64) -> [i64; 3] {
             0 => watched.engine.device_mut().dry.hold_events(),
             1 => watched.engine.device_mut().dry.complete_events(),
             2 if !diverted => watched.engine.empty_cache().unwrap(),
+            30 if !diverted => {
+                watched.engine.pause().unwrap();
+                assert_eq!(watched.engine.device().dry.used(), 0, "{who}");
+                watched.engine.resume().unwrap();
+                watched.after_resume();
+            }
             3 | 4 if program.pools && diverted => {
                 watched.engine.device_mut().capturing = false;
                 watched.engine.end_capture().unwrap();

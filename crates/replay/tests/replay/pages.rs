@@ -3,11 +3,14 @@
 
 use std::path::{Path, PathBuf};
 
-use tonnage_engine::{Config, Policy, Slack};
-use tonnage_events::BlockState;
+use tonnage_device::{Dry, PageCalls};
+use tonnage_engine::{Config, Engine, Policy, RecordOptions, Slack, StreamFilter};
+use tonnage_events::{BlockState, DeviceId, PoolId, StreamId};
 use tonnage_replay::job::Job;
 use tonnage_replay::recording::RecordingOptions;
+use tonnage_replay::snapshot_file;
 use tonnage_replay::what_if::WhatIf;
+use tonnage_snapshot::SnapshotFile;
 
 fn recordings() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/traces");
@@ -35,12 +38,19 @@ fn jobs_hold_little_more_than_what_is_live_and_fit_into_that() {
         let waste = prediction.stats.max_memory_reserved() as f64 / prediction.floor as f64;
         assert!(waste <= 1.045, "{path:?}: {waste}");
         product *= waste;
-        let limit = prediction.floor + prediction.floor * 3 / 100 + (8 << 20);
+        let limit = prediction.floor + prediction.floor * 5 / 100 + (8 << 20);
         let limited = pages().with_limit(limit).predict(&job);
         assert!(limited.fits(), "{path:?}: {:?} under {limit}", limited.oom);
     }
     let mean = f64::powf(product, 1.0 / recordings.len() as f64);
     assert!(mean <= 1.025, "{mean}");
+}
+
+/// What the driver takes, as a share of the time that the recorded job took.
+fn driver_share(file: &SnapshotFile, calls: &PageCalls) -> f64 {
+    let entries = &file.traces[0];
+    let us = entries[entries.len() - 1].time_us - entries[0].time_us;
+    calls.nanoseconds() as f64 / (us as f64 * 1e3)
 }
 
 #[test]
@@ -52,11 +62,15 @@ fn what_is_done_again_is_hardly_paid_for_again() {
         let [first, second] = pages().predict_again(&job, 2)[..] else { panic!("two times") };
         // Who empties the cache in a loop asks to pay again.
         if second.destroyed > 0 {
+            let share = driver_share(&file, &second);
+            assert!(share <= 0.01, "{path:?}: {share}");
             continue;
         }
         seen += 1;
         let moved = second.mapped - second.created;
         assert!(moved * 4 <= first.mapped, "{path:?}: {moved} of {} again", first.mapped);
+        let share = driver_share(&file, &second);
+        assert!(share <= 0.001, "{path:?}: {share}");
     }
     assert!(seen >= 8, "{seen} recordings");
 }
@@ -69,7 +83,7 @@ fn large_blocks_lie_on_large_pages() {
         let (_, job) = Job::read(&file, &RecordingOptions::default()).unwrap();
         let large = pages().predict(&job).large_blocks;
         let share = large.in_small_pages as f64 / large.bytes.max(1) as f64;
-        assert!(share <= 0.055, "{path:?}: {share}");
+        assert!(share <= 0.01, "{path:?}: {share}");
         seen += u64::from(large.bytes > 0);
     }
     assert!(seen > 0, "there are large blocks");
@@ -95,16 +109,22 @@ fn a_snapshot_shows_every_page_once() {
 }
 
 #[test]
-fn a_job_with_graphs_is_played_again_to_its_end() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../testdata/traces/cudagraph.default.pickle.zst");
-    let file = tonnage_snapshot::open(&path).unwrap();
+fn a_job_with_a_private_pool_is_played_again_to_its_end() {
+    let mut engine = Engine::new(Dry::new(1 << 30), Config::default());
+    engine.record_history(Some(RecordOptions::default()));
+    engine.begin_allocate_to_pool(PoolId(0, 5), StreamFilter::Any).unwrap();
+    engine.allocate(20 << 20, StreamId(0)).unwrap();
+    engine.end_allocate_to_pool(PoolId(0, 5)).unwrap();
+    let small = engine.allocate(1000, StreamId(0)).unwrap();
+    let freed = engine.allocate(64 << 20, StreamId(0)).unwrap();
+    engine.free(&freed).unwrap();
+    engine.empty_cache().unwrap();
+    engine.free(&small).unwrap();
+    let file = snapshot_file(engine.snapshot(), DeviceId(0));
     let (_, job) = Job::read(&file, &RecordingOptions::default()).unwrap();
-    let passes = pages().predict_again(&job, 3);
-    // It gives everything back in its course, and needs it again.
-    let made: Vec<_> = passes.iter().map(|calls| calls.created).collect();
-    assert!(made.iter().all(|&again| again * 4 >= made[0]), "{made:?}");
-    assert_eq!(passes[1], passes[2]);
+    for (pass, calls) in pages().predict_again(&job, 3).into_iter().enumerate() {
+        assert!(calls.destroyed > 0, "pass {pass} came to no end: {calls:?}");
+    }
 }
 
 /// The table of `docs/notes/pages.md`, over the recordings in `TONNAGE_RECORDINGS`, folders with colons between them.
@@ -146,7 +166,7 @@ fn table() {
             if pages().with_limit(limit).predict(&job).fits() { "fits" } else { "OOM " }
         });
         println!(
-            "{name:40} {:8.1} {waste:.4} {pytorch:7.3} {:5} {:6} {:7.1} {:11} {:8.3} {:8.3} {:5.3} {} {}{}",
+            "{name:40} {:8.1} {waste:.4} {pytorch:7.3} {:5} {:6} {:7.1} {:11} {:8.3} {:8.3} {:5.3} {} {}",
             floor / f64::from(1 << 20),
             calls.created,
             calls.mapped,
@@ -157,7 +177,6 @@ fn table() {
             large.in_small_pages as f64 / large.bytes.max(1) as f64,
             fits[0],
             fits[1],
-            if prediction.stopped() { " (fails as recorded)" } else { "" },
         );
         product *= waste;
         worst = worst.max(waste);
