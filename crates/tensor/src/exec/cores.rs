@@ -3,15 +3,28 @@
 //! In:  a kernel, on its stream's thread. Out: the same, done.
 //!
 //! These are rayon's own, until this process turns out to be a fork of another: the parent's threads did not come along,
-//! and whoever waits for them waits for ever. A fork therefore has a pool of its own.
+//! and whoever waits for them waits for ever. A fork therefore has a pool of its own, and locks of its own: one of its
+//! parent's may have been held by a thread that is not there.
 
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard};
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-/// Whether this process is a fork: rayon's own threads may be its parent's.
-static IS_FORK: AtomicBool = AtomicBool::new(false);
+use super::order::lock;
+
+/// How many forks lie between this process and the first. In a fork, rayon's own threads may be its parent's.
+static FORKS: AtomicUsize = AtomicUsize::new(0);
+
+/// Copies between devices queue on both at once. Two of them in opposite order would wait for each other for ever, so they
+/// take turns: those of this process. Each fork of a fork has the next lock; no one forks so often.
+static ACROSS: [Mutex<()>; 64] = [const { Mutex::new(()) }; 64];
+
+/// The turn of a copy between devices.
+pub(super) fn turn_across() -> MutexGuard<'static, ()> {
+    lock(&ACROSS[FORKS.load(Ordering::Acquire) % ACROSS.len()])
+}
 
 /// The pool of this fork, once it has one. No lock guards it: another thread might have held that when the process was
 /// forked.
@@ -23,12 +36,12 @@ static POOL: AtomicPtr<ThreadPool> = AtomicPtr::new(ptr::null_mut());
 pub fn after_fork() {
     // A parent that was a fork itself has left its pool's address: what lies there is never given back.
     POOL.store(ptr::null_mut(), Ordering::Release);
-    IS_FORK.store(true, Ordering::Release);
+    FORKS.fetch_add(1, Ordering::AcqRel);
 }
 
 /// Does the work where its loops find threads.
 pub(super) fn run<T: Send>(work: impl FnOnce() -> T + Send) -> T {
-    if !IS_FORK.load(Ordering::Acquire) {
+    if FORKS.load(Ordering::Acquire) == 0 {
         return work();
     }
     match pool() {
@@ -66,7 +79,11 @@ mod tests {
 
     #[test]
     fn a_fork_has_threads_of_its_own() {
+        // Other tests of this process may be at their turn: none of them forks.
+        let held = turn_across();
         after_fork();
+        drop(turn_across());
+        drop(held);
         assert_eq!(rayon::current_thread_index(), None, "a test is no thread of a pool");
         assert!(run(rayon::current_thread_index).is_some());
         let before = pool().unwrap();
@@ -78,6 +95,6 @@ mod tests {
         after_fork();
         assert!(!ptr::eq(before, pool().unwrap()), "a fork of a fork has another");
         // Other tests of this process are in no fork.
-        IS_FORK.store(false, Ordering::Release);
+        FORKS.store(0, Ordering::Release);
     }
 }

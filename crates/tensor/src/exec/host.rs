@@ -70,10 +70,6 @@ impl Written {
     }
 }
 
-/// Copies between devices queue on both at once. Two of them in opposite order would wait for each
-/// other for ever, so they take turns.
-static ACROSS: Mutex<()> = Mutex::new(());
-
 impl HostQueue {
     pub(super) fn new(streams: Streams) -> Self {
         Self { order: Order::new(streams), failures: Arc::default() }
@@ -218,7 +214,7 @@ impl HostQueue {
         let (ready, is_ready) = mpsc::channel::<()>();
         let (done, is_done) = mpsc::channel::<()>();
         let (to, from) = ([output.operand.clone()], [input.operand.clone()]);
-        let _across = lock(&ACROSS);
+        let _across = cores::turn_across();
         there.queue(call, other, &[], std::slice::from_ref(input), move || {
             // If the other half was never queued its ends are gone, and there is nothing to wait for.
             let _ = ready.send(());

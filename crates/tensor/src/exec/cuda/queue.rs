@@ -23,7 +23,7 @@ use super::profile::{Profile, WorkTime};
 use crate::device::Device;
 use crate::error::{Call, Error, ErrorKind, Result};
 use crate::exec::order::{Order, lock};
-use crate::exec::{Kernel, Operand, Used, operands};
+use crate::exec::{Kernel, Operand, Used, cores, operands};
 use crate::storage::Uses;
 
 /// Dynamic shared memory that a kernel gets unasked.
@@ -31,9 +31,6 @@ const SHARED: u32 = 48 << 10;
 
 /// Pinned memory of one copy from or to the caller's: what is larger goes in parts.
 const STAGED: usize = 32 << 20;
-
-/// Copies between GPUs take the turns of both: one after the other, or two in opposite order would wait for each other.
-static ACROSS: Mutex<()> = Mutex::new(());
 
 /// The queue of one GPU.
 pub(crate) struct CudaQueue {
@@ -503,7 +500,8 @@ impl CudaQueue {
         }
         let bytes = (to.operand.layout.numel() * to.operand.dtype.size()) as u64;
         let (into, first) = (Address(to.operand.first()), Address(from.operand.first()));
-        let _across = lock(&ACROSS);
+        // One after the other, or two in opposite order would wait for each other.
+        let _across = cores::turn_across();
         let queued = there.order.queue(other, &[], std::slice::from_ref(from), |theirs| {
             self.order.queue(stream, std::slice::from_ref(to), &[], |launcher| {
                 launcher.order_behind_of(stream, (theirs, other))?;
