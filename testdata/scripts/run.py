@@ -1,4 +1,4 @@
-"""Runs a script, or a workload by its name, as it was run when its truth was recorded: `run.py NAME`."""
+"""Runs a script, or a workload by its name, as it was run when its truth was recorded: `run.py NAME [LIMIT]`."""
 
 import pathlib
 import runpy
@@ -6,9 +6,12 @@ import sys
 
 import torch
 
-name = sys.argv.pop(1)
+name, *limit = sys.argv[1:]
 here = pathlib.Path(__file__).parent
 torch.cuda.init()
+if limit:
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction(int(limit[0]) / total)
 script = here / f"{name}.py"
 if script.is_file():
     sys.argv = [str(script)]

@@ -1,20 +1,50 @@
 //! Scripts on the fake CUDA libraries against what was recorded on a GPU: an environment with PyTorch, and the program
 //! that compares.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
-use crate::shell::{root, run};
+use crate::shell::{present, root, run};
 
 /// PyTorch's release whose recordings there are.
 const TORCH: &str = "2.11.0";
 
-/// What every case needs.
-const LIGHT: &[&str] = &["torch==2.11.0", "numpy"];
+/// What the light cases need: PyTorch and what it loads, as it was with the recordings. Each is installed by itself, so
+/// that one that could not be had is asked for again alone.
+const LIGHT: &[&str] = &[
+    "filelock==4.2.10",
+    "fsspec==2026.9.0",
+    "jinja2==3.1.6",
+    "markupsafe==3.0.4",
+    "mpmath==1.3.0",
+    "networkx==3.6.1",
+    "setuptools==81.0.0",
+    "sympy==1.14.0",
+    "typing-extensions==4.16.0",
+    "nvidia-cublas==13.1.0.3",
+    "nvidia-cuda-cupti==13.0.85",
+    "nvidia-cuda-nvrtc==13.0.88",
+    "nvidia-cuda-runtime==13.0.96",
+    "nvidia-cudnn-cu13==9.19.0.56",
+    "nvidia-cufft==12.0.0.61",
+    "nvidia-cufile==1.15.1.6",
+    "nvidia-curand==10.4.0.35",
+    "nvidia-cusolver==12.0.4.66",
+    "nvidia-cusparse==12.6.3.3",
+    "nvidia-cusparselt-cu13==0.8.0",
+    "nvidia-nccl-cu13==2.28.9",
+    "nvidia-nvjitlink==13.0.88",
+    "nvidia-nvshmem-cu13==3.4.5",
+    "nvidia-nvtx==13.0.85",
+    "triton==3.6.0",
+    "torch==2.11.0",
+];
 
-/// What the others need beside.
+/// What the others need beside, with whatever that needs.
 const ALL: &[&str] = &[
     "torchvision==0.26.0",
     "transformers==5.17.0",
@@ -23,35 +53,112 @@ const ALL: &[&str] = &[
     "torch-geometric==2.8.0.post1",
 ];
 
-/// The environment's Python.
-fn python() -> PathBuf {
-    root().join(format!("target/scripts/env-{TORCH}/bin/python"))
+/// How long packages are asked for, all together: chosen, several times what 3 GB take where a registry answers.
+const PATIENCE: Duration = Duration::from_secs(20 * 60);
+
+/// How often a package is asked for, and the longest pause before it is asked for again: one that is not there does not
+/// come by waiting.
+const ATTEMPTS: usize = 7;
+const PAUSE: Duration = Duration::from_secs(60);
+
+fn environment_folder() -> PathBuf {
+    root().join(format!("target/scripts/env-{TORCH}"))
 }
 
-/// Makes the environment, 5 GB under `target/scripts`, unless it is there.
+/// The environment's Python.
+fn python() -> PathBuf {
+    environment_folder().join("bin/python")
+}
+
+/// Whether the light cases can run without anything being installed.
+fn is_there() -> bool {
+    let installed = installed(&environment_folder());
+    python().is_file() && LIGHT.iter().all(|package| installed.contains(&as_folder(package)))
+}
+
+/// A package and its version, as the folder that tells of it is called.
+fn as_folder(package: &str) -> String {
+    let name = package.replace("==", "\0").replace('-', "_").replace('\0', "-");
+    format!("{}.dist-info", name.to_lowercase())
+}
+
+/// Folders that tell of packages, in lower case.
+fn installed(environment: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    for version in std::fs::read_dir(environment.join("lib")).into_iter().flatten().flatten() {
+        let packages = std::fs::read_dir(version.path().join("site-packages"));
+        for package in packages.into_iter().flatten().flatten() {
+            found.push(package.file_name().to_string_lossy().to_lowercase());
+        }
+    }
+    found
+}
+
+/// Makes the environment, 5 GB under `target/scripts`, as far as it is not there.
 fn environment(light: bool) -> anyhow::Result<()> {
-    let folder = root().join(format!("target/scripts/env-{TORCH}"));
-    let done = |name: &str| folder.join(format!("{name}.installed"));
+    let folder = environment_folder();
+    let until = Instant::now() + PATIENCE;
     if !python().is_file() {
         // Python 3.12 is what the recordings were made with: others free in another order.
-        let has_it = Command::new("python3.12")
-            .arg("--version")
-            .output()
-            .is_ok_and(|it| it.status.success());
-        let python = if has_it { "python3.12" } else { "python3" };
+        let python = if present("python3.12 --version") { "python3.12" } else { "python3" };
         run(&format!("{python} -m venv {}", folder.display()))?;
     }
-    for (name, packages) in [("light", LIGHT), ("all", ALL)] {
-        if done(name).is_file() || (light && name == "all") {
-            continue;
-        }
-        run(&format!(
-            "{} -m pip install --no-cache-dir --quiet {}",
-            python().display(),
-            packages.join(" ")
-        ))?;
-        std::fs::write(done(name), packages.join("\n"))?;
+    let there = installed(&folder);
+    for package in LIGHT.iter().filter(|package| !there.contains(&as_folder(package))) {
+        install(&["--no-deps", package], until)?;
     }
+    let done = folder.join("all.installed");
+    if !light && !done.is_file() {
+        install(ALL, until)?;
+        std::fs::write(&done, ALL.join("\n"))?;
+    }
+    Ok(())
+}
+
+/// Installs packages. A registry that has had enough for now is asked again, after a pause, until time is over.
+fn install(packages: &[&str], until: Instant) -> anyhow::Result<()> {
+    let mut pause = Duration::from_secs(5);
+    for attempt in 1..=ATTEMPTS {
+        eprintln!("$ pip install {}", packages.join(" "));
+        let mut pip = Command::new(python());
+        // Nothing is kept beside what is installed, and nothing is compiled that may never be imported.
+        pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]);
+        pip.args(["--no-cache-dir", "--no-compile", "--timeout", "60"]).args(packages);
+        let mut child = pip.spawn().context("cannot run pip")?;
+        let done = loop {
+            if let Some(status) = child.try_wait()? {
+                break status.success();
+            }
+            if Instant::now() > until {
+                // It may have ended just now.
+                let _ = child.kill();
+                let _ = child.wait();
+                break false;
+            }
+            sleep(Duration::from_millis(100));
+        };
+        if done {
+            return Ok(());
+        }
+        if attempt == ATTEMPTS || Instant::now() + pause > until {
+            break;
+        }
+        eprintln!("trying again in {pause:?}");
+        sleep(pause);
+        pause = (2 * pause).min(PAUSE);
+    }
+    bail!("{} cannot be had: pip says why above", packages.join(" "))
+}
+
+/// The light cases where their environment is; else what was left out.
+pub(crate) fn light_if_there() -> anyhow::Result<()> {
+    if is_there() {
+        return scripts(["--light".to_owned()].into_iter());
+    }
+    eprintln!(
+        "left out: PyTorch scripts on the fake CUDA libraries; `cargo xtask scripts --light` installs PyTorch {TORCH} \
+         under target/scripts (5 GB) and runs them"
+    );
     Ok(())
 }
 
@@ -104,7 +211,7 @@ fn declared(header: &str) -> Vec<&str> {
     names
 }
 
-fn find(folder: &std::path::Path, name: &str, depth: usize) -> Option<PathBuf> {
+fn find(folder: &Path, name: &str, depth: usize) -> Option<PathBuf> {
     let mut folders = Vec::new();
     for entry in std::fs::read_dir(folder).ok()?.flatten() {
         let path = entry.path();
@@ -123,7 +230,16 @@ fn find(folder: &std::path::Path, name: &str, depth: usize) -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
-    use super::declared;
+    use super::{as_folder, declared};
+
+    #[test]
+    fn packages_are_told_by_their_folders() {
+        assert_eq!(
+            as_folder("nvidia-cudnn-cu13==9.19.0.56"),
+            "nvidia_cudnn_cu13-9.19.0.56.dist-info"
+        );
+        assert_eq!(as_folder("torch==2.11.0"), "torch-2.11.0.dist-info");
+    }
 
     #[test]
     fn functions_are_told_from_what_is_said_about_them() {

@@ -136,11 +136,16 @@ struct Answer {
     torch: String,
     stats: BTreeMap<String, i64>,
     error: Option<Failure>,
+    /// The share of the device that the script allowed itself.
+    share: f64,
+    /// Whether something was compiled by `torch.compile`.
+    compiled: bool,
     snapshot: PathBuf,
 }
 
 impl Answer {
-    fn peaks(&self, room: u64) -> Result<Option<Peaks>, Error> {
+    fn peaks(&self, room: u64, total: u64) -> Result<Option<Peaks>, Error> {
+        let room = room.min((total as f64 * self.share.clamp(0.0, 1.0)) as u64);
         let stat = |name: &str| self.stats.get(name).and_then(|value| u64::try_from(*value).ok());
         let peak = |kind: &str| stat(&format!("{kind}_bytes.all.peak")).map(Range::exactly);
         let (Some(requested), Some(mut allocated), Some(mut reserved)) =
@@ -149,7 +154,8 @@ impl Answer {
             return Ok(None);
         };
         let history = History::open(&self.snapshot)?;
-        let orders = history.orders();
+        let whole = self.error.is_none();
+        let orders = if whole { history.orders() } else { None };
         let all_served =
             orders.as_ref().map(|orders| orders.widen(&mut allocated, &mut reserved, room));
         let fit = |gpu: &Gpu| match gpu.memory.saturating_sub(gpu.context) {
@@ -160,14 +166,13 @@ impl Answer {
         let card = |(name, gpu): (&'static str, Gpu)| {
             fit(&gpu).map(|fit| Card { name, memory: gpu.memory, fit })
         };
-        let whole = self.error.is_none();
         let cards = if whole { Gpu::known().filter_map(card).collect() } else { Vec::new() };
         Ok(Some(Peaks {
             requested,
             allocated,
             reserved,
             at: history.peak(),
-            may_fail: whole && all_served == Some(false),
+            may_fail: all_served == Some(false),
             cards,
         }))
     }
@@ -242,9 +247,15 @@ pub fn predict(options: &Options, environment: &Environment) -> Result<Outcome, 
     for line in lines(&second.notes.join(GUESSES_FILE))? {
         guesses.push(Guess { line: None, what: line });
     }
+    if answer.as_ref().is_some_and(|answer| answer.compiled) {
+        let what = "torch.compile chooses kernels and layouts by how fast they are, which is not known here";
+        guesses.push(Guess { line: None, what: what.to_owned() });
+    }
     let unknown = lines(&second.notes.join(UNKNOWN_FILE))?;
     let peaks = match &answer {
-        Some(answer) => answer.peaks(options.gpu.room(options.limit)?)?,
+        Some(answer) => {
+            answer.peaks(options.gpu.room(options.limit)?, options.gpu.total(options.limit))?
+        }
         None => None,
     };
     let (torch, stats, failure, snapshot) = match answer {

@@ -98,12 +98,22 @@ class Watch:
             "torch": str(torch.__version__),
             "stats": {key: int(value) for key, value in stats.items()},
             "error": self.error,
+            "share": share_of(torch),
+            "compiled": "torch._inductor.compile_fx" in sys.modules,
             "snapshot": snapshot,
         }
         partly = os.path.join(OUT, f"{self.process}.part")
         with open(partly, "w") as file:
             json.dump(answer, file)
         os.replace(partly, os.path.join(OUT, f"{self.process}.json"))
+
+
+def share_of(torch):
+    """The share of the device that the script allows itself; not every release tells."""
+    try:
+        return float(torch.cuda.get_per_process_memory_fraction())
+    except (AttributeError, RuntimeError):
+        return 1.0
 
 
 def line_of(trace):
