@@ -138,6 +138,8 @@ mod tests {
         for other in [&[7, 300, 70_001][..], &[7, 300], &[7, 300, 70_000, 7], &[]] {
             let other = spelled(other);
             assert_eq!(known.get(Spelling::at_beginning_of(&other).unwrap()), None);
+            // Should both have the same place, too.
+            assert_eq!(known.get(Spelling { bytes: &other, ..first }), None);
         }
         known.forget();
         assert_eq!(known.get(first), None);
