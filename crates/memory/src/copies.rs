@@ -9,9 +9,10 @@
 use std::ptr;
 
 use tonnage_device::DeviceError;
+use tonnage_engine::Engine;
 use tonnage_events::Address;
 
-use crate::any_device::Reach;
+use crate::any_device::{AnyDevice, Reach};
 use crate::block::Block;
 use crate::sync::lock;
 
@@ -53,6 +54,45 @@ pub(crate) fn copy_from(block: &Block, at: Address, into: &mut [u8]) -> Result<(
         Reach::Cuda(memory) => return unsafe { memory.read(into) },
     }
     Ok(())
+}
+
+/// The bytes at `address`, which the engine holds, when no work uses them.
+pub(crate) fn save(
+    engine: &Engine<AnyDevice>,
+    address: Address,
+    size: u64,
+) -> Result<Vec<u8>, DeviceError> {
+    let reach = engine.device().reach("read", address, size)?;
+    let mut bytes = vec![0; size as usize];
+    match reach {
+        Reach::Nothing => {}
+        Reach::Host(place) => {
+            // SAFETY: mapped, as the device checked, and so until this returns, since the engine is borrowed; apart, since `bytes`
+            // are new; initialised: pages of the system, zero until written.
+            unsafe { ptr::copy_nonoverlapping(place, bytes.as_mut_ptr(), bytes.len()) };
+        }
+        // SAFETY: held until this returns, since the engine is borrowed.
+        Reach::Cuda(memory) => unsafe { memory.read(&mut bytes) }?,
+    }
+    Ok(bytes)
+}
+
+/// Copies bytes to `address`, as [`save`] does the other way.
+pub(crate) fn put_back(
+    engine: &Engine<AnyDevice>,
+    address: Address,
+    bytes: &[u8],
+) -> Result<(), DeviceError> {
+    match engine.device().reach("write", address, bytes.len() as u64)? {
+        Reach::Nothing => Ok(()),
+        Reach::Host(place) => {
+            // SAFETY: as in `save`.
+            unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), place, bytes.len()) };
+            Ok(())
+        }
+        // SAFETY: as in `save`.
+        Reach::Cuda(memory) => unsafe { memory.write(bytes) },
+    }
 }
 
 #[cfg(all(test, not(feature = "shuttle")))]

@@ -54,6 +54,9 @@ mod waiting;
 
 mod view;
 
+// Memory that others have for a while.
+mod pause;
+
 #[cfg(feature = "explain")]
 mod dump;
 
@@ -78,11 +81,12 @@ pub use dump::{SaveError, snapshot_file};
 #[cfg(feature = "explain")]
 pub use oom::ReportVerdict;
 pub use oom::{Diagnosis, Explain, Explainer, FailedRequest, NotLookedAt, SnapshotOnOom};
+pub use pause::Contents;
 pub use pinned::{PinnedAllocator, PinnedBlock, PinnedBytes, PinnedError, PinnedStats};
 pub use stream::Stream;
 pub use tonnage_device::{DeviceError, MemoryInfo};
 pub use tonnage_engine::{
-    AllocError, CacheError, Config, OomNote, OomNotes, OutOfMemory, Policy, PoolError,
+    AllocError, CacheError, Config, OomNote, OomNotes, OutOfMemory, PauseError, Policy, PoolError,
     RecordOptions, Release, Snapshot, Stats,
 };
 pub use tonnage_events::{Address, Bytes, DeviceId, StreamId};

@@ -5,6 +5,8 @@ mod waiting;
 
 mod blocks;
 
+mod pause;
+
 mod pinned;
 
 // What streams that come and go leave behind.
