@@ -118,7 +118,7 @@ impl Dnn {
     ) -> Result<()> {
         wanted.check()?;
         let addresses = [operands.input, operands.filter, operands.output].map(|it| it.0);
-        let is_captured = self.launcher.has_captures();
+        let is_captured = self.launcher.has_captured(stream);
         self.launcher.with_stream(stream, |stream| {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             let handle = state.handle;
@@ -152,15 +152,12 @@ impl Dnn {
             let cap = state.plans.cap();
             if state.plans.len() == cap.get() {
                 let oldest = state.plans.iter().rev().map(|(key, _)| *key);
-                match oldest.into_iter().find(|it| !state.captured.contains(it)) {
-                    // A plan has code on the device: what falls out may still be queued. By the context, since streams must
-                    // not be asked for with the state held.
-                    Some(oldest) if !self.launcher.has_captures() => {
-                        self.launcher.synchronize_context()?;
-                        state.plans.pop(&oldest);
-                    }
-                    // To wait would end the capture.
-                    _ => state.plans.resize(cap.saturating_add(1)),
+                let oldest = oldest.into_iter().find(|it| !state.captured.contains(it));
+                // A plan has code on the device: what falls out may still be queued. By the context, since streams must not be
+                // asked for with the state held. That is refused while someone captures.
+                match oldest.filter(|_| self.launcher.synchronize_context().is_ok()) {
+                    Some(oldest) => drop(state.plans.pop(&oldest)),
+                    None => state.plans.resize(cap.saturating_add(1)),
                 }
             }
             state.plans.put(*key, plan);

@@ -18,12 +18,16 @@ impl Drop for Cuda {
             // The driver is going, as it does while the process ends, and takes everything along.
             return;
         };
-        // By streams if someone else's work is captured in the context. Those that have ended were waited for.
+        // While someone's work is captured in the context, by the streams that may be named here. Those that have ended were
+        // waited for.
         let by_streams = || {
             // SAFETY: alive by the books until they are destroyed below; the context is current by type.
             known.iter().try_for_each(|it| unsafe { current.stream_synchronize(*it) })
         };
-        let wait = || current.synchronize_context().or_else(|_| by_streams());
+        let wait = || match current.synchronize_context() {
+            Err(DeviceError::Misuse { .. }) => by_streams(),
+            waited => waited,
+        };
         // Once more if it failed. Memory that work may still use stays: it goes with the context.
         if !in_use || wait().or_else(|_| wait()).is_ok() {
             give_back_memory(&current, &remains);
@@ -39,8 +43,8 @@ impl Drop for Cuda {
 /// Mappings first: a page is released when it is mapped nowhere, a range freed when it is empty.
 fn give_back_memory(current: &Current<'_>, remains: &Remains) {
     for mapping in &remains.mappings {
-        // SAFETY: whole and ours by the books, which no longer name it; work of the context has
-        // been waited for, and the context is current by type.
+        // SAFETY: whole and ours by the books, which no longer name it; work of the context, or of all streams that may be
+        // named here, has been waited for, and the context is current by type.
         ignore(unsafe { current.memory_unmap(mapping.address.0, mapping.size) });
     }
     for &page in &remains.pages {

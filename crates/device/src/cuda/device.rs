@@ -325,7 +325,9 @@ impl Device for Cuda {
     }
 
     fn record_event(&mut self, stream: StreamId) -> Result<EventId, DeviceError> {
-        let stream = self.queues.streams().get_or_ended("record_event", stream)?;
+        // The book is held: no capture begins on the stream meanwhile.
+        let streams = self.queues.streams();
+        let stream = streams.get_or_idle("record_event", stream)?;
         let current = self.context.enter()?;
         // SAFETY: the stream is alive by the books: to end one takes the device, which is borrowed.
         unsafe { self.queues.record(&current, stream) }
@@ -349,7 +351,7 @@ impl Device for Cuda {
     }
 
     fn synchronize(&mut self, stream: StreamId) -> Result<(), DeviceError> {
-        let stream = self.queues.streams().get_or_ended("synchronize", stream)?;
+        let stream = self.queues.streams().get_or_idle("synchronize", stream)?;
         let current = self.context.enter()?;
         // SAFETY: the stream is alive by the books; the context is current by type.
         unsafe { current.stream_synchronize(stream) }

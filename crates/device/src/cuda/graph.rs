@@ -13,47 +13,43 @@ use crate::DeviceError;
 /// A driver, by one of its functions, and a context of it: drivers number theirs alike.
 type Key = (usize, usize);
 
-/// How many captures go on in each context of the process, whichever engine they are of. To wait for a
-/// context in which one goes on is refused by the driver, and breaks the capture.
-static OPEN: RwLock<BTreeMap<Key, usize>> = RwLock::new(BTreeMap::new());
+/// How many captures go on in a context of the process, whichever engine they are of. To wait for a context in which one
+/// goes on is refused by the driver, and breaks the capture. There are few contexts, and their counts stay for good.
+fn captures_of(context: &Context) -> &'static RwLock<usize> {
+    static ALL: Mutex<BTreeMap<Key, &'static RwLock<usize>>> = Mutex::new(BTreeMap::new());
+    let key = (context.driver().table().context_synchronize as usize, context.handle().0.addr());
+    let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+    all.entry(key).or_insert_with(|| Box::leak(Box::default()))
+}
 
 /// Shows that no capture goes on in a context, and none begins.
-pub(super) struct NoCapture(
-    #[expect(dead_code, reason = "held")] RwLockReadGuard<'static, BTreeMap<Key, usize>>,
-);
+pub(super) struct NoCapture {
+    _held: RwLockReadGuard<'static, usize>,
+}
 
 impl NoCapture {
     /// None if one goes on.
     pub(super) fn in_context(context: &Context) -> Option<Self> {
-        let open = OPEN.read().unwrap_or_else(PoisonError::into_inner);
-        if open.contains_key(&key(context)) { None } else { Some(Self(open)) }
+        let held = captures_of(context).read().unwrap_or_else(PoisonError::into_inner);
+        (*held == 0).then_some(Self { _held: held })
     }
-}
-
-fn key(context: &Context) -> Key {
-    (context.driver().table().context_synchronize as usize, context.handle().0.addr())
 }
 
 /// One more capture in a context, until dropped.
 #[derive(Debug)]
-struct OpenCapture(Key);
+struct OpenCapture(&'static RwLock<usize>);
 
 impl OpenCapture {
     fn new(context: &Context) -> Self {
-        *OPEN.write().unwrap_or_else(PoisonError::into_inner).entry(key(context)).or_default() += 1;
-        Self(key(context))
+        let count = captures_of(context);
+        *count.write().unwrap_or_else(PoisonError::into_inner) += 1;
+        Self(count)
     }
 }
 
 impl Drop for OpenCapture {
     fn drop(&mut self) {
-        let mut open = OPEN.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = open.get_mut(&self.0) {
-            *count -= 1;
-            if *count == 0 {
-                open.remove(&self.0);
-            }
-        }
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) -= 1;
     }
 }
 
@@ -92,11 +88,14 @@ impl Launcher {
     /// If there is no such stream, or if the driver refuses, as it does for the default stream.
     pub fn capture(&self, stream: StreamId) -> Result<Capture, DeviceError> {
         let open = OpenCapture::new(&self.queues.context);
-        self.on("capture", stream, |current, stream| {
-            // SAFETY: the stream is alive by the book that is held.
-            unsafe { current.capture_begin(stream) }
-        })?;
-        self.queues.streams_mut().set_captured(stream, true);
+        // Held until it is noted: whoever marks a stream looks whether it is captured.
+        let mut streams = self.queues.streams_mut();
+        let handle = streams.get("capture", stream)?;
+        let current = self.queues.context.enter()?;
+        // SAFETY: the stream is alive by the book that is held.
+        unsafe { current.capture_begin(handle) }?;
+        streams.set_captured(stream, true);
+        drop(streams);
         Ok(Capture { launcher: self.clone(), stream, ended: false, _open: open })
     }
 
@@ -112,10 +111,10 @@ impl Launcher {
         })
     }
 
-    /// Whether any stream is captured, by these books.
+    /// Whether this began to capture a stream, and has not ended it.
     #[must_use]
-    pub fn has_captures(&self) -> bool {
-        !self.queues.streams().captured().is_empty()
+    pub fn has_captured(&self, stream: StreamId) -> bool {
+        self.queues.streams().captured().contains(&stream)
     }
 
     /// Queues the work of a graph on `stream`.

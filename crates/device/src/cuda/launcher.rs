@@ -398,7 +398,22 @@ impl Launcher {
     ///
     /// If work failed.
     pub fn synchronize_all(&self) -> Result<(), DeviceError> {
-        self.known_streams().into_iter().try_for_each(|stream| self.synchronize(stream))
+        self.known_streams().into_iter().try_for_each(|stream| {
+            // A capture may have begun since they were listed, or the stream have ended.
+            let Some(event) = self.record_unless_captured(stream)? else { return Ok(()) };
+            let waited = self.wait(event);
+            waited.and(self.destroy_event(event))
+        })
+    }
+
+    fn record_unless_captured(&self, stream: StreamId) -> Result<Option<EventId>, DeviceError> {
+        let (streams, handle) = self.queues.stream_or_ended("synchronize", stream)?;
+        if streams.captured().contains(&stream) {
+            return Ok(None);
+        }
+        let current = self.queues.context.enter()?;
+        // SAFETY: the stream is alive by the book that is held, and no capture begins on it meanwhile.
+        unsafe { self.queues.record(&current, handle) }.map(Some)
     }
 
     /// Waits for everything that is queued in the device's context, by whomever. Needs no book of streams.

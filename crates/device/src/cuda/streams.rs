@@ -57,6 +57,19 @@ impl Streams {
         self.get(call, if ended { StreamId::DEFAULT } else { stream })
     }
 
+    /// The same, and for a stream that is captured the default stream, too: what is queued there is not done, so there is
+    /// nothing to wait for, and to mark it would be captured.
+    pub(super) fn get_or_idle(
+        &self,
+        call: &'static str,
+        stream: StreamId,
+    ) -> Result<CUstream, DeviceError> {
+        match self.captured.contains(&stream) {
+            true => self.get(call, StreamId::DEFAULT),
+            false => self.get_or_ended(call, stream),
+        }
+    }
+
     /// The default stream and every other that may be named, but for those that are captured: what is queued there is not
     /// done, and to wait for it ends the capture.
     pub(super) fn known(&self) -> Vec<StreamId> {

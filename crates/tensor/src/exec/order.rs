@@ -187,8 +187,11 @@ impl<S: Timeline> Order<S> {
             uses.readers.iter().copied().chain(uses.writer).collect()
         };
         streams.into_iter().try_for_each(|stream| {
-            lock(&self.turn).refuse_wait(stream)?;
-            let mark = self.streams.record(stream)?;
+            let mark = {
+                let turn = lock(&self.turn);
+                turn.refuse_wait(stream)?;
+                self.streams.record(stream)?
+            };
             let waited = self.streams.wait(mark);
             waited.and(self.streams.forget(mark))
         })

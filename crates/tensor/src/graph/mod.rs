@@ -116,27 +116,22 @@ impl<'a> Open<'a> {
         }
     }
 
-    /// Ends it: the work, and what it uses.
-    fn finish(mut self, call: Call) -> Result<(Recorded, Capturing)> {
-        let recorded = match self.device.queue() {
+    /// Nothing is written down from now on: the work. That of a host device is still to come.
+    fn end_work(&self, call: Call) -> Result<Recorded> {
+        Ok(match self.device.queue() {
             Queue::Dry => Recorded::Dry,
             Queue::Host(queue) => {
                 queue.end_capture();
                 Recorded::Host(Vec::new())
             }
             Queue::Cuda(queue) => Recorded::Cuda(queue.end_capture(call)?),
-        };
-        // From here on another may begin.
-        self.has_ended = true;
-        let Some(mut capturing) = self.device.captures().end() else {
-            return Err(call.error(ErrorKind::Value, "the capture has ended already"));
-        };
-        Ok(match recorded {
-            Recorded::Host(_) => {
-                (Recorded::Host(std::mem::take(&mut capturing.written)), capturing)
-            }
-            other => (other, capturing),
         })
+    }
+
+    /// Ends it: what was noted. From here on another may begin.
+    fn end(mut self) -> Option<Capturing> {
+        self.has_ended = true;
+        self.device.captures().end()
     }
 }
 
@@ -178,21 +173,28 @@ impl Graph {
     pub fn capture<T>(device: &Device, step: impl FnOnce() -> Result<T>) -> Result<(Self, T)> {
         let call = Call::here("capture");
         let stream = device.create_stream().map_err(|error| call.driver(error))?;
+        // Dropped after the claim: the allocator knows of the capture until the driver has ended it.
+        let mut pool;
         let open = Open::claim(call, device, &stream)?;
         device.queue().synchronize(call)?;
         device.memory().empty_cache()?;
-        let mut pool = CapturePool::open(&stream)
+        pool = CapturePool::open(&stream)
             .map_err(|error| call.error(ErrorKind::Value, error.to_string()))?;
         open.begin(call, &stream)?;
         let result = with_stream(&stream, || {
             let _apart = copies_apart();
             step()
         })?;
+        let recorded = open.end_work(call)?;
         pool.close();
-        let (recorded, capturing) = open.finish(call)?;
-        let Capturing { theirs, own, refreshed, work, .. } = capturing;
+        let Some(Capturing { theirs, own, refreshed, work, written, .. }) = open.end() else {
+            return Err(call.error(ErrorKind::Value, "the capture has ended already"));
+        };
         let graph = Self {
-            recorded,
+            recorded: match recorded {
+                Recorded::Host(_) => Recorded::Host(written),
+                other => other,
+            },
             theirs: theirs.into_values().collect(),
             own: own.into_values().filter(|it| it.storage.strong_count() > 0).collect(),
             refreshed: Mutex::new(refreshed),

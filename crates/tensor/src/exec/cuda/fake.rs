@@ -216,6 +216,32 @@ mod tests {
     }
 
     #[test]
+    fn captures_beside_threads_that_wait_for_the_device() -> Result<()> {
+        let gpu = gpu();
+        let device = gpu.device();
+        let x = Tensor::ones([16, 16], &device)?;
+        x.matmul(&x)?.add(1.0)?;
+        let done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                        x.add(2.0).and_then(|_| device.synchronize()).expect("works beside");
+                        device.memory().empty_cache().expect("works beside");
+                    }
+                });
+            }
+            let captured = (0..50).try_for_each(|_| {
+                let (graph, _) = Graph::capture(&device, || x.matmul(&x)?.add(1.0))?;
+                graph.replay()
+            });
+            done.store(true, std::sync::atomic::Ordering::Relaxed);
+            captured
+        })?;
+        device.synchronize()
+    }
+
+    #[test]
     fn a_replay_that_fails_has_stepped_nothing() -> Result<()> {
         let gpu = gpu();
         let device = gpu.device();
