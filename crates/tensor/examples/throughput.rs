@@ -131,9 +131,9 @@ fn run(device: &Device, name: &str, files: [&File; 2], how: How) -> Result<Optio
         Ok(loss.detach())
     };
     let mut losses = (0..FIRST).map(|_| step()).collect::<Result<Vec<Tensor>>>()?;
-    let graph = if how.is_graph { Some(Graph::capture(device, &mut step)?) } else { None };
     device.synchronize()?;
     device.memory().reset_peak_stats();
+    let graph = if how.is_graph { Some(Graph::capture(device, &mut step)?) } else { None };
     if how.is_profiled {
         device.start_profile();
     }
