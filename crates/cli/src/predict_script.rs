@@ -56,7 +56,7 @@ pub(crate) struct Script {
         value_name = "COMMAND",
         conflicts_with_all = [
             "recipe", "layers", "width", "batch", "seq", "vocab", "image", "antennas", "users", "subcarriers", "snr",
-            "steps", "optimizer", "amp", "tf32", "checkpoint", "accumulate", "offload", "memory_profile", "seed", "fit",
+            "steps", "optimizer", "amp", "tf32", "checkpoint", "accumulate", "offload", "graph", "memory_profile", "seed", "fit",
             "context"
         ]
     )]
