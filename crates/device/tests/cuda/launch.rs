@@ -270,11 +270,11 @@ fn captured_work_is_done_when_its_graph_is_launched_and_again() {
     // SAFETY: the segment lives until the end.
     unsafe { launcher.copy_within(memory.offset(28), memory, 4, side) }.unwrap();
     launcher.order_behind(stream, side).unwrap();
-    // Memory may be had meanwhile; waiting may not.
+    // Memory may be had meanwhile, and what is captured is not waited for: the driver would end the capture.
     let more = device.acquire(2 * MIB).unwrap();
     device.release(more).unwrap();
-    let error = device.synchronize(stream).unwrap_err();
-    assert!(matches!(error, DeviceError::Driver { code: 900, .. }), "{error:?}");
+    device.synchronize(stream).unwrap();
+    assert!(!launcher.known_streams().contains(&stream));
     let graph = capture.finish().unwrap();
     assert_eq!(graph.nodes(), 3);
     assert_eq!(words(&mut device, memory), [0; 8], "nothing was done yet");
@@ -287,6 +287,28 @@ fn captured_work_is_done_when_its_graph_is_launched_and_again() {
     assert_eq!(fake.launches().len(), 4);
     drop(graph);
     assert_eq!(fake.live().graphs, 0);
+}
+
+#[test]
+fn waiting_for_the_context_is_refused_while_a_stream_is_captured_and_waiting_for_the_stream_breaks_it()
+ {
+    let fake = fake();
+    let (launcher, mut device, stream, _memory) = begin(&fake);
+    let capture = launcher.capture(stream).unwrap();
+    assert!(launcher.has_captured(stream));
+    let error = launcher.synchronize_context().unwrap_err();
+    assert!(matches!(error, DeviceError::Misuse { .. }), "{error:?}");
+    launcher.synchronize_all().unwrap();
+    drop(capture.finish().unwrap());
+    launcher.synchronize_context().unwrap();
+    let capture = launcher.capture(stream).unwrap();
+    let error = launcher.synchronize(stream).unwrap_err();
+    assert!(matches!(error, DeviceError::Driver { code: 907, .. }), "{error:?}");
+    let error = capture.finish().unwrap_err();
+    assert!(matches!(error, DeviceError::Driver { code: 901, .. }), "{error:?}");
+    assert!(!launcher.has_captured(stream));
+    device.synchronize(stream).unwrap();
+    launcher.synchronize_context().unwrap();
 }
 
 #[test]
