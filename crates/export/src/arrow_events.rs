@@ -6,12 +6,14 @@
 //! Nothing is kept twice: the columns that a history has are the table's, and all batches of a device share the one that
 //! is the same in every row.
 
+use std::hash::BuildHasher;
 use std::sync::Arc;
 
-use arrow_array::builder::StringBuilder;
+use arrow_array::builder::{ArrayBuilder, StringBuilder};
 use arrow_array::{Array, ArrayRef, Int32Array, RecordBatch, StringArray, UInt64Array};
 use arrow_buffer::{BooleanBuffer, NullBuffer};
 use arrow_schema::{Schema, SchemaRef};
+use rustc_hash::{FxBuildHasher, FxHashMap};
 use tonnage_analysis::{CallSites, DeviceView, Levels, Lifetimes, devices};
 use tonnage_events::{Action, StackId};
 use tonnage_snapshot::{HistoryColumns, SnapshotFile};
@@ -68,6 +70,8 @@ fn column(values: Vec<u64>) -> ArrayRef {
 #[derive(Debug)]
 pub struct EventColumns {
     words: Words,
+    /// How many devices there are; those without a history have no part.
+    devices: usize,
     parts: Vec<Part>,
 }
 
@@ -92,9 +96,10 @@ impl EventColumns {
         histories: &mut Vec<HistoryColumns>,
     ) -> Result<Self, ExportError> {
         let words = Words::of(file)?;
-        let histories = (0..).zip(std::mem::take(histories));
+        let devices = histories.len();
+        let histories = (0..).zip(std::mem::take(histories)).filter(|it| it.1.len() > 0);
         let parts = histories.map(|(device, history)| Part::new(device, history, &words)).collect();
-        Ok(Self { words, parts })
+        Ok(Self { words, devices, parts })
     }
 
     /// The table's columns that a file itself has, as [`recorded_events_schema`] says.
@@ -114,7 +119,13 @@ impl EventColumns {
     /// The histories as they were.
     #[must_use]
     pub fn histories(&self) -> Vec<HistoryColumns> {
-        self.parts.iter().map(Part::history).collect()
+        let mut histories = vec![HistoryColumns::default(); self.devices];
+        for part in &self.parts {
+            if let Some(history) = histories.get_mut(part.device as usize) {
+                *history = part.history();
+            }
+        }
+        histories
     }
 }
 
@@ -132,6 +143,8 @@ struct Part {
     times: UInt64Array,
     sites: Int32Array,
     stacks: Int32Array,
+    /// The numbers of the stacks, where those of their texts are others.
+    stacks_before: Option<Vec<i32>>,
 }
 
 impl Part {
@@ -139,10 +152,11 @@ impl Part {
         let rows = history.len();
         let HistoryColumns { actions, addresses, sizes, streams, times, stacks } = history;
         let are_known = present(&times, |it| *it > 0);
-        let site = |&stack: &i32| {
-            let site = usize::try_from(stack).ok().and_then(|stack| words.sites_of.get(stack));
-            site.copied().unwrap_or(NONE)
+        let of = |numbers: &[i32], stack: i32| {
+            let number = usize::try_from(stack).ok().and_then(|stack| numbers.get(stack));
+            number.copied().unwrap_or(NONE)
         };
+        let site = |stack: &i32| of(&words.sites_of, *stack);
         Self {
             device,
             devices: column(vec![u64::from(device); rows.min(BATCH)]),
@@ -153,7 +167,11 @@ impl Part {
             streams: streams.into(),
             times: UInt64Array::new(times.into(), are_known),
             sites: keys(stacks.iter().map(site).collect()),
-            stacks: keys(stacks),
+            stacks: keys(match &words.texts_of {
+                Some(texts_of) => stacks.iter().map(|it| of(texts_of, *it)).collect(),
+                None => stacks.clone(),
+            }),
+            stacks_before: words.texts_of.is_some().then_some(stacks),
         }
     }
 
@@ -194,7 +212,10 @@ impl Part {
             streams: self.streams.values().to_vec(),
             // What is missing has a 0 below, as it had before.
             times: self.times.values().to_vec(),
-            stacks: (0..self.stacks.len()).map(stack).collect(),
+            stacks: match &self.stacks_before {
+                Some(stacks) => stacks.clone(),
+                None => (0..self.stacks.len()).map(stack).collect(),
+            },
         }
     }
 }
@@ -226,8 +247,10 @@ struct Words {
     /// In the order of [`Action::ALL`].
     actions: ArrayRef,
     sites: ArrayRef,
-    /// By the numbers of the stacks. Two may have the same text, if it was cut.
     stacks: ArrayRef,
+    /// The number of each stack's text. Not there if that is the number of the stack: two may have the same text, if it was
+    /// cut, and readers want each once.
+    texts_of: Option<Vec<i32>>,
     /// The number of each stack's call site.
     sites_of: Vec<i32>,
 }
@@ -237,23 +260,54 @@ impl Words {
         let mut from = CallSites::new(&file.stacks);
         let mut sites = Texts::default();
         let mut sites_of = Vec::with_capacity(file.stacks.len());
-        let mut stacks = StringBuilder::new();
+        let mut stacks = EachOnce::default();
+        let mut texts_of = Vec::with_capacity(file.stacks.len());
         for id in (0..file.stacks.len() as u32).map_while(StackId::new) {
             let site = from.get(Some(id)).map_or(Ok(NONE), |site| sites.number(&site))?;
             sites_of.push(site);
             let text = from.stack(id, LONGEST_STACK);
-            if stacks.values_slice().len() + text.as_ref().map_or(0, String::len) > MOST_TEXT {
-                return Err(too_much_text());
-            }
-            stacks.append_option(text);
+            texts_of.push(text.map_or(Ok(NONE), |text| stacks.number(&text))?);
         }
+        let is_own = |(place, number): (usize, &i32)| usize::try_from(*number) == Ok(place);
+        let are_own = texts_of.iter().enumerate().all(is_own);
         let actions = StringArray::from_iter_values(Action::ALL.map(Action::name));
         Ok(Self {
             actions: Arc::new(actions),
             sites: sites.dictionary(),
-            stacks: Arc::new(stacks.finish()),
+            stacks: Arc::new(stacks.texts.finish()),
+            texts_of: (!are_own).then_some(texts_of),
             sites_of,
         })
+    }
+}
+
+/// Long texts, each once, in the order of their numbers.
+#[derive(Default)]
+struct EachOnce {
+    texts: StringBuilder,
+    /// Those that have a hash: the texts themselves are not kept twice.
+    by_hash: FxHashMap<u64, Vec<i32>>,
+}
+
+impl EachOnce {
+    fn number(&mut self, text: &str) -> Result<i32, ExportError> {
+        let same = self.by_hash.entry(FxBuildHasher.hash_one(text)).or_default();
+        let (offsets, all) = (self.texts.offsets_slice(), self.texts.values_slice());
+        let at = |number: i32| {
+            let place = usize::try_from(number).ok()?;
+            let (from, to) = (*offsets.get(place)?, *offsets.get(place + 1)?);
+            all.get(usize::try_from(from).ok()?..usize::try_from(to).ok()?)
+        };
+        if let Some(known) = same.iter().find(|it| at(**it) == Some(text.as_bytes())) {
+            return Ok(*known);
+        }
+        if all.len() + text.len() > MOST_TEXT {
+            return Err(too_much_text());
+        }
+        let number = i32::try_from(self.texts.len()).map_err(|_| too_much_text())?;
+        same.push(number);
+        self.texts.append_value(text);
+        Ok(number)
     }
 }
 
@@ -295,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn stacks_whose_texts_are_cut_stay_apart() {
+    fn stacks_whose_texts_are_cut_stay_apart_and_have_one_text() {
         let long = |line| {
             let frame = |line| Frame { name: "f".into(), filename: "f.py".into(), line };
             (0..2000).map(frame).chain([frame(line)]).collect::<Vec<_>>()
@@ -308,7 +362,28 @@ mod tests {
         let stack = recorded_events_schema().index_of("stack").unwrap();
         let shown = texts(&columns.batches().unwrap(), stack);
         assert_eq!(shown[0], shown[1]);
+        for batch in columns.batches().unwrap() {
+            use arrow_array::cast::AsArray;
+
+            let stacks = batch.column(stack).as_dictionary::<arrow_array::types::Int32Type>();
+            let texts = stacks.values().as_string::<i32>();
+            let each: std::collections::BTreeSet<_> = texts.iter().collect();
+            assert!(
+                each.len() == texts.len() && !each.contains(&None),
+                "each text once, and none missing"
+            );
+        }
         assert_eq!(columns.histories()[0].entries(), file.traces[0]);
+    }
+
+    #[test]
+    fn devices_without_a_history_cost_nothing() {
+        let mut file = open("mlp_seed.expandable");
+        file.traces.resize(100_000, Vec::new());
+        let columns = EventColumns::of(&file).unwrap();
+        assert_eq!(columns.parts.len(), 2);
+        let again: Vec<_> = columns.histories().iter().map(HistoryColumns::entries).collect();
+        assert_eq!(again, file.traces);
     }
 
     #[test]

@@ -46,7 +46,8 @@ class Plot:
         events = [event for event, _, _ in self.columns]
         _, axes = pyplot.subplots()
         layers = [[column[at] for _, column, _ in self.columns] for at in range(len(self.groups))]
-        axes.stackplot(events, *layers, labels=self.groups, step="post")
+        if layers:
+            axes.stackplot(events, *layers, labels=self.groups, step="post")
         axes.plot(events, [reserved for _, _, reserved in self.columns], label="reserved", color="black",
                   drawstyle="steps-post")
         axes.set_xlabel("entry of the history")
