@@ -26,6 +26,7 @@ class _Scope:
 
 def _record_memory_history(enabled="all", **options):
     global _recording
+    _init()
     _recording = enabled is not None
     calls.append(("record", enabled, options))
 
@@ -62,7 +63,13 @@ cuda = types.SimpleNamespace(
     reset_peak_memory_stats=lambda: None,
 )
 profiler = types.SimpleNamespace(record_function=_Scope)
-_C = types.SimpleNamespace(_cuda_isHistoryEnabled=lambda: _recording)
+
+def _is_history_enabled():
+    # The real one ends the process.
+    assert _initialized, "PyTorch has no allocator yet"
+    return _recording
+
+_C = types.SimpleNamespace(_cuda_isHistoryEnabled=_is_history_enabled)
 '''
 
 

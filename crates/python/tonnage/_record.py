@@ -275,6 +275,9 @@ def sees_gpu(torch: Any) -> bool:
 
 def is_recording(torch: Any) -> bool:
     """Whether the program records a history already."""
+    # Before its first use of a GPU, PyTorch has no allocator to ask, and asks it all the same: that ends the process.
+    if not torch.cuda.is_initialized():
+        return False
     enabled = getattr(torch._C, "_cuda_isHistoryEnabled", None)
     return bool(enabled is not None and enabled())
 
