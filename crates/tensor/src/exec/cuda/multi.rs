@@ -164,12 +164,12 @@ impl MultiTensor {
         let walked = if axes > 0 { ", const __grid_constant__ Places places" } else { "" };
         let heads: String =
             (0..shared.len()).map(|it| format!(", {} *h{it}", stored(shared[it].dtype))).collect();
-        // One program for numbers of both kinds, so that a graph finds it loaded.
+        // One program for numbers of both kinds, so that a graph finds it loaded. They are a plain parameter: of a copy of one
+        // that is constant for the grid, the compiler (13.0) does not see the first number change.
         add(format_args!(
-            "extern \"C\" __global__ void __launch_bounds__({THREADS}) tonnage_{}(const __grid_constant__ Scalars given, const double *numbers, const __grid_constant__ List list, u32 count{walked}{heads}) {{",
+            "extern \"C\" __global__ void __launch_bounds__({THREADS}) tonnage_{}(Scalars scalars, const double *numbers, const __grid_constant__ List list, u32 count{walked}{heads}) {{",
             self.name
         ));
-        add(format_args!("Scalars scalars = given;"));
         add(format_args!(
             "if (numbers) {{\n#pragma unroll\nfor (int k = 0; k < {NUMBERS}; ++k) scalars.s[k] = numbers[k]; }}"
         ));
