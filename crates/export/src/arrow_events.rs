@@ -97,7 +97,7 @@ impl EventColumns {
     ) -> Result<Self, ExportError> {
         let words = Words::of(file)?;
         let devices = histories.len();
-        let histories = (0..).zip(std::mem::take(histories)).filter(|it| it.1.len() > 0);
+        let histories = (0..).zip(std::mem::take(histories)).filter(|it| !it.1.is_empty());
         let parts = histories.map(|(device, history)| Part::new(device, history, &words)).collect();
         Ok(Self { words, devices, parts })
     }

@@ -74,7 +74,7 @@ pub(crate) trait Kernel: Any + Send {
     /// How a GPU computes it.
     fn cuda(&self, on: Operands<'_>) -> Plan;
 
-    /// How much arithmetic that is: see [`QueuedWork`](crate::work::QueuedWork).
+    /// How much arithmetic that is: see [`QueuedWork`].
     fn operations(&self, outputs: &[&Tensor]) -> f64 {
         outputs.iter().map(|it| numbers(it.shape())).sum()
     }
