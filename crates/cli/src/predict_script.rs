@@ -50,7 +50,8 @@ pub(crate) struct Script {
     #[arg(long, value_name = "SECONDS", requires = "command", help_heading = "Scripts")]
     time: Option<u64>,
 
-    /// A PyTorch script instead of a recipe, behind `--`: `python train.py --batch 8`
+    /// A PyTorch script instead of a recipe, behind `--`: `python train.py --batch 8`. It really runs, twice, and what it saves
+    /// are zeros: take a copy of its folder, or another one for its output
     #[arg(
         last = true,
         value_name = "COMMAND",
