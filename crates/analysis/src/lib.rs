@@ -11,7 +11,7 @@
 //! | 3 levels | lifetimes → bytes after every entry, peaks | `levels.rs` |
 //! | 4 extents | entries, the state before them → memory from the device, and when it was there | `extents.rs` |
 //! | 4 strata | lifetimes, levels, what they are for → memory over time by groups | `strata.rs` |
-//! | 5 call sites | stack → the line of the user's program, the modules on its way | `call_site.rs`, `module_path.rs`; which layer it is: `layers/` |
+//! | 5 call sites | stack → the line of the user's program, the modules on its way | `call_site.rs`, `module_path.rs`; which layer it is: `layers/`; what the program was doing: `phases.rs` |
 //! | 6 answers | all of these → [`Inspection`], [`Comparison`] | `inspect.rs`, `diff.rs` |
 //! | 7 diagnosis | all of these, and a replay → [`report::Report`] | `report/` |
 //!
@@ -65,6 +65,8 @@ mod module_path;
 
 mod layers;
 
+mod phases;
+
 // 6. Answers.
 mod inspect;
 
@@ -87,6 +89,7 @@ pub use layers::ModulePaths;
 pub use levels::{Level, Levels, Peak};
 pub use lifetimes::{Lifetime, Lifetimes, Moment};
 pub use module_path::{ModuleCall, module_path, show_module_path};
+pub use phases::{Phase, Phases};
 pub use pinned::{PinnedInspection, PinnedLine};
 pub use strata::{GroupBy, Strata, Stratum};
 pub use tonnage_events::call_site;

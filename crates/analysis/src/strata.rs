@@ -10,6 +10,7 @@ use crate::device_view::DeviceView;
 use crate::levels::Levels;
 use crate::lifetimes::{Lifetime, Lifetimes, Moment};
 use crate::module_path::{module_path, show_module_path};
+use crate::phases::{Phase, Phases};
 use crate::report::{HistoryPurposes, Purpose};
 
 /// By what memory is told apart.
@@ -49,6 +50,8 @@ pub struct Stratum {
     pub bytes: Vec<u64>,
     /// The most reserved bytes among them.
     pub reserved: u64,
+    /// What the program was doing at that entry, if that is known.
+    pub phase: Option<Phase>,
 }
 
 impl Strata {
@@ -71,7 +74,11 @@ impl Strata {
             GroupBy::Module => by_module(device, &lifetimes),
         };
         let wide = entries.len().div_ceil(columns.max(1));
-        let columns = sweep(&lifetimes, &levels, &group_of, names.len(), wide);
+        let mut columns = sweep(&lifetimes, &levels, &group_of, names.len(), wide);
+        let phases = Phases::of(device);
+        for column in &mut columns {
+            column.phase = phases.at(column.event);
+        }
         let failed = entries.iter().enumerate().filter(|(_, it)| it.action == Action::Oom);
         let strata = Self {
             groups: names,

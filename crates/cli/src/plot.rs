@@ -17,8 +17,8 @@ use crate::size::memory_size;
 
 /// Draw memory over time as a picture: SVG or PNG
 ///
-/// What is allocated, by what it is for or by module, the reserved memory above it, the limit, iterations and failed
-/// requests. `tonnage plot snapshot.pickle -o peak.svg`.
+/// What is allocated, by what it is for or by module, the reserved memory above it, the limit, iterations, failed
+/// requests, and below it what the program was doing: forward, backward, the optimizer's step. `tonnage plot snapshot.pickle -o peak.svg`.
 ///
 /// Exit status: 0, or 2 for bad input.
 #[derive(Args)]

@@ -7,7 +7,7 @@
 use std::fmt::Write;
 
 use maud::{Markup, html};
-use tonnage_analysis::Strata;
+use tonnage_analysis::{Phase, Strata};
 use tonnage_events::Bytes;
 
 use crate::figures::{Scale, grouped};
@@ -71,11 +71,47 @@ pub fn plot_svg(strata: &Strata, options: &PlotOptions) -> String {
             @for (group, path) in drawing.areas().iter().enumerate() {
                 path d=(path) fill=(colour(group)) {}
             }
+            (drawing.phases(ink))
             (drawing.marks(ink))
             path d=(drawing.reserved()) fill="none" stroke=(ink) stroke-width="1.5" {}
         }
     };
     format!("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n{}\n", svg.into_string())
+}
+
+/// What the axis across says.
+const AXIS: &str = "entry of the history";
+
+/// About the dots that words take: nothing here measures fonts.
+fn wide_of(words: &str) -> f64 {
+    7.2 * words.chars().count() as f64
+}
+
+/// Places for words with a sign before each, as far as there is room.
+fn from_left_to_right<T>(
+    items: impl IntoIterator<Item = (String, T)>,
+    until: f64,
+) -> Vec<(f64, String, T)> {
+    let mut x = AROUND.3;
+    let mut placed = Vec::new();
+    for (name, sign) in items {
+        let wide = 20.0 + wide_of(&name);
+        if x + wide > until {
+            break;
+        }
+        placed.push((x, name, sign));
+        x += wide + 8.0;
+    }
+    placed
+}
+
+/// Phases are shades of the ink: colours are the groups'.
+fn shade(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Backward => "0.5",
+        Phase::Optimizer => "0.95",
+        _ => "0.18",
+    }
 }
 
 fn colour(group: usize) -> &'static str {
@@ -169,9 +205,38 @@ impl<'a> Drawing<'a> {
             }
             @for step in 0..=4_usize {
                 @let x = left + self.wide * step as f64 / 4.0;
-                text x=(x) y=(bottom + 18.0) text-anchor="middle" { (grouped(last * step / 4)) }
+                text x=(x) y=(bottom + 20.0) text-anchor="middle" { (grouped(last * step / 4)) }
             }
-            text x=(left + self.wide / 2.0) y=(bottom + 36.0) text-anchor="middle" { "entry of the history" }
+            text x=(right) y=(bottom + 38.0) text-anchor="end" { (AXIS) }
+        }
+    }
+
+    /// Below the axis what the program was doing, and what its shades mean; the latter as far as there is room.
+    fn phases(&self, ink: &str) -> Markup {
+        let columns = &self.strata.columns;
+        let bottom = AROUND.0 + self.high;
+        let mut stretches: Vec<(Phase, usize, usize)> = Vec::new();
+        for (column, it) in columns.iter().enumerate() {
+            match (stretches.last_mut(), it.phase) {
+                (Some((last, _, end)), Some(phase)) if *last == phase && *end == column => {
+                    *end += 1
+                }
+                (_, Some(phase)) => stretches.push((phase, column, column + 1)),
+                (_, None) => {}
+            }
+        }
+        let names = Phase::ALL.into_iter().filter(|&it| stretches.iter().any(|at| at.0 == it));
+        let names = names.map(|it| (it.name().to_owned(), it));
+        let until = AROUND.3 + self.wide - wide_of(AXIS);
+        html! {
+            @for &(phase, from, to) in &stretches {
+                rect x=(format!("{:.2}", self.x(from))) y=(bottom + 1.0) height="6"
+                    width=(format!("{:.2}", self.x(to) - self.x(from))) fill=(ink) fill-opacity=(shade(phase)) {}
+            }
+            @for (x, name, phase) in from_left_to_right(names, until) {
+                rect x=(x) y=(bottom + 28.0) width="12" height="12" fill=(ink) fill-opacity=(shade(phase)) {}
+                text x=(x + 16.0) y=(bottom + 38.0) { (name) }
+            }
         }
     }
 
@@ -199,33 +264,21 @@ impl<'a> Drawing<'a> {
     /// The groups, then the lines, from left to right; what has no room is left out.
     fn legend(&self, ink: &str) -> Markup {
         let groups = self.strata.groups.iter().enumerate();
-        let mut items: Vec<(String, &str, bool)> =
-            groups.map(|(group, name)| (shown(name, LONGEST), colour(group), true)).collect();
-        items.push(("reserved".to_owned(), ink, false));
+        let mut items: Vec<(String, (&str, bool))> =
+            groups.map(|(group, name)| (shown(name, LONGEST), (colour(group), true))).collect();
+        items.push(("reserved".to_owned(), (ink, false)));
         if self.limit.is_some() {
-            items.push(("limit".to_owned(), "#cc0000", false));
+            items.push(("limit".to_owned(), ("#cc0000", false)));
         }
         if !self.strata.failed.is_empty() {
-            items.push(("failed requests".to_owned(), "#cc0000", false));
+            items.push(("failed requests".to_owned(), ("#cc0000", false)));
         }
         if (1..=MARKED).contains(&self.strata.iterations.len()) {
-            items.push(("iterations".to_owned(), ink, false));
-        }
-        // About what a letter takes: nothing here measures fonts.
-        const LETTER: f64 = 7.2;
-        let mut x = AROUND.3;
-        let mut fitting = Vec::new();
-        for (name, colour, filled) in items {
-            let wide = 20.0 + LETTER * name.chars().count() as f64;
-            if x + wide > AROUND.3 + self.wide {
-                break;
-            }
-            fitting.push((x, name, colour, filled));
-            x += wide + 8.0;
+            items.push(("iterations".to_owned(), (ink, false)));
         }
         html! {
-            @for (x, name, colour, filled) in &fitting {
-                @if *filled { rect x=(x) y="38" width="12" height="12" fill=(colour) {} }
+            @for (x, name, (colour, filled)) in from_left_to_right(items, AROUND.3 + self.wide) {
+                @if filled { rect x=(x) y="38" width="12" height="12" fill=(colour) {} }
                 @else { line x1=(x) x2=(x + 12.0) y1="44" y2="44" stroke=(colour) stroke-width="2" {} }
                 text x=(x + 16.0) y="48" { (name) }
             }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyDict;
-use tonnage::analysis::{Levels, Lifetimes, devices};
+use tonnage::analysis::{Levels, Lifetimes, Phase, devices};
 use tonnage::export::{self, arrow_batches, arrow_schema, recorded_events_schema};
 use tonnage::snapshot::{AllocatorSettings, HistoryColumns, SnapshotFile};
 use tonnage_cli::{Answered, Named, ask, ask_plot, ask_report};
@@ -52,6 +52,9 @@ impl Snapshot {
 
 /// Of each column of a picture its entry, the bytes of its groups, and the reserved bytes.
 type Columns = Vec<(usize, Vec<u64>, u64)>;
+
+/// What the program was doing in each column; the first entries of iterations; the requests that failed.
+type Marks = (Vec<Option<&'static str>>, Vec<usize>, Vec<usize>);
 
 /// The text without colours, the JSON, and whether the answer is negative.
 pub(crate) fn plain(answered: Answered) -> (String, String, bool) {
@@ -138,12 +141,18 @@ impl Snapshot {
 
     /// Memory over time: as SVG; and the names of what it is told apart by, then for each column its entry, the bytes of
     /// each of these and the reserved bytes.
-    fn plot(&self, py: Python<'_>, words: Vec<String>) -> PyResult<(String, Vec<String>, Columns)> {
+    fn plot(
+        &self,
+        py: Python<'_>,
+        words: Vec<String>,
+    ) -> PyResult<(String, Vec<String>, Columns, Marks)> {
         let name = self.name.clone();
         let drawn = self.with_file(py, move |file| ask_plot(&words, (&name, &file)))?;
-        let columns = drawn.strata.columns.into_iter();
+        let strata = drawn.strata;
+        let phases = strata.columns.iter().map(|it| it.phase.map(Phase::name)).collect();
+        let columns = strata.columns.into_iter();
         let columns = columns.map(|it| (it.event, it.bytes, it.reserved)).collect();
-        Ok((drawn.svg, drawn.strata.groups, columns))
+        Ok((drawn.svg, strata.groups, columns, (phases, strata.iterations, strata.failed)))
     }
 
     /// The peaks of a device within its history, in the order requested, allocated, active, reserved.

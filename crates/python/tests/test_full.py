@@ -51,13 +51,18 @@ def test_pictures_are_objects_of_drawing_libraries_when_asked(snapshot, tmp_path
     import matplotlib
 
     matplotlib.use("agg")
-    axes = snapshot.plot().to_matplotlib()
+    plot = snapshot.plot(limit="220MiB")
+    axes = plot.to_matplotlib()
     assert axes.get_ylabel() == "bytes"
     (reserved,) = [it for it in axes.get_lines() if it.get_label() == "reserved"]
     assert max(reserved.get_ydata()) == snapshot.peak.reserved
-    assert [it.get_label() for it in axes.collections] == snapshot.plot().groups
+    assert [it.get_label() for it in axes.collections] == plot.groups
+    assert {"limit", "forward", "backward", "optimizer"} <= {it.get_text() for it in axes.get_legend().get_texts()}
     axes.figure.savefig(tmp_path / "mine.png")
-    area, line = snapshot.plot().to_altair().to_dict()["layer"]
+    area, line, limit, iterations, phases = plot.to_altair().to_dict()["layer"]
+    assert limit["data"]["values"] == [{"limit": 220 << 20}]
+    assert [it["event"] for it in iterations["data"]["values"]] == plot.iterations
+    assert {it["phase"] for it in phases["data"]["values"]} == {"forward", "backward", "optimizer"}
     assert (area["mark"]["type"], line["mark"]["type"]) == ("area", "line")
     levels: dict[int, int] = {}
     for it in area["data"]["values"]:

@@ -41,6 +41,23 @@ def test_what_is_drawn_can_be_had(snapshot):
     assert all(len(column) == len(plot.groups) for _, column, _ in plot.columns)
 
 
+def test_what_the_program_was_doing_stands_below(snapshot):
+    plot = snapshot.plot(limit="220MiB")
+    assert {"forward", "backward", "optimizer"} <= set(texts(plot.svg))
+    assert len(plot.phases) == len(plot.columns) and plot.limit == 220 << 20
+    order = [phase for at, phase in enumerate(plot.phases) if at == 0 or phase != plot.phases[at - 1]]
+    step = ["forward", "backward", "optimizer"]
+    steps = sum(order[at:at + 3] == step for at in range(len(order)))
+    assert steps == len(plot.iterations) >= 3, order
+    # One shade for each stretch, and one for each name.
+    shades = [it for it in xml.fromstring(plot.svg.encode()).iter(f"{SVG}rect") if it.get("fill-opacity")]
+    assert len(shades) == len(order) + len(step)
+    # Where only marks tell, only they are drawn.
+    marked = tonnage.read(recording("mlp_seed.default")).plot()
+    assert set(marked.phases) == {None, "optimizer"}
+    assert "optimizer" in texts(marked.svg) and "backward" not in texts(marked.svg)
+
+
 def test_a_picture_by_module_names_the_modules(snapshot):
     assert any("nn.linear" in it for it in texts(snapshot.plot(by="module", width=1600).svg))
 

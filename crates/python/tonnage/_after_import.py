@@ -50,7 +50,12 @@ class AfterImport(importlib.abc.MetaPathFinder):
         """The module is there: nothing more is waited for."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
-        self._call(module)
+        call, self._call = self._call, _nothing
+        call(module)
+
+
+def _nothing(module: ModuleType) -> None:
+    """Called when a module is there that was there before, such as one of two that were found at once."""
 
 
 class _Loader:

@@ -232,7 +232,8 @@ class Snapshot:
         from ._plot import Plot
 
         flags = _flags(by=by, limit=limit, title=title, ordinal=ordinal, width=width, height=height, dark=dark)
-        return Plot(*self._made.plot(["plot", "--output=-", *flags]))
+        svg, groups, columns, marks = self._made.plot(["plot", "--output=-", *flags])
+        return Plot(svg, groups, columns, marks, limit=None if limit is None else in_bytes(limit))
 
     def save(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
         """Writes it as PyTorch would; packed, if the name ends in ``.zst``. Another file is replaced with ``force``."""

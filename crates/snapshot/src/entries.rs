@@ -131,13 +131,13 @@ impl Entries {
             taken[whole] = columns;
             return taken;
         }
-        let copy = |run: &Run| {
-            let first = run.first as usize;
-            columns.copy(first..first + run.len as usize)
-        };
         let joined = |runs: &Vec<Run>| {
             let mut joined = HistoryColumns::default();
-            runs.iter().for_each(|run| joined.append(copy(run)));
+            joined.reserve(runs.iter().map(|run| run.len as usize).sum());
+            for run in runs {
+                let first = run.first as usize;
+                joined.extend(&columns, first..first + run.len as usize);
+            }
             joined
         };
         lists.iter().map(joined).collect()
@@ -181,9 +181,8 @@ impl Entries {
     pub(crate) fn memory_to_repeat(&self, lists: &[Vec<Run>]) -> u64 {
         let named: u64 = lists.iter().flatten().map(|run| u64::from(run.len)).sum();
         if self.columns.is_some() {
-            // Of lists of runs, each is put together beside its parts.
             let is_moved = lists.iter().any(|runs| is_all(runs, self.len()));
-            let copies = if is_moved && named == self.len() as u64 { 0 } else { 2 };
+            let copies = if is_moved && named == self.len() as u64 { 0 } else { 1 };
             let empty = (lists.len() * size_of::<HistoryColumns>()) as u64;
             return named.saturating_mul(copies * HistoryColumns::ROW as u64).saturating_add(empty);
         }

@@ -100,25 +100,14 @@ impl HistoryColumns {
         self.stacks.extend(entries.iter().map(|it| stack(it).unwrap_or(Self::NO_STACK)));
     }
 
-    /// A copy of some of the entries.
-    pub(crate) fn copy(&self, rows: std::ops::Range<usize>) -> Self {
-        Self {
-            actions: self.actions[rows.clone()].to_vec(),
-            addresses: self.addresses[rows.clone()].to_vec(),
-            sizes: self.sizes[rows.clone()].to_vec(),
-            streams: self.streams[rows.clone()].to_vec(),
-            times: self.times[rows.clone()].to_vec(),
-            stacks: self.stacks[rows].to_vec(),
-        }
-    }
-
-    /// Puts other columns behind these.
-    pub(crate) fn append(&mut self, mut other: Self) {
-        self.actions.append(&mut other.actions);
-        self.stacks.append(&mut other.stacks);
-        for (numbers, more) in self.numbers().into_iter().zip(other.numbers()) {
-            numbers.append(more);
-        }
+    /// Puts a copy of some of another's entries at the end.
+    pub(crate) fn extend(&mut self, other: &Self, rows: std::ops::Range<usize>) {
+        self.actions.extend_from_slice(&other.actions[rows.clone()]);
+        self.addresses.extend_from_slice(&other.addresses[rows.clone()]);
+        self.sizes.extend_from_slice(&other.sizes[rows.clone()]);
+        self.streams.extend_from_slice(&other.streams[rows.clone()]);
+        self.times.extend_from_slice(&other.times[rows.clone()]);
+        self.stacks.extend_from_slice(&other.stacks[rows]);
     }
 }
 
@@ -149,8 +138,9 @@ mod tests {
         let columns = HistoryColumns::from(&*entries);
         assert_eq!((columns.len(), columns.is_empty()), (100, false));
         assert_eq!(columns.entries(), entries);
-        let mut parts = columns.copy(0..30);
-        parts.append(columns.copy(30..100));
+        let mut parts = HistoryColumns::default();
+        parts.extend(&columns, 0..30);
+        parts.extend(&columns, 30..100);
         assert_eq!(parts, columns);
     }
 }
