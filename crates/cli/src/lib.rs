@@ -45,7 +45,11 @@ mod plot;
 
 mod predict;
 
+mod predict_model;
+
 mod predict_script;
+
+mod predict_search;
 
 mod record;
 
@@ -75,8 +79,10 @@ pub use crate::ask::{Answered, Named, ask, ask_plot, ask_report};
 pub use crate::input::{TooMuch, read_columns_within};
 pub use crate::output::with_causes;
 pub use crate::plot::{Picture, png};
+pub use crate::predict_script::ScriptFailed;
 pub use crate::progress::{Counted, Progress};
 pub use crate::report::report_page;
+pub use tonnage_scripts::{libraries_in, stop_scripts_when};
 
 /// How much can your GPU carry? GPU memory management for deep learning
 ///

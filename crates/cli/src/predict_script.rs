@@ -1,6 +1,6 @@
 //! `tonnage predict -- python train.py`: the memory of a script before a GPU is there.
 
-use std::fmt::Write;
+use std::fmt::{Display, Formatter, Write};
 use std::path::Path;
 use std::time::Duration;
 
@@ -11,13 +11,18 @@ use serde_json::{Value, json};
 use tonnage::Bytes;
 use tonnage::analysis::report::{Report, ReportOptions};
 use tonnage::snapshot::OutputFile;
+use tonnage_scripts::model::ScriptFile;
 use tonnage_scripts::{
-    Card, Ending, Environment, Fit, Gpu, Options, Outcome, Peaks, Phase, Range, predict,
+    Axis, Card, Ending, Environment, Fit, Gpu, Options, Outcome, Peaks, Phase, Range, predict,
 };
 
 use crate::Answer;
 use crate::ask::Answered;
-use crate::output::{counted, grouped, plain, remove_unfinished_when_stopped, write_file};
+use crate::output::{
+    counted, grouped, plain, remove_unfinished_when_stopped, with_causes, write_file,
+};
+use crate::predict_model::{Model, with_facts};
+use crate::predict_search;
 use crate::progress::Progress;
 use crate::recipe::{self, try_next};
 
@@ -43,18 +48,25 @@ const CHANGES: usize = 3;
 #[derive(Args)]
 pub(crate) struct Script {
     /// The GPU that the script is to meet, by name or as a file with a GPU's data [default: h200]
-    #[arg(long, value_name = "NAME", requires = "command", help_heading = "Scripts")]
+    #[arg(long, value_name = "NAME", requires = "subject", help_heading = "Scripts")]
     gpu: Option<String>,
 
     /// Seconds that each of the script's two runs may take [default: 600]
-    #[arg(long, value_name = "SECONDS", requires = "command", help_heading = "Scripts")]
+    #[arg(long, value_name = "SECONDS", requires = "subject", help_heading = "Scripts")]
     time: Option<u64>,
+
+    /// Find the largest value that fits, and show every run: `batch=1..512`, for a command with `{batch}` in it. Both ends are
+    /// tried; `:8` behind them is a step, `:*2` a factor, commas part single values. With several names, the largest of the first
+    /// for each choice of the others
+    #[arg(long, value_name = "NAME=VALUES", requires = "subject", help_heading = "Scripts")]
+    search: Vec<Axis>,
 
     /// A PyTorch script instead of a recipe, behind `--`: `python train.py --batch 8`. It really runs, twice, and what it saves
     /// are zeros: take a copy of its folder, or another one for its output
     #[arg(
         last = true,
         value_name = "COMMAND",
+        group = "subject",
         conflicts_with_all = [
             "recipe", "layers", "width", "batch", "seq", "vocab", "image", "antennas", "users", "subcarriers", "snr",
             "steps", "optimizer", "amp", "tf32", "checkpoint", "accumulate", "offload", "graph", "memory_profile", "seed", "fit",
@@ -62,12 +74,15 @@ pub(crate) struct Script {
         ]
     )]
     command: Vec<String>,
+
+    #[command(flatten)]
+    model: Model,
 }
 
 impl Script {
     /// Whether there is a script.
     pub(crate) fn is_asked_for(&self) -> bool {
-        !self.command.is_empty()
+        !self.command.is_empty() || self.model.is_asked_for()
     }
 }
 
@@ -81,49 +96,134 @@ pub(crate) fn run(script: &Script, flags: &recipe::Flags) -> anyhow::Result<Answ
 /// What the script would take.
 pub(crate) fn answer(script: &Script, flags: &recipe::Flags) -> anyhow::Result<Answered> {
     let (answered, failed) = look(script, flags)?;
-    failed.map_or(Ok(answered), Err)
+    let Some(error) = failed else { return Ok(answered) };
+    let text = anstream::adapter::strip_str(&answered.text).to_string();
+    Err(ScriptFailed { sentence: with_causes(&error), text }.into())
 }
+
+/// A script that failed by itself, so that there is no answer.
+#[derive(Debug)]
+pub struct ScriptFailed {
+    sentence: String,
+    /// What is known of it all the same, for people.
+    pub text: String,
+}
+
+impl Display for ScriptFailed {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.sentence)
+    }
+}
+
+impl std::error::Error for ScriptFailed {}
 
 fn look(
     script: &Script,
     flags: &recipe::Flags,
 ) -> anyhow::Result<(Answered, Option<anyhow::Error>)> {
     flags.check_save()?;
+    if script.model.is_shown() {
+        return Ok((script.model.shown(flags, &script.search)?, None));
+    }
     remove_unfinished_when_stopped();
+    let model = script.model.is_asked_for().then(ScriptFile::new).transpose()?;
+    let command = match &model {
+        Some(file) => script.model.command(&file.path(), flags, &script.search)?,
+        None => script.command.clone(),
+    };
     let options = Options {
-        command: script.command.clone(),
+        command,
         gpu: Gpu::find(script.gpu.as_deref().unwrap_or(GPU))?,
         limit: flags.limit.map(|limit| limit.0),
         settings: Some(flags.conf.clone()).filter(|conf| !conf.is_empty()),
         time: Duration::from_secs(script.time.unwrap_or(SECONDS)),
     };
     let environment = Environment::of(&options.command)?;
+    if !script.search.is_empty() {
+        let subject =
+            Subject { options: &options, environment: &environment, model: model.as_ref() };
+        return predict_search::look(&script.search, &subject, flags.save.as_deref());
+    }
     let outcome = {
         let _progress = Progress::unmeasured("running the script without a GPU");
         predict(&options, &environment)?
     };
-    if let (Some(path), Some(_)) = (&flags.save, &outcome.snapshot) {
-        save(&outcome, path)?;
+    let seen = Seen::new(options, outcome, model.as_ref());
+    if let Some(path) = flags.save.as_deref().filter(|_| seen.has_history()) {
+        seen.save(path)?;
     }
-    let saved = flags.save.as_deref().filter(|_| outcome.snapshot.is_some());
-    let result = Verdict::of(&options, &outcome);
-    let help = match result {
-        Verdict::DoesNotFit => Help::of(&outcome),
-        _ => None,
-    };
-    let answered = Answered {
-        text: describe(&options, &outcome, &result, help.as_ref(), saved),
-        json: to_json(&options, &outcome, &result, help.as_ref(), saved).to_string(),
-        negative: !matches!(result, Verdict::Fits),
-    };
-    match result {
+    let answered = seen.answered(flags.save.as_deref());
+    match seen.verdict {
         Verdict::Failed(error) => Ok((answered, Some(error))),
         _ => Ok((answered, None)),
     }
 }
 
+/// What is run, or searched.
+pub(crate) struct Subject<'a> {
+    pub(crate) options: &'a Options,
+    pub(crate) environment: &'a Environment,
+    /// The script of a model.
+    pub(crate) model: Option<&'a ScriptFile>,
+}
+
+/// A script that has run, and what comes of it.
+pub(crate) struct Seen {
+    /// With a command that can be read: a script of ours by its name alone.
+    options: Options,
+    pub(crate) outcome: Outcome,
+    pub(crate) verdict: Verdict,
+    is_model: bool,
+}
+
+impl Seen {
+    pub(crate) fn new(mut options: Options, outcome: Outcome, model: Option<&ScriptFile>) -> Self {
+        let verdict = Verdict::of(&options, &outcome);
+        if let Some(file) = model {
+            options.command = file.by_its_name(&options.command);
+        }
+        Self { options, outcome, verdict, is_model: model.is_some() }
+    }
+
+    /// Whether there is something to save.
+    pub(crate) fn has_history(&self) -> bool {
+        self.outcome.snapshot.is_some()
+    }
+
+    /// Keeps the script's history in a file.
+    pub(crate) fn save(&self, path: &Path) -> anyhow::Result<()> {
+        let Some(snapshot) = &self.outcome.snapshot else {
+            bail!("the script left no history to save")
+        };
+        write_file(&OutputFile::at(path)?, |out| {
+            let mut file = std::fs::File::open(snapshot).context("the script's history")?;
+            std::io::copy(&mut file, out)?;
+            Ok(())
+        })
+    }
+
+    /// What is said about it, with the file that the history was saved to.
+    pub(crate) fn answered(&self, saved: Option<&Path>) -> Answered {
+        let Self { options, outcome, verdict, .. } = self;
+        let saved = saved.filter(|_| self.has_history());
+        let help = match verdict {
+            Verdict::DoesNotFit => Help::of(outcome),
+            _ => None,
+        };
+        let answered = Answered {
+            text: describe(options, outcome, verdict, help.as_ref(), saved),
+            json: to_json(options, outcome, verdict, help.as_ref(), saved).to_string(),
+            negative: !matches!(verdict, Verdict::Fits),
+        };
+        match self.is_model {
+            true => with_facts(answered, &outcome.output),
+            false => answered,
+        }
+    }
+}
+
 /// What comes of it.
-enum Verdict {
+pub(crate) enum Verdict {
     Fits,
     /// It ran to its end, but by another order of addresses a request fails.
     MayNotFit,
@@ -198,15 +298,6 @@ impl Help {
         let changes = report.advice.iter().take(CHANGES).map(|advice| advice.in_a_line());
         Some(Self { verdict: report.verdict.text.clone(), changes: changes.collect() })
     }
-}
-
-fn save(outcome: &Outcome, path: &Path) -> anyhow::Result<()> {
-    let Some(snapshot) = &outcome.snapshot else { bail!("the script left no history to save") };
-    write_file(&OutputFile::at(path)?, |out| {
-        let mut file = std::fs::File::open(snapshot).context("the script's history")?;
-        std::io::copy(&mut file, out)?;
-        Ok(())
-    })
 }
 
 fn to_json(

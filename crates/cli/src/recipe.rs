@@ -35,11 +35,11 @@ pub(crate) struct Flags {
 
     /// Examples in a step
     #[arg(long, value_name = "N", help_heading = "Sizes")]
-    batch: Option<usize>,
+    pub(crate) batch: Option<usize>,
 
     /// Tokens in an example, of gpt2
     #[arg(long, value_name = "N", help_heading = "Sizes")]
-    seq: Option<usize>,
+    pub(crate) seq: Option<usize>,
 
     /// Kinds of tokens, of gpt2
     #[arg(long, value_name = "N", help_heading = "Sizes")]
@@ -67,27 +67,34 @@ pub(crate) struct Flags {
 
     /// Steps
     #[arg(long, value_name = "N")]
-    steps: Option<usize>,
+    pub(crate) steps: Option<usize>,
 
     /// `sgd` (with momentum), `adam` or `adamw`
     #[arg(long, value_name = "NAME")]
-    optimizer: Option<OptimizerKind>,
+    pub(crate) optimizer: Option<OptimizerKind>,
 
     /// Compute products in 16 bits: `bf16`, or `f16` with a scaled loss
     #[arg(long, value_name = "TYPE", help_heading = "Techniques")]
-    amp: Option<Amp>,
+    pub(crate) amp: Option<Amp>,
 
     /// On a GPU, let tensor cores compute products in 32 bits, which rounds them to TF32
     #[arg(long, help_heading = "Techniques")]
     tf32: bool,
 
-    /// Recompute instead of keeping: `none`, `sqrt`, or `every:K` for segments of K blocks
-    #[arg(long, value_name = "HOW", default_value = "none", help_heading = "Techniques")]
-    checkpoint: Checkpoint,
+    /// Recompute instead of keeping: `none`, `sqrt`, or `every:K` for segments of K blocks; alone, every block by itself
+    #[arg(
+        long,
+        value_name = "HOW",
+        default_value = "none",
+        default_missing_value = "every:1",
+        num_args = 0..=1,
+        help_heading = "Techniques"
+    )]
+    pub(crate) checkpoint: Checkpoint,
 
     /// Split each batch into N parts and add up their gradients
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Techniques")]
-    accumulate: usize,
+    pub(crate) accumulate: usize,
 
     /// Keep what the forward saves in host memory
     #[arg(long, help_heading = "Techniques")]

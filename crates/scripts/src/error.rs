@@ -69,6 +69,9 @@ pub enum Error {
     /// The snapshot of the script's process cannot be read.
     #[error("PyTorch's history of the script: {0}")]
     Snapshot(String),
+    /// Nobody waits for the answer any more.
+    #[error("the script was stopped before its end")]
+    Stopped,
     /// This machine is of another kind.
     #[error("scripts are predicted on Linux on x86-64")]
     Platform,

@@ -16,6 +16,8 @@
 //!    without, given these reads. Figures are those of the second.
 //! 6. `history` tells where the peak was; `orders` replays the second run's requests under other orders of addresses: where
 //!    they differ, figures are ranges.
+//!
+//! `search` asks for many predictions: which values of a command are tried for the largest that fits.
 
 #![forbid(unsafe_code)]
 
@@ -29,11 +31,15 @@ mod history;
 
 mod libraries;
 
+pub mod model;
+
 mod orders;
 
 mod predict;
 
 mod process;
+
+mod search;
 
 mod stub;
 
@@ -41,6 +47,8 @@ pub use environment::Environment;
 pub use error::Error;
 pub use gpu::Gpu;
 pub use history::{PeakAt, Phase};
+pub use libraries::libraries_in;
 pub use orders::{Fit, Range};
 pub use predict::{Card, Failure, Guess, Options, Outcome, Peaks, abandon, predict};
-pub use process::Ending;
+pub use process::{Ending, stop_scripts_when};
+pub use search::{Axis, BadAxis, Found, Row, Tried, fill, missing, search};

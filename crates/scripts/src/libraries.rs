@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use object::read::ReadCache;
 use object::read::elf::{ElfFile64, FileHeader as _, Sym as _};
@@ -81,6 +82,15 @@ impl Libraries {
     }
 }
 
+/// Where a program that is not ours has it.
+static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+
+/// Says where the libraries lie, for a program that they do not lie beside: a Python with this in it.
+pub fn libraries_in(folder: PathBuf) {
+    // Said twice, it is the same.
+    let _ = FOLDER.set(folder);
+}
+
 /// The library with behaviour: beside this program, or where a build keeps it.
 fn core() -> Result<PathBuf, Error> {
     let program = std::env::current_exe().unwrap_or_default();
@@ -88,6 +98,7 @@ fn core() -> Result<PathBuf, Error> {
     let named = std::env::var_os(FOLDER_VARIABLE).map(PathBuf::from);
     let folders = [
         named,
+        FOLDER.get().cloned(),
         Some(beside.to_owned()),
         Some(beside.join("deps")),
         beside.parent().map(Path::to_owned),

@@ -2,10 +2,12 @@
 //!
 //! What it prints is read, so that it never waits, and only the end is kept: scripts may print gigabytes.
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::io::Read;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -92,6 +94,23 @@ impl Drop for Group {
     }
 }
 
+thread_local! {
+    /// When what this thread runs is to stop.
+    static STOP: RefCell<Option<Arc<AtomicBool>>> = const { RefCell::new(None) };
+}
+
+/// Does work whose scripts end, as errors, once the flag is set.
+pub fn stop_scripts_when<T>(flag: Arc<AtomicBool>, work: impl FnOnce() -> T) -> T {
+    let before = STOP.replace(Some(flag));
+    let result = work();
+    STOP.set(before);
+    result
+}
+
+fn is_stopped() -> bool {
+    STOP.with_borrow(|flag| flag.as_ref().is_some_and(|flag| flag.load(Ordering::Relaxed)))
+}
+
 /// Runs a command to its end, or to the end of its time.
 pub(crate) fn run(command: &mut Command, limit: Duration) -> Result<Ended, Error> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
@@ -112,6 +131,9 @@ pub(crate) fn run(command: &mut Command, limit: Duration) -> Result<Ended, Error
             .map_err(|error| Error::Program { program: program.clone(), error })?;
         if let Some(status) = status {
             break Ending::of(status);
+        }
+        if is_stopped() {
+            return Err(Error::Stopped);
         }
         if started.elapsed() >= limit {
             break Ending::TimeOut;
@@ -167,6 +189,20 @@ mod tests {
         assert_eq!(shell("sleep 1000", Duration::from_millis(50)).ending, Ending::TimeOut);
         let error = run(&mut Command::new("/nowhere/program"), LONG).unwrap_err().to_string();
         assert!(error.contains("/nowhere/program"), "{error}");
+    }
+
+    #[test]
+    fn a_script_that_nobody_waits_for_ends() {
+        let flag = Arc::new(AtomicBool::new(false));
+        let setter = Arc::clone(&flag);
+        let wait = std::thread::spawn(move || {
+            std::thread::sleep(5 * LOOK);
+            setter.store(true, Ordering::Relaxed);
+        });
+        let run = || run(Command::new("sleep").arg("1000"), LONG);
+        assert!(matches!(stop_scripts_when(flag, run), Err(Error::Stopped)));
+        wait.join().unwrap();
+        assert_eq!(shell("exit 0", LONG).ending, Ending::Exit(0), "others go on");
     }
 
     #[test]

@@ -23,7 +23,11 @@ mod inspect;
 
 mod manual;
 
+mod predict_model;
+
 mod predict_script;
+
+mod predict_search;
 
 mod recipes;
 

@@ -49,10 +49,10 @@ cuda = types.SimpleNamespace(
 ];
 
 /// A Python with the stand-in, and a script.
-struct Place(TempDir);
+pub(crate) struct Place(TempDir);
 
 impl Place {
-    fn new(script: &str) -> Self {
+    pub(crate) fn new(script: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let torch = folder.path().join("torch");
         for (name, text) in STAND_IN {
@@ -68,14 +68,18 @@ impl Place {
     }
 
     fn predict(&self, recording: &str, flags: &[&str]) -> Output {
+        self.run(recording, flags, &[])
+    }
+
+    pub(crate) fn run(&self, recording: &str, flags: &[&str], words: &[&str]) -> Output {
         let mut command = command();
-        command.arg("predict").args(flags).args(["--", "python3", "train.py"]);
+        command.arg("predict").args(flags).args(["--", "python3", "train.py"]).args(words);
         command.current_dir(self.0.path()).env("PYTHONPATH", self.0.path());
         command.env("STAND_IN", testdata("traces").join(recording));
         command.output().unwrap()
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 }
@@ -91,7 +95,7 @@ fn fake_libraries() -> PathBuf {
 
 const TRAINS: &str = "import torch\ntorch.cuda.init()\nprint('a loss')\n";
 
-fn valid(output: &Output) -> Value {
+pub(crate) fn valid(output: &Output) -> Value {
     let value: Value = serde_json::from_slice(&output.stdout).unwrap();
     schemas::assert_is("predict", &value);
     value

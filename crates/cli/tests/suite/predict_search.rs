@@ -1,0 +1,120 @@
+//! `tonnage predict --search`: the largest that fits, with a stand-in for PyTorch that fails where a script says so.
+
+use serde_json::json;
+
+use crate::predict_script::{Place, valid};
+use crate::support::text;
+
+/// Fits while the product of its numbers is at most forty.
+const SEARCHED: &str = "
+import math, sys, torch
+torch.cuda.init()
+size = math.prod(int(word) for word in sys.argv[1:] if word.isdigit())
+if size > 40:
+    raise torch.OutOfMemoryError(f'Tried to allocate {size}')
+if size == 13:
+    raise ValueError('thirteen')
+";
+
+#[test]
+fn the_largest_that_fits_is_told_with_the_next_that_does_not() {
+    let place = Place::new(SEARCHED);
+    let output = place.run(
+        "mlp_seed.default",
+        &["--search", "batch=1..512"],
+        &["--batch", "{batch}", "{x}"],
+    );
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let said = text(&output.stdout);
+    for words in [
+        "python3 train.py --batch {batch} {x}\non one NVIDIA H200 (139.80 GiB)\n",
+        "the largest that fits: batch=40; 41, the next, was run too and does not fit\n",
+        "  batch=1    fits, 208.00 MiB reserved (218,103,808 bytes)\n",
+        "  batch=41   does not fit\n",
+        // The largest itself, with the name filled in and other braces as they were.
+        "\npython3 train.py --batch 40 {x}\nas one NVIDIA H200",
+    ] {
+        assert!(said.contains(words), "{words:?} is not in\n{said}");
+    }
+    // Whoever reads no terminal sees each run when it is done.
+    assert!(text(&output.stderr).contains("note: batch=41: does not fit\n"), "{said}");
+
+    let value = valid(&place.run(
+        "mlp_seed.default",
+        &["--search", "batch=1..512", "--json", "--save", "largest.pickle"],
+        &["{batch}"],
+    ));
+    assert_eq!(value["search"], json!([{ "largest": { "batch": 40 }, "next": { "batch": 41 } }]));
+    assert_eq!(value["best"]["command"], json!(["python3", "train.py", "40"]));
+    assert_eq!((&value["best"]["snapshot"], &value["odd"]), (&json!("largest.pickle"), &json!([])));
+    assert!(place.path("largest.pickle").is_file());
+}
+
+#[test]
+fn everything_or_nothing_may_fit() {
+    let place = Place::new(SEARCHED);
+    let search = |values: &str, flags: &[&str]| {
+        let flags = [&["--search", values], flags].concat();
+        place.run("mlp_seed.default", &flags, &["{batch}"])
+    };
+    let output = search("batch=2,30", &[]);
+    assert_eq!(output.status.code(), Some(0));
+    assert!(text(&output.stdout).contains("all fit: batch=30, the last that was asked for"));
+    let output = search("batch=50..60", &[]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = text(&output.stdout);
+    assert!(said.contains("nothing fits: not even batch=50, the least"), "{said}");
+    let value = valid(&search("batch=50..60", &["--json"]));
+    assert_eq!(value["search"], json!([{ "largest": null, "next": { "batch": 50 } }]));
+    assert_eq!((value["runs"].as_array().unwrap().len(), &value["best"]), (1, &json!(null)));
+}
+
+#[test]
+fn of_several_names_there_is_a_table() {
+    let place = Place::new(SEARCHED);
+    let flags = ["--search", "batch=1..64", "--search", "seq=1,7,50"];
+    let output = place.run("mlp_seed.default", &flags, &["{batch}", "{seq}"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let said = text(&output.stdout);
+    let table = "\
+the largest that fits of batch; the next was run too, and does not fit
+seq  batch  next
+  1     40  41
+  7      5  6
+ 50   none  1
+";
+    assert!(said.contains(table), "{said}");
+    let flags = [&flags[..], &["--json"]].concat();
+    let value = valid(&place.run("mlp_seed.default", &flags, &["{batch}", "{seq}"]));
+    assert_eq!(value["search"][1]["largest"], json!({ "batch": 5, "seq": 7 }));
+}
+
+#[test]
+fn a_script_that_fails_by_itself_ends_the_search() {
+    let place = Place::new(SEARCHED);
+    let output = place.run("mlp_seed.default", &["--search", "batch=13..20"], &["{batch}"]);
+    assert_eq!(output.status.code(), Some(2));
+    let said = text(&output.stderr);
+    assert!(
+        said.contains(
+            "error: the search ends here: batch=13: the script failed: ValueError: thirteen\n"
+        ),
+        "{said}"
+    );
+    assert!(text(&output.stdout).contains("ValueError: thirteen"), "{}", text(&output.stdout));
+}
+
+#[test]
+fn what_cannot_be_searched_is_said() {
+    let place = Place::new(SEARCHED);
+    for (flags, why) in [
+        (&["--search", "batch=1..8"][..], "`{batch}` is nowhere in the command"),
+        (&["--search", "seq=8..1"], "nothing lies in `8..1`: write it as in `batch=1..512`"),
+        (&["--search", "seq=1", "--search", "seq=2"], "`seq` is searched for twice"),
+        (&["--search", "seq=1", "--search", "x=2", "--save", "a.pickle"], "--save keeps one run"),
+    ] {
+        let output = place.run("mlp_seed.default", flags, &["{seq}", "{x}"]);
+        assert_eq!(output.status.code(), Some(2), "{flags:?}");
+        assert!(text(&output.stderr).contains(why), "{}", text(&output.stderr));
+    }
+}
