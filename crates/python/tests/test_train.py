@@ -14,7 +14,8 @@ pytestmark = pytest.mark.full
 
 @pytest.fixture
 def calls(monkeypatch, plain, tmp_path):
-    torch = pytest.importorskip("torch")
+    import torch
+
     data = pickle.loads(plain("mlp_seed.default.stacks").read_bytes())
     made = []
     monkeypatch.setattr("tonnage._record.sees_gpu", lambda torch: True)
