@@ -49,9 +49,9 @@ def test_what_the_program_was_doing_stands_below(snapshot):
     step = ["forward", "backward", "optimizer"]
     steps = sum(order[at:at + 3] == step for at in range(len(order)))
     assert steps == len(plot.iterations) >= 3, order
-    # One shade for each stretch, and one for each name.
+    # One shade for each stretch that is known, and one for each name.
     shades = [it for it in xml.fromstring(plot.svg.encode()).iter(f"{SVG}rect") if it.get("fill-opacity")]
-    assert len(shades) == len(order) + len(step)
+    assert len(shades) == len([phase for phase in order if phase]) + len(step)
     # Where only marks tell, only they are drawn.
     marked = tonnage.read(recording("mlp_seed.default")).plot()
     assert set(marked.phases) == {None, "optimizer"}
