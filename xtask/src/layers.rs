@@ -19,6 +19,7 @@ const LAYERS: [&str; 22] = [
     "replay",
     "analysis",
     "memory",
+    "drop-in",
     "tensor",
     "html",
     "export",

@@ -16,7 +16,7 @@ use crate::request::{Request, round};
 
 /// Where a block for a request was found.
 #[derive(Clone, Copy, Debug)]
-enum Found {
+pub(crate) enum Found {
     /// In the pool, where it still is.
     Cached(BlockId),
     /// At the device: it is in no set.
@@ -30,15 +30,45 @@ impl<D: Device> Engine<D> {
         stream: StreamId,
         stack: Option<StackId>,
     ) -> Result<Allocation, AllocError> {
+        if let Some(allocation) = self.try_cached(bytes, stream, stack)? {
+            return Ok(allocation);
+        }
+        let request = self.plan(bytes, stream);
+        let (found, request) = self.acquire_or_reclaim(request, stack)?;
+        Ok(self.hand_out(found, &request, stack))
+    }
+
+    /// The part of the way that costs nothing but a search.
+    #[inline]
+    pub(crate) fn try_cached(
+        &mut self,
+        bytes: u64,
+        stream: StreamId,
+        stack: Option<StackId>,
+    ) -> Result<Option<Allocation>, AllocError> {
         if !self.capturing() {
             self.poll()?;
         }
         let request = self.plan(bytes, stream);
         if let Some(allocation) = self.hand_out_last_freed(&request, stack) {
-            return Ok(allocation);
+            return Ok(Some(allocation));
         }
         self.settle();
-        if let Some(id) = self.find_cached(&request) {
+        let found = self.find_cached(&request);
+        Ok(found.map(|id| self.hand_out(Found::Cached(id), &request, stack)))
+    }
+
+    /// The rest of the way, after callbacks that were run elsewhere.
+    pub(crate) fn allocate_after_callbacks(
+        &mut self,
+        bytes: u64,
+        stream: StreamId,
+        freed: bool,
+        stack: Option<StackId>,
+    ) -> Result<Allocation, AllocError> {
+        self.settle();
+        let request = self.plan(bytes, stream);
+        if freed && let Some(id) = self.find_cached(&request) {
             return Ok(self.hand_out(Found::Cached(id), &request, stack));
         }
         let (found, request) = self.acquire_or_reclaim(request, stack)?;
@@ -254,11 +284,25 @@ impl<D: Device> Engine<D> {
     fn hand_out(&mut self, found: Found, request: &Request, stack: Option<StackId>) -> Allocation {
         let (Found::Cached(whole) | Found::New(whole)) = found;
         let block = &self.blocks[whole];
+        let cut = self.policy.splits(&self.config, block.size, block.pool.kind, request)
+            && !self.pools.never_splits(request.pool.set);
+        self.hand_out_cut(found, request, cut, stack)
+    }
+
+    /// The same where it is known already whether there is a rest.
+    #[inline]
+    pub(crate) fn hand_out_cut(
+        &mut self,
+        found: Found,
+        request: &Request,
+        cut: bool,
+        stack: Option<StackId>,
+    ) -> Allocation {
+        let (Found::Cached(whole) | Found::New(whole)) = found;
+        let block = &self.blocks[whole];
         let was_split = block.is_split();
         let fixed = block.range.is_none();
         let old = (block.size, block.rank);
-        let cut = self.policy.splits(&self.config, block.size, block.pool.kind, request)
-            && !self.pools.never_splits(request.pool.set);
         let mut split = SplitChange::default();
         let pool = self.pools.half_mut(request.pool);
         let id = if cut {

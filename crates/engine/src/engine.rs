@@ -138,13 +138,20 @@ impl<D: Device> Engine<D> {
     #[track_caller]
     pub fn allocate(&mut self, bytes: u64, stream: StreamId) -> Result<Allocation, AllocError> {
         let caller = Location::caller();
-        if bytes.wrapping_sub(1) >= self.most_bytes {
-            return Err(self.refusal(bytes));
-        }
+        self.check_size(bytes)?;
         let stack = self.ledger.stack(Context::State, caller);
         let result = self.allocate_with(bytes, stream, stack);
         self.debug_walk("allocate");
         result
+    }
+
+    /// Refuses sizes that are not looked at.
+    #[inline(always)]
+    pub(crate) fn check_size(&self, bytes: u64) -> Result<(), AllocError> {
+        if bytes.wrapping_sub(1) >= self.most_bytes {
+            return Err(self.refusal(bytes));
+        }
+        Ok(())
     }
 
     /// Why a request of this size is not looked at.

@@ -77,6 +77,9 @@ pub enum StackDepth {
     CallSite,
     /// The whole native stack: about a microsecond for ten frames, and more the first time it is seen.
     Backtrace,
+    /// Whatever the caller says before the call, by numbers of its own ([`Engine::set_stack`](crate::Engine::set_stack)):
+    /// it keeps the stacks, and tells what they are.
+    Foreign,
 }
 
 /// Who called, known without cost.
@@ -97,6 +100,8 @@ pub struct History {
     /// Stacks of single call sites: looked up by place, not by text.
     call_sites: FxHashMap<usize, StackId>,
     native: NativeStacks,
+    /// The stack of the call that is under way, where callers bring theirs.
+    foreign: Option<StackId>,
 }
 
 impl History {
@@ -110,6 +115,7 @@ impl History {
             stacks: Stacks::default(),
             call_sites: FxHashMap::default(),
             native: NativeStacks::default(),
+            foreign: None,
         }
     }
 
@@ -191,10 +197,26 @@ impl History {
         if self.options.context < wanted_from {
             return None;
         }
-        Some(match self.options.stacks {
-            StackDepth::CallSite => self.call_site(caller),
-            StackDepth::Backtrace => self.native.here(&mut self.stacks, || frame_of(caller)),
-        })
+        match self.options.stacks {
+            StackDepth::CallSite => Some(self.call_site(caller)),
+            StackDepth::Backtrace => Some(self.native.here(&mut self.stacks, || frame_of(caller))),
+            StackDepth::Foreign => self.foreign,
+        }
+    }
+
+    /// Which changes carry stacks.
+    #[must_use]
+    pub fn context(&self) -> Context {
+        self.options.context
+    }
+
+    pub(crate) fn set_foreign_stack(&mut self, stack: Option<StackId>) {
+        self.foreign = stack;
+    }
+
+    /// The caller's own stack for a change of this level, if it is wanted.
+    pub(crate) fn foreign_stack(&self, wanted_from: Context) -> Option<StackId> {
+        self.foreign.filter(|_| self.options.context >= wanted_from)
     }
 
     fn call_site(&mut self, caller: Caller) -> StackId {

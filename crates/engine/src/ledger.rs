@@ -3,8 +3,11 @@
 //! Statistics, history and the device learn of a change here and nowhere else. A change that does
 //! not pass through here did not happen.
 
+use std::fmt;
+use std::sync::Arc;
+
 use tonnage_device::Device;
-use tonnage_events::{BlockEvent, Event, SplitChange, StackId};
+use tonnage_events::{BlockEvent, Event, PoolId, SplitChange, StackId, TraceEntry};
 
 use crate::block::BlockId;
 use crate::engine::Engine;
@@ -16,11 +19,34 @@ use crate::stats::Stats;
 pub(crate) struct Ledger {
     pub(crate) stats: Stats,
     pub(crate) history: Option<Box<History>>,
+    /// Who is told of each change that a history shows, whether one is kept or not.
+    pub(crate) tracker: Option<Tracker>,
+}
+
+/// Is told of each change that a history shows, and of its pool.
+pub type ChangeTracker = Arc<dyn Fn(&TraceEntry, PoolId) + Send + Sync>;
+
+#[derive(Clone)]
+pub(crate) struct Tracker(pub(crate) ChangeTracker);
+
+impl fmt::Debug for Tracker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Tracker(..)")
+    }
+}
+
+impl Tracker {
+    #[cold]
+    fn tell(&self, event: &Event, stack: Option<StackId>) {
+        if let Some(entry) = TraceEntry::of(event) {
+            (self.0)(&TraceEntry { stack, ..entry }, event.pool());
+        }
+    }
 }
 
 impl Ledger {
     pub(crate) fn new(stats: Stats) -> Self {
-        Self { stats, history: None }
+        Self { stats, history: None, tracker: None }
     }
 
     /// Counts, keeps and passes on one change.
@@ -32,9 +58,7 @@ impl Ledger {
         stack: Option<StackId>,
     ) {
         self.stats.apply(event);
-        if let Some(history) = &mut self.history {
-            history.push(event, stack);
-        }
+        self.keep(event, stack);
         device.observe(event);
     }
 
@@ -46,10 +70,18 @@ impl Ledger {
         stack: Option<StackId>,
     ) {
         self.stats.apply_move(event);
+        self.keep(event, stack);
+        device.observe(event);
+    }
+
+    #[inline(always)]
+    fn keep(&mut self, event: &Event, stack: Option<StackId>) {
         if let Some(history) = &mut self.history {
             history.push(event, stack);
         }
-        device.observe(event);
+        if let Some(tracker) = &self.tracker {
+            tracker.tell(event, stack);
+        }
     }
 
     /// The stack of a change, if history is on and wants one for changes of this level.

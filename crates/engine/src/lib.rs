@@ -38,6 +38,10 @@ mod engine;
 
 mod private_pools;
 
+mod pool_state;
+
+mod frameworks;
+
 // and the way itself: to the owner,
 mod allocate;
 
@@ -105,13 +109,16 @@ pub use error::{
     AllocError, CacheError, CachedBlock, FractionError, FreeError, OomNote, OomNotes, OutOfMemory,
     PendingBlock, RecordStreamError, Rejected,
 };
+pub use frameworks::SegmentPlace;
 pub use history::{Context, History, RecordOptions, StackDepth, system_time_us};
+pub use ledger::ChangeTracker;
 pub use live_lines::LiveLine;
 pub use oom_verdict::OomVerdict;
 pub use owner::Allocation;
 pub use pause::PauseError;
 pub use policy::{Policy, Slack};
 pub use pool::{PoolError, StreamFilter};
+pub use pool_state::{PoolChange, PoolState, PoolStateError};
 pub use restore::{RestoreError, Start};
 pub use said::{SaidPurpose, SaidScope};
 pub use snapshot::Snapshot;

@@ -272,6 +272,19 @@ impl Device {
         Ok(Block::new(self.clone(), allocation))
     }
 
+    /// Lends the engine, for those who bring an interface of their own and keep their blocks themselves. What is allocated
+    /// there is freed there; nothing that takes long should happen meanwhile, and nothing that asks for this device.
+    pub fn with_engine<R>(&self, work: impl FnOnce(&mut Engine<AnyDevice>) -> R) -> R {
+        work(&mut self.shared.engine.lock())
+    }
+
+    /// A failure of the [lent engine](Self::with_engine), with what its history has to say of it, as those of
+    /// [`allocate`](Self::allocate) have it.
+    #[must_use]
+    pub fn explain_failure(&self, error: AllocError) -> AllocError {
+        self.explained(error)
+    }
+
     /// Obtains `bytes` from the device now and keeps them cached, so that later allocations find them.
     ///
     /// # Errors

@@ -1,0 +1,737 @@
+// PyTorch's allocator class over the engine's interface: every call is handed on, and what comes back is what PyTorch's own
+// allocator would give. Built against the headers of the PyTorch that is installed.
+//
+// The way of a request: a stack, if a history wants one; what is cached; PyTorch's callbacks that free memory elsewhere,
+// without any lock; the rest of the engine's ladder; and if that fails the observers, then torch.OutOfMemoryError.
+
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/impl/GPUTrace.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAFunctions.h>
+
+
+#include <atomic>
+#include <cstring>
+#include <limits>
+#include <unordered_map>
+
+#include "contexts.h"
+#include "tonnage.h"
+
+namespace tonnage {
+namespace {
+
+using namespace c10::cuda::CUDACachingAllocator;
+using c10::CachingAllocator::Stat;
+using c10::CachingAllocator::StatArray;
+using c10::CachingAllocator::StatType;
+using c10::CachingDeviceAllocator::AnnotationEntry;
+using c10::DeviceIndex;
+using c10::GatheredContext;
+using c10::MempoolId_t;
+
+const Interface* engine = nullptr;
+
+// What cannot be goes to the caller as PyTorch's error; what breaks the allocator too.
+void check(Status status) {
+  if (C10_UNLIKELY(status != OK)) {
+    const Failure failure = engine->failure();
+    TORCH_CHECK(false, failure.text);
+  }
+}
+
+PoolName name_of(const MempoolId_t& pool) {
+  return PoolName{pool.first, pool.second};
+}
+
+uint64_t number_of(cudaStream_t stream) {
+  return reinterpret_cast<uintptr_t>(stream);
+}
+
+void* pointer(uint64_t address) {
+  return reinterpret_cast<void*>(static_cast<uintptr_t>(address));
+}
+
+uint64_t address_of(const void* pointer) {
+  return reinterpret_cast<uintptr_t>(pointer);
+}
+
+void raw_free(void* pointer);
+void free_uncached(void* pointer);
+
+// A pool's state, until PyTorch drops it.
+struct PoolState : public AllocatorState {
+  explicit PoolState(void* state) : state(state) {}
+  ~PoolState() override {
+    engine->forget_pool_state(state);
+  }
+  void* state;
+};
+
+class Allocator final : public CUDAAllocator {
+ public:
+  // The class, besides what follows.
+  std::string name() override {
+    // What programs compare with: it behaves as that one does.
+    return "native";
+  }
+
+  void init(int device_count) override {
+    // Devices are opened when they are first asked for.
+    initialized_ = true;
+  }
+
+  bool initialized() override {
+    return initialized_;
+  }
+
+  void enable(bool value) override {
+    enabled_ = value;
+  }
+
+  bool isEnabled() const override {
+    return enabled_;
+  }
+
+  // Requests.
+  c10::DataPtr allocate(size_t bytes) override {
+    constexpr size_t EXABYTE = 1152921504606846976ULL;
+    TORCH_CHECK_WITH(
+        OutOfMemoryError, bytes < EXABYTE, "CUDA out of memory. Tried to allocate more than 1EB memory.");
+    c10::DeviceIndex device = 0;
+    C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
+    void* pointer = nullptr;
+    if (C10_UNLIKELY(!enabled_ || uncached_)) {
+      if (bytes != 0) {
+        C10_CUDA_CHECK(cudaMalloc(&pointer, bytes));
+      }
+      return {pointer, pointer, &free_uncached, c10::Device(c10::DeviceType::CUDA, device)};
+    }
+    if (bytes != 0) {
+      pointer = serve(device, bytes, c10::cuda::getCurrentCUDAStream(device));
+    }
+    return {pointer, pointer, &raw_free, c10::Device(c10::DeviceType::CUDA, device)};
+  }
+
+  c10::DeleterFnPtr raw_deleter() const override {
+    return enabled_ && !uncached_ ? &raw_free : &free_uncached;
+  }
+
+  void* raw_alloc(size_t bytes) override {
+    if (bytes == 0) {
+      return nullptr;
+    }
+    c10::DeviceIndex device = 0;
+    C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
+    return serve(device, bytes, c10::cuda::getCurrentCUDAStream(device));
+  }
+
+  void* raw_alloc_with_stream(size_t bytes, cudaStream_t stream) override {
+    if (bytes == 0) {
+      return nullptr;
+    }
+    c10::DeviceIndex device = 0;
+    C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
+    return serve(device, bytes, stream);
+  }
+
+  void raw_delete(void* pointer) override {
+    if (pointer == nullptr) {
+      return;
+    }
+    const uint32_t stack = context_for(RecordContext::ALL);
+    uint32_t device = 0;
+    uint64_t bytes = 0;
+    const Status status = engine->free(here(), address_of(pointer), stack, &device, &bytes);
+    done_with(stack);
+    check(status);
+    if (const auto* python = c10::impl::GPUTrace::get_trace()) {
+      (*python)->trace_gpu_memory_deallocation(c10::DeviceType::CUDA, reinterpret_cast<uintptr_t>(pointer));
+    }
+    tell_profiler(pointer, -static_cast<int64_t>(bytes), device);
+  }
+
+  void copy_data(void* to, const void* from, std::size_t bytes) const override {
+    C10_CUDA_CHECK(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToDevice));
+  }
+
+  void recordStream(const c10::DataPtr& data, c10::cuda::CUDAStream stream) override {
+    // Memory of other owners, such as other processes, is not the allocator's to keep.
+    if (data.get() == nullptr || data.get_deleter() != &raw_free) {
+      return;
+    }
+    check(engine->record_stream(here(), address_of(data.get()), number_of(stream.stream())));
+  }
+
+  void emptyCache(MempoolId_t pool) override {
+    check(engine->empty_cache(name_of(pool)));
+  }
+
+  // Figures.
+  DeviceStats getDeviceStats(DeviceIndex device) override {
+    Quantity quantities[29];
+    int64_t counts[7];
+    check(engine->stats(device, quantities, counts));
+    const auto stat = [&](size_t place) {
+      Stat stat;
+      stat.current = quantities[place].current;
+      stat.peak = quantities[place].peak;
+      stat.allocated = quantities[place].allocated;
+      stat.freed = quantities[place].freed;
+      return stat;
+    };
+    DeviceStats stats;
+    StatArray* arrays[] = {
+        &stats.allocation,      &stats.segment,        &stats.active,
+        &stats.inactive_split,  &stats.allocated_bytes, &stats.reserved_bytes,
+        &stats.active_bytes,    &stats.inactive_split_bytes, &stats.requested_bytes};
+    for (size_t number = 0; number < std::size(arrays); ++number) {
+      StatArray& array = *arrays[number];
+      array[static_cast<size_t>(StatType::AGGREGATE)] = stat(3 * number);
+      array[static_cast<size_t>(StatType::SMALL_POOL)] = stat(3 * number + 1);
+      array[static_cast<size_t>(StatType::LARGE_POOL)] = stat(3 * number + 2);
+    }
+    stats.oversize_allocations = stat(27);
+    stats.oversize_segments = stat(28);
+    stats.num_alloc_retries = counts[0];
+    stats.num_ooms = counts[1];
+    stats.num_sync_all_streams = counts[2];
+    stats.num_device_alloc = counts[3];
+    stats.num_device_free = counts[4];
+    stats.max_split_size = counts[5];
+    return stats;
+  }
+
+  void resetAccumulatedStats(DeviceIndex device) override {
+    check(engine->reset_sums(device));
+  }
+
+  void resetPeakStats(DeviceIndex device) override {
+    check(engine->reset_peaks(device));
+  }
+
+  double getMemoryFraction(DeviceIndex device) override {
+    double share = 1;
+    check(engine->fraction(device, &share));
+    return share;
+  }
+
+  void setMemoryFraction(double fraction, DeviceIndex device) override {
+    check(engine->set_fraction(device, fraction));
+  }
+
+  std::vector<StreamSegmentSize> getExpandableSegmentSizes(DeviceIndex device) override {
+    std::vector<StreamSegmentSize> sizes;
+    Moment moment{};
+    check(engine->moment(device, PoolName{0, 0}, false, &moment));
+    for (uint64_t number = 0; number < moment.segment_count; ++number) {
+      const Segment& it = moment.segments[number];
+      if (it.expandable) {
+        sizes.emplace_back(reinterpret_cast<cudaStream_t>(pointer(it.stream)), !it.large, it.total);
+      }
+    }
+    engine->forget_moment(&moment);
+    return sizes;
+  }
+
+  void cacheInfo(DeviceIndex device, size_t* largest) override {
+    if (*largest == 0) {
+      c10::DeviceGuard guard(c10::Device(c10::DeviceType::CUDA, device));
+      size_t total = 0;
+      C10_CUDA_CHECK(cudaMemGetInfo(largest, &total));
+    }
+    uint64_t cached = 0;
+    check(engine->largest_free(device, &cached));
+    *largest = std::max<size_t>(*largest, cached);
+  }
+
+  void* getBaseAllocation(void* block, size_t* bytes) override {
+    uint64_t begin = 0, size = 0;
+    uint8_t pages = 0;
+    check(engine->segment_of(here(), address_of(block), &begin, &size, &pages));
+    TORCH_CHECK(
+        !pages,
+        "Tensors allocated with expandable_segments:True cannot be shared between processes, nor can those of the policy "
+        "`pages`: install with policy=\"pytorch\" and without expandable_segments");
+    if (bytes != nullptr) {
+      *bytes = size;
+    }
+    return pointer(begin);
+  }
+
+  // Histories.
+  void recordHistory(
+      bool enabled,
+      CreateContextFn recorder,
+      size_t entries,
+      RecordContext when,
+      bool clear,
+      const std::vector<std::string>& skipped) override {
+    TORCH_CHECK(when == RecordContext::NEVER || recorder);
+    uint32_t bits = 0;
+    for (const auto& action : skipped) {
+      bits |= 1U << static_cast<uint32_t>(c10::CachingDeviceAllocator::parseTraceEntryAction(action));
+    }
+    recorder_.store(enabled ? recorder : nullptr);
+    level_.store(enabled ? when : RecordContext::NEVER);
+    recording_.store(enabled);
+    if (clear || !enabled) {
+      std::lock_guard<std::mutex> guard(annotations_mutex_);
+      annotations_.clear();
+    }
+    check(engine->record_history(enabled, entries, static_cast<uint32_t>(level_.load()), clear, bits));
+  }
+
+  bool isHistoryEnabled() override {
+    return recording_.load();
+  }
+
+  void recordAnnotation(const std::vector<std::pair<std::string, std::string>>& words) override {
+    if (!recording_.load()) {
+      return;
+    }
+    c10::DeviceIndex device = 0;
+    C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
+    AnnotationEntry entry(device, 0);
+    entry.time_.t_ = c10::getTime() / 1000;
+    for (const auto& [key, value] : words) {
+      entry.recordUserMetadata(key, value);
+    }
+    std::lock_guard<std::mutex> guard(annotations_mutex_);
+    annotations_.push_back(std::move(entry));
+  }
+
+  SnapshotInfo snapshot(MempoolId_t pool, bool with_history) override {
+    SnapshotInfo info;
+    for (DeviceIndex device = 0; device < c10::cuda::device_count(); ++device) {
+      info.device_traces.emplace_back();
+      // To open a GPU that nobody uses would take memory of it.
+      if (!opened(device)) {
+        continue;
+      }
+      Moment moment{};
+      check(engine->moment(device, name_of(pool), with_history, &moment));
+      add_segments(info, device, moment);
+      auto& entries = info.device_traces.back();
+      entries.reserve(moment.entry_count);
+      for (uint64_t number = 0; number < moment.entry_count; ++number) {
+        entries.push_back(entry_of(device, moment.entries[number]));
+      }
+      engine->forget_moment(&moment);
+    }
+    if (with_history) {
+      std::lock_guard<std::mutex> guard(annotations_mutex_);
+      info.external_annotations = annotations_;
+    }
+    info.config_metadata = settings();
+    return info;
+  }
+
+  void attachOutOfMemoryObserver(OutOfMemoryObserver observer) override {
+    std::lock_guard<std::mutex> guard(observers_mutex_);
+    observers_.push_back(std::move(observer));
+  }
+
+  void attachAllocatorTraceTracker(AllocatorTraceTracker tracker) override {
+    trackers_.push_back(std::move(tracker));
+    check(engine->track(
+        [](void* self, uint32_t device, const Entry* entry) {
+          auto& allocator = *static_cast<Allocator*>(self);
+          const TraceEntry told = allocator.entry_of(static_cast<DeviceIndex>(device), *entry);
+          for (const auto& tracker : allocator.trackers_) {
+            tracker(told);
+          }
+        },
+        this));
+  }
+
+  // Private pools.
+  void beginAllocateToPool(
+      DeviceIndex device, MempoolId_t pool, std::function<bool(cudaStream_t)> filter) override {
+    use(device);
+    using Filter = std::function<bool(cudaStream_t)>;
+    check(engine->begin_pool(
+        device,
+        name_of(pool),
+        [](void* filter, uint64_t stream) -> uint8_t {
+          return (*static_cast<Filter*>(filter))(reinterpret_cast<cudaStream_t>(pointer(stream)));
+        },
+        new Filter(std::move(filter)),
+        [](void* filter) { delete static_cast<Filter*>(filter); }));
+  }
+
+  void endAllocateToPool(DeviceIndex device, MempoolId_t pool) override {
+    check(engine->end_pool(device, name_of(pool)));
+  }
+
+  void releasePool(DeviceIndex device, MempoolId_t pool) override {
+    check(engine->release_pool(device, name_of(pool)));
+  }
+
+  int getPoolUseCount(DeviceIndex device, MempoolId_t pool) override {
+    uint64_t uses = 0;
+    check(engine->pool_uses(device, name_of(pool), &uses));
+    return static_cast<int>(uses);
+  }
+
+  void createOrIncrefPool(
+      DeviceIndex device, MempoolId_t pool, std::shared_ptr<CUDAAllocator> allocator) override {
+    TORCH_CHECK(
+        allocator == nullptr,
+        "Under tonnage.torch.install() a MemPool has Tonnage's memory alone: one with an allocator of its own needs "
+        "PyTorch's allocator");
+    use(device);
+    check(engine->use_pool(device, name_of(pool)));
+  }
+
+  void setUseOnOOM(DeviceIndex device, MempoolId_t pool, bool on) override {
+    check(engine->set_use_on_oom(device, name_of(pool), on));
+  }
+
+  void setNoSplit(DeviceIndex device, MempoolId_t pool) override {
+    check(engine->set_no_split(device, name_of(pool)));
+  }
+
+  bool checkPoolLiveAllocations(
+      DeviceIndex device, MempoolId_t pool, const std::unordered_set<void*>& expected) override {
+    std::vector<uint64_t> live;
+    check(engine->live_in_pool(device, name_of(pool), push, &live));
+    const auto is_expected = [&](uint64_t address) { return expected.count(pointer(address)) != 0; };
+    return live.size() == expected.size() && std::all_of(live.begin(), live.end(), is_expected);
+  }
+
+  std::shared_ptr<AllocatorState> getCheckpointState(DeviceIndex device, MempoolId_t pool) override {
+    void* state = nullptr;
+    check(engine->pool_state(device, name_of(pool), &state));
+    return std::make_shared<PoolState>(state);
+  }
+
+  CheckpointDelta setCheckpointPoolState(
+      DeviceIndex device, std::shared_ptr<AllocatorState> state) override {
+    auto* of_pool = dynamic_cast<PoolState*>(state.get());
+    TORCH_CHECK(of_pool != nullptr, "a pool can go back to states of Tonnage's alone");
+    struct Change {
+      std::vector<uint64_t> freed, in_use;
+    } change;
+    const uint32_t stack = context_for(RecordContext::STATE);
+    const Status status = engine->set_pool_state(
+        device,
+        of_pool->state,
+        stack,
+        [](void* change, uint64_t address) { static_cast<Change*>(change)->freed.push_back(address); },
+        [](void* change, uint64_t address) { static_cast<Change*>(change)->in_use.push_back(address); },
+        &change);
+    done_with(stack);
+    check(status);
+    CheckpointDelta delta;
+    for (const uint64_t address : change.freed) {
+      delta.ptrs_freed.push_back(pointer(address));
+    }
+    for (const uint64_t address : change.in_use) {
+      void* block = pointer(address);
+      delta.dataptrs_allocd.emplace_back(block, block, &raw_free, c10::Device(c10::DeviceType::CUDA, device));
+    }
+    return delta;
+  }
+
+  // Several devices and processes.
+  void enablePeerAccess(DeviceIndex device, DeviceIndex other) override {
+    c10::DeviceGuard guard(c10::Device(c10::DeviceType::CUDA, device));
+    const cudaError_t error = cudaDeviceEnablePeerAccess(other, 0);
+    if (error == cudaErrorPeerAccessAlreadyEnabled) {
+      (void)cudaGetLastError();
+    } else {
+      C10_CUDA_CHECK(error);
+    }
+  }
+
+  cudaError_t memcpyAsync(
+      void* to, int to_device, const void* from, int from_device, size_t bytes, cudaStream_t stream, bool peer)
+      override {
+    if (peer || to_device == from_device) {
+      return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream);
+    }
+    return cudaMemcpyPeerAsync(to, to_device, from, from_device, bytes, stream);
+  }
+
+  ShareableHandle shareIpcHandle(void* block) override {
+    void* begin = getBaseAllocation(block, nullptr);
+    cudaIpcMemHandle_t handle;
+    C10_CUDA_CHECK(cudaIpcGetMemHandle(&handle, begin));
+    const auto offset = static_cast<char*>(block) - static_cast<char*>(begin);
+    return ShareableHandle{offset, std::string(handle.reserved, sizeof handle.reserved)};
+  }
+
+  std::shared_ptr<void> getIpcDevPtr(std::string text) override {
+    std::lock_guard<std::mutex> guard(ipc_mutex_);
+    if (auto known = ipc_[text].lock()) {
+      return known;
+    }
+    cudaIpcMemHandle_t handle;
+    TORCH_CHECK(text.size() == sizeof handle.reserved, "memory that another process shares has a handle of 64 bytes");
+    std::memcpy(handle.reserved, text.data(), sizeof handle.reserved);
+    c10::DeviceIndex device = 0;
+    C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
+    void* begin = nullptr;
+    C10_CUDA_CHECK(cudaIpcOpenMemHandle(&begin, handle, cudaIpcMemLazyEnablePeerAccess));
+    std::shared_ptr<void> opened(begin, [this, text, device](void* begin) {
+      c10::DeviceGuard current(c10::Device(c10::DeviceType::CUDA, device));
+      std::lock_guard<std::mutex> guard(ipc_mutex_);
+      C10_CUDA_CHECK_WARN(cudaIpcCloseMemHandle(begin));
+      ipc_.erase(text);
+    });
+    ipc_[text] = opened;
+    return opened;
+  }
+
+ private:
+  static uint32_t here() {
+    c10::DeviceIndex device = 0;
+    // Only where to look first.
+    return c10::cuda::GetDevice(&device) == cudaSuccess ? static_cast<uint32_t>(device) : 0;
+  }
+
+  static void push(void* addresses, uint64_t address) {
+    static_cast<std::vector<uint64_t>*>(addresses)->push_back(address);
+  }
+
+  void use(DeviceIndex device) {
+    if (C10_UNLIKELY(!opened(device))) {
+      used_.fetch_or(uint64_t{1} << device);
+    }
+  }
+
+  bool opened(DeviceIndex device) const {
+    return (used_.load(std::memory_order_relaxed) >> device) & 1;
+  }
+
+  void* serve(DeviceIndex device, size_t bytes, cudaStream_t stream) {
+    use(device);
+    const uint32_t stack = context_for(RecordContext::STATE);
+    uint64_t address = 0;
+    Status status = engine->allocate_cached(device, bytes, number_of(stream), stack, &address);
+    if (C10_UNLIKELY(status == NOT_CACHED)) {
+      const bool freed = run_callbacks();
+      status = engine->allocate_uncached(device, bytes, number_of(stream), stack, freed, &address);
+    }
+    done_with(stack);
+    if (C10_UNLIKELY(status == OUT_OF_MEMORY)) {
+      fail(device);
+    }
+    check(status);
+    void* block = pointer(address);
+    if (const auto* python = c10::impl::GPUTrace::get_trace()) {
+      (*python)->trace_gpu_memory_allocation(c10::DeviceType::CUDA, static_cast<uintptr_t>(address));
+    }
+    tell_profiler(block, static_cast<int64_t>(bytes), device);
+    return block;
+  }
+
+  // Without the engine's lock: they free tensors.
+  static bool run_callbacks() {
+    bool freed = false;
+    for (const auto& name : c10::FreeCudaMemoryCallbacksRegistry()->Keys()) {
+      freed |= c10::FreeCudaMemoryCallbacksRegistry()->Create(name)->Execute();
+    }
+    return freed;
+  }
+
+  [[noreturn]] void fail(DeviceIndex device) {
+    const Failure failure = engine->failure();
+    const std::string text = failure.text;
+    std::vector<OutOfMemoryObserver> observers;
+    {
+      std::lock_guard<std::mutex> guard(observers_mutex_);
+      observers = observers_;
+    }
+    for (const auto& observer : observers) {
+      observer(device, failure.asked, failure.total, failure.free);
+    }
+    TORCH_CHECK_WITH(OutOfMemoryError, false, text);
+  }
+
+  uint32_t context_for(RecordContext wanted_from) {
+    if (C10_LIKELY(level_.load(std::memory_order_relaxed) < wanted_from)) {
+      return NO_STACK;
+    }
+    const CreateContextFn recorder = recorder_.load();
+    if (recorder == nullptr) {
+      return NO_STACK;
+    }
+    if (contexts_.crowded()) {
+      forget_contexts();
+    }
+    return contexts_.keep(recorder());
+  }
+
+  void done_with(uint32_t stack) {
+    if (C10_UNLIKELY(stack != NO_STACK)) {
+      contexts_.done(stack);
+    }
+  }
+
+  void forget_contexts() {
+    std::vector<bool> used;
+    for (DeviceIndex device = 0; device < c10::cuda::device_count(); ++device) {
+      if (opened(device)) {
+        check(engine->stacks_in_use(
+            device,
+            [](void* used, uint32_t stack) {
+              auto& numbers = *static_cast<std::vector<bool>*>(used);
+              if (numbers.size() <= stack) {
+                numbers.resize(stack + 1);
+              }
+              numbers[stack] = true;
+            },
+            &used));
+      }
+    }
+    contexts_.forget_all_but(used);
+  }
+
+  TraceEntry entry_of(DeviceIndex device, const Entry& it) {
+    TraceEntry entry(
+        static_cast<TraceEntry::Action>(it.action),
+        device,
+        it.address,
+        it.size,
+        pointer(it.stream),
+        MempoolId_t{it.pool.first, it.pool.second},
+        0,
+        contexts_.get(it.stack));
+    entry.time_.t_ = static_cast<time_t>(it.time_us);
+    return entry;
+  }
+
+  void add_segments(SnapshotInfo& info, DeviceIndex device, const Moment& moment) {
+    for (uint64_t number = 0; number < moment.segment_count; ++number) {
+      const Segment& it = moment.segments[number];
+      SegmentInfo& segment = info.segments.emplace_back();
+      segment.device = device;
+      segment.address = it.address;
+      segment.total_size = it.total;
+      segment.requested_size = it.requested;
+      segment.allocated_size = it.allocated;
+      segment.active_size = it.active;
+      segment.stream = pointer(it.stream);
+      segment.is_large = it.large;
+      segment.is_expandable = it.expandable;
+      segment.owner_private_pool_id = MempoolId_t{it.pool.first, it.pool.second};
+      segment.context_when_allocated = contexts_.get(it.stack);
+      for (uint64_t place = it.first_block; place < it.first_block + it.blocks; ++place) {
+        const Block& from = moment.blocks[place];
+        auto& block = segment.blocks.emplace_back();
+        block.size = from.size;
+        block.requested_size = from.requested;
+        block.allocated = from.allocated;
+        block.active = from.active;
+        block.context_when_allocated = contexts_.get(from.stack);
+      }
+    }
+  }
+
+  AllocatorConfigInfo settings() {
+    std::vector<std::string> lines;
+    check(engine->settings(
+        0,
+        [](void* lines, const char* text, size_t length) {
+          static_cast<std::vector<std::string>*>(lines)->emplace_back(text, length);
+        },
+        &lines));
+    AllocatorConfigInfo info{};
+    info.last_allocator_settings = lines.at(0);
+    info.garbage_collection_threshold = std::stod(lines.at(1));
+    info.max_split_size = std::stoull(lines.at(2));
+    info.expandable_segments = lines.at(3) == "1";
+    info.release_lock_on_malloc = lines.at(4) == "1";
+    info.pinned_use_host_register = lines.at(5) == "1";
+    info.pinned_num_register_threads = std::stoull(lines.at(6));
+    info.graph_capture_record_stream_reuse = lines.at(7) == "1";
+    for (size_t from = 0; from < lines.at(8).size();) {
+      const size_t comma = std::min(lines[8].find(',', from), lines[8].size());
+      info.roundup_power2_divisions.push_back(std::stoull(lines[8].substr(from, comma - from)));
+      from = comma + 1;
+    }
+    return info;
+  }
+
+  // Only if one listens: the figures take the engine's lock.
+  void tell_profiler(void* block, int64_t bytes, uint32_t device) {
+    if (C10_LIKELY(!c10::memoryProfilingEnabled())) {
+      return;
+    }
+    Quantity quantities[29];
+    int64_t counts[7];
+    check(engine->stats(device, quantities, counts));
+    c10::reportMemoryUsageToProfiler(
+        block,
+        bytes,
+        quantities[12].current,
+        quantities[15].current,
+        c10::Device(c10::DeviceType::CUDA, static_cast<DeviceIndex>(device)));
+  }
+
+  std::atomic<bool> initialized_{false};
+  std::atomic<bool> enabled_{true};
+  const bool uncached_ = std::getenv("PYTORCH_NO_CUDA_MEMORY_CACHING") != nullptr;
+  // A bit for each device that was asked for memory; PyTorch has 64 at most.
+  std::atomic<uint64_t> used_{0};
+  std::atomic<CreateContextFn> recorder_{nullptr};
+  std::atomic<RecordContext> level_{RecordContext::NEVER};
+  std::atomic<bool> recording_{false};
+  Contexts contexts_;
+  std::mutex annotations_mutex_;
+  std::vector<AnnotationEntry> annotations_;
+  std::mutex observers_mutex_;
+  std::vector<OutOfMemoryObserver> observers_;
+  std::vector<AllocatorTraceTracker> trackers_;
+  std::mutex ipc_mutex_;
+  std::unordered_map<std::string, std::weak_ptr<void>> ipc_;
+};
+
+// Never destroyed: tensors outlive everything that could do it.
+Allocator& instance() {
+  static auto* const it = new Allocator();
+  return *it;
+}
+
+void raw_free(void* pointer) {
+  instance().raw_delete(pointer);
+}
+
+void free_uncached(void* pointer) {
+  C10_CUDA_CHECK_WARN(cudaFree(pointer));
+}
+
+thread_local std::string said;
+
+} // namespace
+} // namespace tonnage
+
+extern "C" {
+
+// Puts the allocator into PyTorch's place for one. Says what is wrong, or nothing.
+const char* tonnage_install(const tonnage::Interface* interface, const tonnage::Options* options) {
+  using namespace tonnage;
+  try {
+    TORCH_CHECK(interface->version == VERSION, "the shim was built for another version of Tonnage");
+    auto* const before = c10::cuda::CUDACachingAllocator::allocator.load();
+    TORCH_CHECK(
+        before == nullptr || !before->initialized(),
+        "CUDA is in use already: call tonnage.torch.install() before the first tensor on a GPU, best right after the "
+        "import");
+    engine = interface;
+    check(engine->open(options));
+    c10::cuda::CUDACachingAllocator::allocator.store(&instance());
+    c10::SetAllocator(c10::DeviceType::CUDA, &instance(), 0);
+    return nullptr;
+  } catch (const c10::Error& error) {
+    said = error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    said = error.what();
+  }
+  return said.c_str();
+}
+
+}

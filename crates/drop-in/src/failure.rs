@@ -1,0 +1,157 @@
+//! What is said when something is wrong: kept for the thread that made the call.
+
+use std::cell::RefCell;
+use std::ffi::CString;
+use std::fmt::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::OnceLock;
+
+use tonnage_engine::{AllocError, OutOfMemory};
+
+use crate::types::{Failure, Status};
+
+/// What broke the allocator.
+static BROKEN: OnceLock<String> = OnceLock::new();
+
+thread_local! {
+    static LAST: RefCell<Said> = RefCell::new(Said::default());
+}
+
+#[derive(Default)]
+struct Said {
+    text: CString,
+    asked: u64,
+    total: u64,
+    free: u64,
+}
+
+/// What goes wrong, on its way to the caller.
+#[derive(Debug)]
+pub(crate) enum Wrong {
+    NotCached,
+    OutOfMemory(Box<OutOfMemory>),
+    Other(String),
+}
+
+impl From<AllocError> for Wrong {
+    fn from(error: AllocError) -> Self {
+        match error {
+            AllocError::OutOfMemory(moment) => Self::OutOfMemory(moment),
+            AllocError::Rejected(rejected) => Self::OutOfMemory(Box::new(rejected.moment)),
+            other => Self::Other(other.to_string()),
+        }
+    }
+}
+
+/// Anything else is told in its own words.
+pub(crate) fn other(error: impl ToString) -> Wrong {
+    Wrong::Other(error.to_string())
+}
+
+/// Does what a call asks for, and keeps what is to be said of it. Panics end here.
+pub(crate) fn answer(work: impl FnOnce() -> Result<(), Wrong>) -> Status {
+    if let Some(text) = BROKEN.get() {
+        keep(text, None);
+        return Status::Broken;
+    }
+    // What a panic leaves behind is never looked at again.
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(Ok(())) => Status::Ok,
+        Ok(Err(Wrong::NotCached)) => Status::NotCached,
+        Ok(Err(Wrong::OutOfMemory(moment))) => {
+            keep(&as_pytorch_says_it(&moment), Some(&moment));
+            Status::OutOfMemory
+        }
+        Ok(Err(Wrong::Other(text))) => {
+            keep(&text, None);
+            Status::Failed
+        }
+        Err(panic) => {
+            let said = panic.downcast_ref::<String>().map(String::as_str);
+            let said = said.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no word");
+            let text = format!(
+                "Tonnage's allocator broke, and serves nothing any more: {said}. Please report this; without \
+                 tonnage.torch.install() the program runs on PyTorch's own allocator."
+            );
+            keep(BROKEN.get_or_init(|| text), None);
+            Status::Broken
+        }
+    }
+}
+
+fn keep(text: &str, moment: Option<&OutOfMemory>) {
+    // A zero ends a text in C.
+    let text = CString::new(text.replace('\0', " ")).unwrap_or_default();
+    let said = match moment {
+        Some(it) => Said {
+            text,
+            asked: it.segment_size,
+            total: it.device_total,
+            free: it.device_free.unwrap_or(0),
+        },
+        None => Said { text, ..Said::default() },
+    };
+    LAST.with_borrow_mut(|last| *last = said);
+}
+
+/// What was kept for this thread.
+pub(crate) fn last() -> Failure {
+    LAST.with_borrow(|said| Failure {
+        text: said.text.as_ptr(),
+        asked: said.asked,
+        total: said.total,
+        free: said.free,
+    })
+}
+
+/// The message begins as PyTorch's, which programs look for; then comes the cause.
+fn as_pytorch_says_it(it: &OutOfMemory) -> String {
+    let mut text = format!(
+        "CUDA out of memory. Tried to allocate {}. GPU {} has a total capacity of {} of which {} is free. ",
+        size(it.segment_size),
+        it.device.0,
+        size(it.device_total),
+        size(it.device_free.unwrap_or(0)),
+    );
+    // Writing to a string cannot fail.
+    if let Some(limit) = it.limit {
+        let _ = write!(text, "{} allowed; ", size(limit));
+    }
+    let _ = write!(
+        text,
+        "Of the allocated memory {} is allocated by PyTorch, and {} is reserved by PyTorch but unallocated.\n{it}",
+        size(it.allocated),
+        size(it.reserved.saturating_sub(it.allocated)),
+    );
+    text
+}
+
+/// Bytes as PyTorch's messages have them.
+fn size(bytes: u64) -> String {
+    match bytes {
+        0..=1024 => format!("{bytes} bytes"),
+        1025..=0x10_0000 => format!("{:.2} KiB", bytes as f64 / 1024.0),
+        0x10_0001..=0x4000_0000 => format!("{:.2} MiB", bytes as f64 / 1_048_576.0),
+        _ => format!("{:.2} GiB", bytes as f64 / 1_073_741_824.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_read_as_pytorchs() {
+        for (bytes, text) in [
+            (0, "0 bytes"),
+            (1024, "1024 bytes"),
+            (1025, "1.00 KiB"),
+            (1 << 20, "1024.00 KiB"),
+            ((1 << 20) + 1, "1.00 MiB"),
+            (1 << 30, "1024.00 MiB"),
+            (3 << 30, "3.00 GiB"),
+        ] {
+            assert_eq!(size(bytes), text);
+        }
+    }
+}

@@ -1,0 +1,711 @@
+//! The functions, as one table: who loads this library asks for its address, and needs no symbol of it.
+
+use std::ffi::{CStr, c_char, c_void};
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use tonnage_engine::config::from_process_environment;
+use tonnage_engine::{
+    AllocError, Allocation, Capture, Config, Context, FreeError, PoolState, RecordOptions, Release,
+    StackDepth, Stat, StatArray, StreamFilter,
+};
+use tonnage_events::{Action, Address, PoolId, StackId, StreamId, TraceEntry};
+use tonnage_memory::{Contents, Policy};
+
+use crate::devices::{self, DeviceTracker, Kind, Setup, Slot, device, of_owner, opened};
+use crate::failure::{self, Wrong, answer, other};
+use crate::moment::{Owned, entry_of, flat};
+use crate::types::{
+    ContextLevel, Failure, Moment, NO_STACK, Options, PoolName, Quantity, Status, TextFn, TrackerFn,
+};
+
+/// Declares the table: each function with its documentation, as a field, and the static that has them all.
+macro_rules! interface {
+    ($($(#[$doc:meta])* fn $name:ident($($argument:ident: $type:ty),* $(,)?) -> $answer:ty;)*) => {
+        /// Every function. All are safe to call from any thread; pointers must be valid for what they are described as.
+        #[derive(Debug)]
+        #[repr(C)]
+        pub struct Interface {
+            /// Changes whenever a field does.
+            pub version: u64,
+            $($(#[$doc])* pub $name: unsafe extern "C" fn($($argument: $type),*) -> $answer,)*
+        }
+
+        /// The table.
+        pub static INTERFACE: Interface = Interface { version: VERSION, $($name,)* };
+    };
+}
+
+/// Of the table; `shim/tonnage.h` has the same.
+const VERSION: u64 = 1;
+
+interface! {
+    /// Sets everything up, once in a process.
+    fn open(options: Option<&Options>) -> Status;
+    /// What the last call of this thread said that did not go well.
+    fn failure() -> Failure;
+    /// Serves a request from what is cached.
+    fn allocate_cached(number: u32, bytes: u64, stream: u64, stack: u32, address: Option<&mut u64>) -> Status;
+    /// Goes on with a request; `freed` if memory was freed in between.
+    fn allocate_uncached(number: u32, bytes: u64, stream: u64, stack: u32, freed: u8, address: Option<&mut u64>) -> Status;
+    /// Takes a block back. `first` is where it is looked for first; `number` and `bytes` are told of it.
+    fn free(first: u32, address: u64, stack: u32, number: Option<&mut u32>, bytes: Option<&mut u64>) -> Status;
+    /// Notes that a stream uses a block.
+    fn record_stream(first: u32, address: u64, stream: u64) -> Status;
+    /// Gives cached memory of every device back.
+    fn empty_cache(pool: PoolName) -> Status;
+    /// The figures: nine quantities, each of all, small and large blocks, then two of oversize blocks; and seven counts.
+    fn stats(number: u32, quantities: Option<&mut [Quantity; 29]>, counts: Option<&mut [i64; 7]>) -> Status;
+    /// Lets peaks begin again.
+    fn reset_peaks(number: u32) -> Status;
+    /// Lets sums and counts begin again.
+    fn reset_sums(number: u32) -> Status;
+    /// Allows a share of the device.
+    fn set_fraction(number: u32, fraction: f64) -> Status;
+    /// The share that is allowed.
+    fn fraction(number: u32, share: Option<&mut f64>) -> Status;
+    /// Allows so many bytes; 0 for any number.
+    fn set_limit(number: u32, bytes: u64) -> Status;
+    /// The largest free block.
+    fn largest_free(number: u32, bytes: Option<&mut u64>) -> Status;
+    /// The segment around a block in use, and whether it consists of pages.
+    fn segment_of(first: u32, address: u64, begin: Option<&mut u64>, bytes: Option<&mut u64>, pages: Option<&mut u8>) -> Status;
+    /// Records histories of every device, or no longer. Actions are skipped by their bits.
+    fn record_history(on: u8, entries: u64, level: ContextLevel, clear: u8, skipped: u32) -> Status;
+    /// The state of a device; the history notes that it was looked at.
+    fn moment(number: u32, pool: PoolName, with_history: u8, moment: Option<&mut Moment>) -> Status;
+    /// Takes a moment back.
+    fn forget_moment(moment: Option<&mut Moment>) -> Status;
+    /// Tells of each stack that is still named.
+    fn stacks_in_use(number: u32, tell: unsafe extern "C" fn(*mut c_void, u32), context: *mut c_void) -> Status;
+    /// Sends requests of the streams that a filter takes to a private pool. `forget` is called with the context when
+    /// the filter is needed no more.
+    fn begin_pool(
+        number: u32,
+        pool: PoolName,
+        filter: unsafe extern "C" fn(*mut c_void, u64) -> u8,
+        context: *mut c_void,
+        forget: unsafe extern "C" fn(*mut c_void),
+    ) -> Status;
+    /// Ends that.
+    fn end_pool(number: u32, pool: PoolName) -> Status;
+    /// Makes a private pool, or adds a use to it.
+    fn use_pool(number: u32, pool: PoolName) -> Status;
+    /// Takes a use from a private pool.
+    fn release_pool(number: u32, pool: PoolName) -> Status;
+    /// Its uses.
+    fn pool_uses(number: u32, pool: PoolName, uses: Option<&mut u64>) -> Status;
+    /// Lets it hand out whole blocks alone.
+    fn set_no_split(number: u32, pool: PoolName) -> Status;
+    /// Lets it serve others rather than fail them.
+    fn set_use_on_oom(number: u32, pool: PoolName, on: u8) -> Status;
+    /// Tells of the blocks of a pool that are in use.
+    fn live_in_pool(number: u32, pool: PoolName, tell: unsafe extern "C" fn(*mut c_void, u64), context: *mut c_void) -> Status;
+    /// The state of a private pool, to go back to.
+    fn pool_state(number: u32, pool: PoolName, state: Option<&mut *mut c_void>) -> Status;
+    /// Takes such a state back.
+    fn forget_pool_state(state: *mut c_void) -> Status;
+    /// Goes back to it: tells of the blocks that are free now, then of those that are in use.
+    fn set_pool_state(
+        number: u32,
+        state: *const c_void,
+        stack: u32,
+        freed: unsafe extern "C" fn(*mut c_void, u64),
+        in_use: unsafe extern "C" fn(*mut c_void, u64),
+        context: *mut c_void,
+    ) -> Status;
+    /// Notes that a graph is captured, by threads for which the function says so.
+    fn begin_capture(number: u32, concerns: unsafe extern "C" fn() -> u8) -> Status;
+    /// Notes that it is no more.
+    fn end_capture(number: u32) -> Status;
+    /// Reads settings, for every device.
+    fn configure(settings: *const c_char) -> Status;
+    /// The settings in force: the text that was read last, then figures by name.
+    fn settings(number: u32, tell: TextFn, context: *mut c_void) -> Status;
+    /// Tells of every change that a history shows; with null of none.
+    fn track(tracker: Option<TrackerFn>, context: *mut c_void) -> Status;
+    /// Gives up to so many cached bytes back; says how many.
+    fn release(number: u32, bytes: u64, given: Option<&mut u64>) -> Status;
+    /// Gives all memory back, and keeps addresses, with `keep` also contents.
+    fn pause(number: u32, keep: u8, given: Option<&mut u64>) -> Status;
+    /// Obtains it again.
+    fn resume(number: u32) -> Status;
+}
+
+/// Where the table is, for those who load this library.
+#[unsafe(no_mangle)]
+pub extern "C" fn tonnage_interface() -> &'static Interface {
+    &INTERFACE
+}
+
+/// A text of the caller's, or none.
+///
+/// # Safety
+///
+/// It is null, or ends with a zero and stays for as long as the answer is used.
+unsafe fn text<'a>(text: *const c_char) -> Result<Option<&'a str>, Wrong> {
+    if text.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: the caller's promise.
+    let text = unsafe { CStr::from_ptr(text) };
+    text.to_str().map(Some).map_err(|_| other("a text is not UTF-8"))
+}
+
+/// Answers where the caller wants to have it.
+fn put<T>(place: Option<&mut T>, value: T) {
+    if let Some(place) = place {
+        *place = value;
+    }
+}
+
+fn pool_id(pool: PoolName) -> PoolId {
+    PoolId(pool.first, pool.second)
+}
+
+fn stack_id(stack: u32) -> Option<StackId> {
+    (stack != NO_STACK).then(|| StackId::new(stack)).flatten()
+}
+
+/// A pointer that the framework vouches for on every thread.
+struct Shared(*mut c_void);
+
+// SAFETY: what it points to is the framework's, which calls and lets itself be called from any thread: the contract of the
+// interface.
+unsafe impl Send for Shared {}
+
+// SAFETY: as above.
+unsafe impl Sync for Shared {}
+
+impl Shared {
+    fn get(&self) -> *mut c_void {
+        self.0
+    }
+}
+
+unsafe extern "C" fn open(options: Option<&Options>) -> Status {
+    answer(|| {
+        let options = options.ok_or_else(|| other("no options"))?;
+        // SAFETY: a text of the options, which stays during the call.
+        let kind = unsafe { text(options.device) }?;
+        // SAFETY: as above.
+        let policy = unsafe { text(options.policy) }?;
+        // SAFETY: as above.
+        let settings = unsafe { text(options.settings) }?;
+        // SAFETY: as above.
+        let release = unsafe { text(options.release) }?;
+        let release: Release = release.unwrap_or_default().parse().map_err(other)?;
+        let config = match settings {
+            Some(settings) => Config::parse(settings, release),
+            None => from_process_environment(release),
+        };
+        let kind = match kind {
+            Some("cuda") => Kind::Cuda,
+            Some("host") => Kind::Host(options.capacity),
+            Some("dry") => Kind::Dry(options.capacity),
+            _ => return Err(other("the device is `cuda`, `host` or `dry`")),
+        };
+        devices::open(Setup {
+            kind,
+            devices: options.devices,
+            policy: policy.map(Policy::from_conf).transpose().map_err(other)?,
+            config: config.map_err(other)?,
+            limit: Some(options.limit).filter(|&limit| limit > 0),
+        })
+    })
+}
+
+unsafe extern "C" fn failure() -> Failure {
+    failure::last()
+}
+
+fn explained(slot: &Slot, error: AllocError) -> Wrong {
+    slot.device().explain_failure(error).into()
+}
+
+unsafe extern "C" fn allocate_cached(
+    number: u32,
+    bytes: u64,
+    stream: u64,
+    stack: u32,
+    address: Option<&mut u64>,
+) -> Status {
+    answer(|| {
+        let (slot, stream) = (device(number)?, StreamId(stream));
+        let served = slot.on(stream, |engine| {
+            engine.set_stack(stack_id(stack));
+            engine.allocate_cached(bytes, stream)
+        });
+        match served.map_err(|error| explained(slot, error))? {
+            Some(allocation) => {
+                put(address, allocation.address.0);
+                Ok(())
+            }
+            None => Err(Wrong::NotCached),
+        }
+    })
+}
+
+unsafe extern "C" fn allocate_uncached(
+    number: u32,
+    bytes: u64,
+    stream: u64,
+    stack: u32,
+    freed: u8,
+    address: Option<&mut u64>,
+) -> Status {
+    answer(|| {
+        let (slot, stream) = (device(number)?, StreamId(stream));
+        let served: Result<Allocation, AllocError> = slot.on(stream, |engine| {
+            engine.set_stack(stack_id(stack));
+            engine.allocate_uncached(bytes, stream, freed != 0)
+        });
+        let allocation = served.map_err(|error| explained(slot, error))?;
+        put(address, allocation.address.0);
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn free(
+    first: u32,
+    address: u64,
+    stack: u32,
+    number: Option<&mut u32>,
+    bytes: Option<&mut u64>,
+) -> Status {
+    answer(|| {
+        let address = Address(address);
+        let freed = of_owner(address, first, |number, engine| {
+            let size = engine.size_at(address)?;
+            engine.set_stack(stack_id(stack));
+            match engine.free_address(address) {
+                Err(FreeError::NotAllocated(_)) => None,
+                done => Some(done.map(|()| (number, size))),
+            }
+        })?;
+        let (on, size) = freed.map_err(other)?;
+        put(number, on);
+        put(bytes, size);
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn record_stream(first: u32, address: u64, stream: u64) -> Status {
+    answer(|| {
+        let (address, stream) = (Address(address), StreamId(stream));
+        let number =
+            of_owner(address, first, |number, engine| engine.size_at(address).map(|_| number))?;
+        device(number)?.on(stream, |engine| engine.record_stream(address, stream)).map_err(other)
+    })
+}
+
+unsafe extern "C" fn empty_cache(pool: PoolName) -> Status {
+    answer(|| {
+        let pool = pool_id(pool);
+        opened().try_for_each(|(_, slot)| {
+            slot.with(|engine| {
+                engine.set_stack(None);
+                engine.empty_cache_of(pool)
+            })
+            .map_err(other)
+        })
+    })
+}
+
+fn quantity(stat: Stat) -> Quantity {
+    let Stat { current, peak, allocated, freed } = stat;
+    Quantity { current, peak, allocated, freed }
+}
+
+unsafe extern "C" fn stats(
+    number: u32,
+    quantities: Option<&mut [Quantity; 29]>,
+    counts: Option<&mut [i64; 7]>,
+) -> Status {
+    answer(|| {
+        let (arrays, oversize, numbers) = device(number)?.with(|engine| {
+            let it = engine.stats();
+            let arrays: [StatArray; 9] = [
+                it.allocation,
+                it.segment,
+                it.active,
+                it.inactive_split,
+                it.allocated_bytes,
+                it.reserved_bytes,
+                it.active_bytes,
+                it.inactive_split_bytes,
+                it.requested_bytes,
+            ];
+            let numbers = [
+                it.num_alloc_retries,
+                it.num_ooms,
+                it.num_sync_all_streams,
+                it.num_device_alloc,
+                it.num_device_free,
+                it.max_split_size,
+                it.num_oom_rejections,
+            ];
+            (arrays, [it.oversize_allocations, it.oversize_segments], numbers)
+        });
+        let all = arrays.iter().flat_map(|it| [it.all, it.small_pool, it.large_pool]);
+        if let Some(places) = quantities {
+            for (place, stat) in places.iter_mut().zip(all.chain(oversize)) {
+                *place = quantity(stat);
+            }
+        }
+        put(counts, numbers);
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn reset_peaks(number: u32) -> Status {
+    answer(|| {
+        device(number)?.with(|engine| engine.reset_peak_stats());
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn reset_sums(number: u32) -> Status {
+    answer(|| {
+        device(number)?.with(|engine| engine.reset_accumulated_stats());
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn set_fraction(number: u32, fraction: f64) -> Status {
+    answer(|| device(number)?.with(|engine| engine.set_memory_fraction(fraction)).map_err(other))
+}
+
+unsafe extern "C" fn fraction(number: u32, share: Option<&mut f64>) -> Status {
+    answer(|| {
+        let is = device(number)?.with(|engine| engine.memory_fraction());
+        put(share, is);
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn set_limit(number: u32, bytes: u64) -> Status {
+    answer(|| {
+        let limit = Some(bytes).filter(|&bytes| bytes > 0);
+        device(number)?.with(|engine| engine.set_limit(limit));
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn largest_free(number: u32, bytes: Option<&mut u64>) -> Status {
+    answer(|| {
+        let largest = device(number)?.with(|engine| engine.largest_free());
+        put(bytes, largest);
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn segment_of(
+    first: u32,
+    address: u64,
+    begin: Option<&mut u64>,
+    bytes: Option<&mut u64>,
+    pages: Option<&mut u8>,
+) -> Status {
+    answer(|| {
+        let address = Address(address);
+        let segment = of_owner(address, first, |_, engine| engine.segment_of(address))?;
+        put(begin, segment.address.0);
+        put(bytes, segment.size);
+        put(pages, u8::from(segment.pages));
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn record_history(
+    on: u8,
+    entries: u64,
+    level: ContextLevel,
+    clear: u8,
+    skipped: u32,
+) -> Status {
+    answer(|| {
+        let context = match level {
+            0 => Context::Never,
+            1 => Context::State,
+            2 => Context::Alloc,
+            3 => Context::All,
+            _ => return Err(other(format!("there is no level {level} of stacks"))),
+        };
+        // PyTorch keeps one entry at least.
+        let most = usize::try_from(entries).unwrap_or(usize::MAX).max(1);
+        let options = RecordOptions {
+            max_entries: NonZeroUsize::new(most).unwrap_or(NonZeroUsize::MIN),
+            context,
+            stacks: StackDepth::Foreign,
+            skip_actions: Action::ALL
+                .into_iter()
+                .filter(|&it| skipped & (1 << it as u32) != 0)
+                .collect(),
+            clear_history: clear != 0,
+            ..RecordOptions::default()
+        };
+        devices::tell(|told| told.history = (on != 0).then_some(options))
+    })
+}
+
+unsafe extern "C" fn moment(
+    number: u32,
+    pool: PoolName,
+    with_history: u8,
+    moment: Option<&mut Moment>,
+) -> Status {
+    answer(|| {
+        let with_history = with_history != 0;
+        let snapshot = device(number)?.with(|engine| engine.snapshot());
+        let flat = flat(&snapshot, pool_id(pool), with_history);
+        if let Some(place) = moment {
+            *place = flat.give();
+        }
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn forget_moment(moment: Option<&mut Moment>) -> Status {
+    answer(|| {
+        if let Some(moment) = moment
+            && !moment.owner.is_null()
+        {
+            // SAFETY: it was given by `Owned::give`, and is taken back once: it is null then.
+            drop(unsafe { Box::from_raw(moment.owner.cast::<Owned>()) });
+            moment.owner = std::ptr::null_mut();
+        }
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn stacks_in_use(
+    number: u32,
+    tell: unsafe extern "C" fn(*mut c_void, u32),
+    context: *mut c_void,
+) -> Status {
+    answer(|| {
+        for stack in device(number)?.with(|engine| engine.stacks_in_use()) {
+            // SAFETY: the caller's function with its own context, as often as it takes.
+            unsafe { tell(context, stack.number()) };
+        }
+        Ok(())
+    })
+}
+
+/// A filter of the framework's, until it is dropped.
+struct Filter {
+    takes: unsafe extern "C" fn(*mut c_void, u64) -> u8,
+    context: Shared,
+    forget: unsafe extern "C" fn(*mut c_void),
+}
+
+impl Drop for Filter {
+    fn drop(&mut self) {
+        // SAFETY: the caller's function with its own context, once.
+        unsafe { (self.forget)(self.context.get()) };
+    }
+}
+
+unsafe extern "C" fn begin_pool(
+    number: u32,
+    pool: PoolName,
+    filter: unsafe extern "C" fn(*mut c_void, u64) -> u8,
+    context: *mut c_void,
+    forget: unsafe extern "C" fn(*mut c_void),
+) -> Status {
+    let filter = Filter { takes: filter, context: Shared(context), forget };
+    answer(|| {
+        let takes = move |stream: StreamId| {
+            // SAFETY: the caller's function with its own context, which it keeps until it is forgotten.
+            unsafe { (filter.takes)(filter.context.get(), stream.0) != 0 }
+        };
+        let filter = StreamFilter::When(Arc::new(takes));
+        let begun =
+            device(number)?.with(|engine| engine.begin_allocate_to_pool(pool_id(pool), filter));
+        begun.map_err(other)
+    })
+}
+
+unsafe extern "C" fn end_pool(number: u32, pool: PoolName) -> Status {
+    answer(|| {
+        device(number)?.with(|engine| engine.end_allocate_to_pool(pool_id(pool))).map_err(other)
+    })
+}
+
+unsafe extern "C" fn use_pool(number: u32, pool: PoolName) -> Status {
+    answer(|| {
+        device(number)?.with(|engine| engine.create_or_use_pool(pool_id(pool))).map_err(other)
+    })
+}
+
+unsafe extern "C" fn release_pool(number: u32, pool: PoolName) -> Status {
+    answer(|| device(number)?.with(|engine| engine.release_pool(pool_id(pool))).map_err(other))
+}
+
+unsafe extern "C" fn pool_uses(number: u32, pool: PoolName, uses: Option<&mut u64>) -> Status {
+    answer(|| {
+        let are = device(number)?.with(|engine| engine.pool_use_count(pool_id(pool)));
+        put(uses, are);
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn set_no_split(number: u32, pool: PoolName) -> Status {
+    answer(|| device(number)?.with(|engine| engine.set_pool_no_split(pool_id(pool))).map_err(other))
+}
+
+unsafe extern "C" fn set_use_on_oom(number: u32, pool: PoolName, on: u8) -> Status {
+    answer(|| {
+        device(number)?.with(|engine| engine.set_pool_use_on_oom(pool_id(pool), on != 0));
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn live_in_pool(
+    number: u32,
+    pool: PoolName,
+    tell: unsafe extern "C" fn(*mut c_void, u64),
+    context: *mut c_void,
+) -> Status {
+    answer(|| {
+        for address in device(number)?.with(|engine| engine.live_in_pool(pool_id(pool))) {
+            // SAFETY: the caller's function with its own context, as often as it takes.
+            unsafe { tell(context, address.0) };
+        }
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn pool_state(
+    number: u32,
+    pool: PoolName,
+    state: Option<&mut *mut c_void>,
+) -> Status {
+    answer(|| {
+        let is = device(number)?.with(|engine| engine.pool_state(pool_id(pool)));
+        if let Some(place) = state {
+            *place = Box::into_raw(Box::new(is)).cast();
+        }
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn forget_pool_state(state: *mut c_void) -> Status {
+    answer(|| {
+        if !state.is_null() {
+            // SAFETY: it was given by `pool_state`; the caller gives it back once.
+            drop(unsafe { Box::from_raw(state.cast::<PoolState>()) });
+        }
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn set_pool_state(
+    number: u32,
+    state: *const c_void,
+    stack: u32,
+    freed: unsafe extern "C" fn(*mut c_void, u64),
+    in_use: unsafe extern "C" fn(*mut c_void, u64),
+    context: *mut c_void,
+) -> Status {
+    answer(|| {
+        // SAFETY: it was given by `pool_state`, and not taken back yet.
+        let state = unsafe { state.cast::<PoolState>().as_ref() };
+        let state = state.ok_or_else(|| other("no state to go back to"))?;
+        let change = device(number)?.with(|engine| {
+            engine.set_stack(stack_id(stack));
+            engine.set_pool_state(state)
+        });
+        let change = change.map_err(other)?;
+        for address in change.freed {
+            // SAFETY: the caller's function with its own context, as often as it takes.
+            unsafe { freed(context, address.0) };
+        }
+        for allocation in change.handed_out {
+            // SAFETY: as above.
+            unsafe { in_use(context, allocation.address.0) };
+        }
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn begin_capture(number: u32, concerns: unsafe extern "C" fn() -> u8) -> Status {
+    answer(|| {
+        // SAFETY: the caller's function, for as long as the process lives.
+        let when = move || unsafe { concerns() != 0 };
+        device(number)?.with(|engine| engine.begin_capture(Capture::When(Arc::new(when))));
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn end_capture(number: u32) -> Status {
+    answer(|| device(number)?.with(|engine| engine.end_capture()).map_err(other))
+}
+
+unsafe extern "C" fn configure(settings: *const c_char) -> Status {
+    answer(|| {
+        // SAFETY: the caller's text, during the call.
+        let settings = unsafe { text(settings)? }.unwrap_or_default();
+        opened()
+            .try_for_each(|(_, slot)| slot.with(|engine| engine.configure(settings)).map_err(other))
+    })
+}
+
+unsafe extern "C" fn settings(number: u32, tell: TextFn, context: *mut c_void) -> Status {
+    answer(|| {
+        let config = device(number)?.with(|engine| engine.config().clone());
+        let divisions = config.roundup_power2_divisions().iter().map(u64::to_string);
+        let lines = [
+            config.last_settings().to_owned(),
+            config.garbage_collection_threshold().to_string(),
+            config.max_split_size().to_string(),
+            u8::from(config.expandable_segments()).to_string(),
+            u8::from(config.release_lock_on_cudamalloc()).to_string(),
+            u8::from(config.pinned_use_cuda_host_register()).to_string(),
+            config.pinned_num_register_threads().to_string(),
+            u8::from(config.graph_capture_record_stream_reuse()).to_string(),
+            divisions.collect::<Vec<_>>().join(","),
+        ];
+        for line in lines {
+            // SAFETY: the caller's function with its own context; it copies what it is given.
+            unsafe { tell(context, line.as_ptr().cast(), line.len()) };
+        }
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn track(tracker: Option<TrackerFn>, context: *mut c_void) -> Status {
+    answer(|| {
+        let context = Shared(context);
+        let tracker = tracker.map(|tracker| {
+            let tell = move |number: u32, entry: &TraceEntry, pool: PoolId| {
+                // SAFETY: the caller's function with its own context, for as long as the process lives.
+                unsafe { tracker(context.get(), number, &entry_of(entry, pool)) };
+            };
+            Arc::new(tell) as DeviceTracker
+        });
+        devices::tell(|told| told.tracker = tracker)
+    })
+}
+
+unsafe extern "C" fn release(number: u32, bytes: u64, given: Option<&mut u64>) -> Status {
+    answer(|| {
+        let gone = device(number)?.device().memory().release(bytes).map_err(other)?;
+        put(given, gone);
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn pause(number: u32, keep: u8, given: Option<&mut u64>) -> Status {
+    answer(|| {
+        let contents = if keep != 0 { Contents::Kept } else { Contents::Lost };
+        let gone = device(number)?.device().memory().pause(contents).map_err(other)?;
+        put(given, gone);
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn resume(number: u32) -> Status {
+    answer(|| device(number)?.device().memory().resume().map_err(other))
+}

@@ -1,0 +1,40 @@
+//! The allocator behind a C interface: a framework's own allocator class, written against it, hands every call on.
+//!
+//! ```text
+//! PyTorch ─ its abstract class ─ shim/tonnage_shim.cpp ─ [`Interface`] ─ engine ─ device
+//! ```
+//!
+//! In:  calls with numbers and pointers, from any thread. Out: a status each; where it is not [`Status::Ok`], a sentence.
+//!
+//! *Nothing unwinds into C.* A panic is stopped where it would: what the engine's books say afterwards nobody knows, so
+//! that call and every later one answer [`Status::Broken`], with what happened first.
+//!
+//! *No callback of the framework runs under the engine's lock* but two that must, and take no other lock: the filter of a
+//! private pool, which compares a stream, and the tracker of segments. So a request comes in two steps: what is cached,
+//! and after the framework's callbacks the rest.
+
+// Pointers of callers are followed in `interface`; `devices` trusts the streams they name.
+#![deny(unsafe_code)]
+
+// The C types.
+mod types;
+
+// What is said when something is wrong.
+mod failure;
+
+// The allocators of this process, by device.
+#[allow(unsafe_code, reason = "the streams of a framework are adopted as it names them")]
+mod devices;
+
+// A moment, flat.
+mod moment;
+
+// The functions.
+#[allow(unsafe_code, reason = "arguments are a C caller's")]
+mod interface;
+
+pub use interface::{INTERFACE, Interface, tonnage_interface};
+pub use types::{
+    Block, ContextLevel, Entry, Failure, Moment, Options, PoolName, Quantity, Segment, Status,
+    TextFn, TrackerFn,
+};

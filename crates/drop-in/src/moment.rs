@@ -1,0 +1,88 @@
+//! A moment of a device, flat, so that a C caller can walk it.
+
+use std::ffi::c_void;
+
+use tonnage_engine::Snapshot;
+use tonnage_events::{BlockState, PoolId, PoolKind, StackId, TraceEntry};
+
+use crate::types::{Block, Entry, Moment, NO_STACK, PoolName, Segment};
+
+/// What a moment's pointers point into.
+pub(crate) struct Owned {
+    segments: Vec<Segment>,
+    blocks: Vec<Block>,
+    entries: Vec<Entry>,
+}
+
+pub(crate) fn name_of(pool: PoolId) -> PoolName {
+    PoolName { first: pool.0, second: pool.1 }
+}
+
+fn number(stack: Option<StackId>) -> u32 {
+    stack.map_or(NO_STACK, StackId::number)
+}
+
+pub(crate) fn entry_of(entry: &TraceEntry, pool: PoolId) -> Entry {
+    Entry {
+        address: entry.address.0,
+        size: entry.size,
+        stream: entry.stream.0,
+        pool: name_of(pool),
+        time_us: entry.time_us,
+        stack: number(entry.stack),
+        action: entry.action as u32,
+    }
+}
+
+/// Of one pool, or of all with the default one.
+pub(crate) fn flat(snapshot: &Snapshot, of: PoolId, with_history: bool) -> Owned {
+    let mut owned = Owned { segments: Vec::new(), blocks: Vec::new(), entries: Vec::new() };
+    for segment in snapshot.segments.iter().filter(|it| of.is_default() || it.pool == of) {
+        owned.segments.push(Segment {
+            address: segment.address.0,
+            total: segment.total_size,
+            requested: segment.requested_size,
+            allocated: segment.allocated_size,
+            active: segment.active_size,
+            stream: segment.stream.0,
+            pool: name_of(segment.pool),
+            first_block: owned.blocks.len() as u64,
+            blocks: segment.blocks.len() as u64,
+            stack: number(segment.stack),
+            large: u8::from(segment.kind == PoolKind::Large),
+            expandable: u8::from(segment.expandable),
+        });
+        owned.blocks.extend(segment.blocks.iter().map(|block| Block {
+            size: block.size,
+            requested: block.requested_size,
+            stack: number(block.stack),
+            allocated: u8::from(block.state == BlockState::ActiveAllocated),
+            active: u8::from(block.state != BlockState::Inactive),
+        }));
+    }
+    if with_history {
+        let mut pools = snapshot.pools.iter().peekable();
+        let entries = snapshot.entries.iter().enumerate().map(|(number, entry)| {
+            let pool = pools.next_if(|it| it.0 == number).map_or(PoolId::DEFAULT, |it| it.1);
+            entry_of(entry, pool)
+        });
+        owned.entries = entries.collect();
+    }
+    owned
+}
+
+impl Owned {
+    /// Hands it to a C caller, until [`take_back`].
+    pub(crate) fn give(self) -> Moment {
+        let owned = Box::new(self);
+        Moment {
+            segments: owned.segments.as_ptr(),
+            segment_count: owned.segments.len() as u64,
+            blocks: owned.blocks.as_ptr(),
+            block_count: owned.blocks.len() as u64,
+            entries: owned.entries.as_ptr(),
+            entry_count: owned.entries.len() as u64,
+            owner: Box::into_raw(owned).cast::<c_void>(),
+        }
+    }
+}
