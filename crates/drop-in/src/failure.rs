@@ -137,8 +137,21 @@ fn size(bytes: u64) -> String {
 }
 
 #[cfg(test)]
+#[allow(unsafe_code, reason = "what is said is read as C reads it")]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_panic_ends_at_the_interface_and_every_call_after_it_says_so() {
+        let hook = std::panic::take_hook();
+        std::panic::set_hook(Box::new(|_| {}));
+        assert_eq!(answer(|| panic!("the books are {}", "wrong")), Status::Broken);
+        std::panic::set_hook(hook);
+        assert_eq!(answer(|| Ok(())), Status::Broken);
+        // SAFETY: this thread's text, which nothing has changed since.
+        let text = unsafe { std::ffi::CStr::from_ptr(last().text) };
+        assert!(text.to_string_lossy().contains("the books are wrong"), "{text:?}");
+    }
 
     #[test]
     fn sizes_read_as_pytorchs() {

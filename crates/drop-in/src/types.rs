@@ -168,6 +168,22 @@ pub struct Moment {
     pub(crate) owner: *mut c_void,
 }
 
+impl Moment {
+    /// A place for one.
+    #[must_use]
+    pub fn none() -> Self {
+        Self {
+            segments: std::ptr::null(),
+            segment_count: 0,
+            blocks: std::ptr::null(),
+            block_count: 0,
+            entries: std::ptr::null(),
+            entry_count: 0,
+            owner: std::ptr::null_mut(),
+        }
+    }
+}
+
 /// Is given a text.
 pub type TextFn = unsafe extern "C" fn(context: *mut c_void, text: *const c_char, length: usize);
 

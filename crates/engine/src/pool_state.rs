@@ -107,7 +107,8 @@ impl<D: Device> Engine<D> {
     pub fn set_pool_state(&mut self, state: &PoolState) -> Result<PoolChange, PoolStateError> {
         self.settle();
         let set = self.pools.set_of(state.pool).ok_or(PoolStateError::NoPool(state.pool))?;
-        let live: Vec<BlockId> = self.live_blocks(set).collect();
+        let mut live: Vec<BlockId> = self.live_blocks(set).collect();
+        live.sort_unstable_by_key(|&id| self.blocks[id].address);
         if let Some(&id) = live.iter().find(|&&id| self.blocks[id].is_used_elsewhere()) {
             return Err(PoolStateError::InUse(self.blocks[id].address));
         }

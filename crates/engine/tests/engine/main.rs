@@ -1,5 +1,6 @@
 //! The engine as its callers see it; the model has a program of its own.
 
+mod frameworks;
 mod history;
 mod misuse;
 mod oom;
