@@ -3,7 +3,7 @@
 //! In:  bytes and a stream. Out: a block, cut to size, in its owner's hands; or the end of the ladder, which says why not.
 
 use tonnage_device::{Device, DeviceError};
-use tonnage_events::{Event, SplitChange, StackId, StreamId};
+use tonnage_events::{Event, PoolKind, SplitChange, StackId, StreamId};
 
 use crate::block::BlockId;
 use crate::engine::Engine;
@@ -92,7 +92,7 @@ impl<D: Device> Engine<D> {
             bytes,
             size,
             stream,
-            pool: PoolRef { set, kind: self.policy.kind_of(size) },
+            pool: PoolRef { set, kind: self.policy.kind_of(size, self.reserved()) },
             segment_size: self.policy.segment_size(&self.config, size),
             expandable: self.config.expandable_segments() && !self.policy.moves_pages(),
         }
@@ -153,6 +153,15 @@ impl<D: Device> Engine<D> {
             Rung::GrowWithinSlack => self.grow_home(request, true, stack)?,
             Rung::Stitch => self.stitch(request, Effort::Sensible, stack)?,
             Rung::Reclaim => self.reclaim_pages(request, stack)?,
+            Rung::OtherHalf => {
+                let kind = match request.pool.kind {
+                    PoolKind::Small => PoolKind::Large,
+                    PoolKind::Large => PoolKind::Small,
+                };
+                let pool = PoolRef { kind, ..request.pool };
+                let request = Request { pool, ..*request };
+                return Ok(self.borrow(&request).map(|id| (Found::New(id), request)));
+            }
             Rung::SparePools => return Ok(self.find_in_spare_pool(request)),
             Rung::ReleaseOversize => {
                 if !self.release_oversize(request, stack)? {

@@ -32,6 +32,12 @@ const DESTROY: u64 = 14_000;
 const DESTROY_MIB: u64 = 800;
 
 impl PageCalls {
+    /// How many calls there were.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.reserved + self.created + self.mapped + self.unmapped + self.destroyed
+    }
+
     /// What the calls take on an H200.
     #[must_use]
     pub fn nanoseconds(&self) -> u64 {

@@ -48,45 +48,55 @@ impl<D: Device> Engine<D> {
         Ok(Some(id))
     }
 
-    /// Free pages of `bytes` more, at home in a pool, if the device has them and the limit allows it.
+    /// Makes free pages of at least `missing` bytes at home in the request's pool, if the device has them, the limit allows it and
+    /// all of them suit. Says whether there are any.
     pub(crate) fn extend_home(
         &mut self,
         request: &Request,
-        bytes: u64,
+        missing: u64,
+        suits: impl Fn(u64) -> bool,
         stack: Option<StackId>,
-    ) -> Result<Option<BlockId>, DeviceError> {
-        let Some(bytes) = self.bytes_for(request, bytes).filter(|&bytes| self.may_hold(bytes))
+    ) -> Result<bool, DeviceError> {
+        let Some(bytes) = self.bytes_for(request, missing).filter(|&bytes| self.may_hold(bytes))
         else {
-            return Ok(None);
+            return Ok(false);
         };
-        let alone = Request { size: bytes, ..*request };
-        let Some(gap) = self.find_gap(&alone)? else { return Ok(None) };
-        let gap = Gap { bytes, ..gap };
-        if self.blocks[gap.id].size < bytes {
-            return Ok(None);
+        let sizes = self.growth(request.size, request.pool).page_sizes(bytes);
+        if !sizes.into_iter().all(suits) {
+            return Ok(false);
         }
+        let gaps = self.pools.half(request.pool).unmapped().filter(|&id| self.is_gap(id));
+        let found = gaps.into_iter().find(|&id| self.blocks[id].size >= bytes);
+        let Some(id) =
+            found.map_or_else(|| self.new_home(request.pool, bytes), |id| Ok(Some(id)))?
+        else {
+            return Ok(false);
+        };
+        let gap = Gap { id, bytes };
         let Some(id) = self.lay_pages(&gap, request.size, request.stream, stack)? else {
-            return Ok(None);
+            return Ok(false);
         };
         self.merge_all(id);
         self.put(id);
-        Ok(Some(id))
+        Ok(true)
     }
 
     /// What new pages for a block of this size in this pool are for.
-    fn growth(&self, size: u64, set: PoolSet) -> Growth {
+    fn growth(&self, size: u64, pool: PoolRef) -> Growth {
         Growth {
             size,
+            kind: pool.kind,
             reserved: self.reserved(),
             granule: self.granule(),
-            stay: set != PoolSet::Default,
+            tight: self.limit.is_some() || self.reserved() > self.device.total() / 2,
+            stay: pool.set != PoolSet::Default,
             emptied: self.store.emptied,
         }
     }
 
     /// Bytes of new pages for a request where so many are missing. None if no number is as large.
     fn bytes_for(&self, request: &Request, missing: u64) -> Option<u64> {
-        let growth = self.growth(request.size, request.pool.set);
+        let growth = self.growth(request.size, request.pool);
         growth
             .bytes(missing, true)
             .filter(|&bytes| self.may_hold(bytes))
@@ -126,10 +136,12 @@ impl<D: Device> Engine<D> {
             let bytes = self.bytes_for(request, request.size.saturating_sub(have))?;
             (bytes <= self.blocks[id].size).then_some(Gap { id, bytes })
         });
-        match found {
-            Some(gap) => Ok(Some(gap)),
-            None => self.new_home(request),
+        if found.is_some() {
+            return Ok(found);
         }
+        let Some(bytes) = self.bytes_for(request, request.size) else { return Ok(None) };
+        let id = self.new_home(request.pool, bytes)?;
+        Ok(id.map(|id| Gap { id, bytes }))
     }
 
     /// Whether an unmapped block is a part of a home without pages.
@@ -138,27 +150,23 @@ impl<D: Device> Engine<D> {
         !block.blocked && block.range.is_some_and(|range| self.ranges[range].role == Role::Home)
     }
 
-    fn new_home(&mut self, request: &Request) -> Result<Option<Gap>, DeviceError> {
+    /// A new home of a pool that has room for so many bytes, without pages. None if no home is as large, or there are no addresses.
+    fn new_home(&mut self, pool: PoolRef, bytes: u64) -> Result<Option<BlockId>, DeviceError> {
         let granule = self.granule();
-        let Some(size) = self.policy.range_size(self.device.total(), u64::MAX, granule) else {
-            return Ok(None);
-        };
-        let Some(bytes) = self.bytes_for(request, request.size).filter(|&bytes| bytes <= size)
-        else {
-            return Ok(None);
-        };
+        let size = self.policy.range_size(self.device.total(), u64::MAX, granule);
+        let Some(size) = size.filter(|&size| bytes <= size) else { return Ok(None) };
         let range = match self.ranges.reserve(&mut self.device, size, granule, Role::Home) {
             Ok(range) => range,
             Err(DeviceError::OutOfMemory { .. }) => return Ok(None),
             Err(error) => return Err(error),
         };
-        self.store.homes.push((request.pool, range));
-        let mut block = Block::new(self.ranges[range].base, size, StreamId::DEFAULT, request.pool);
+        self.store.homes.push((pool, range));
+        let mut block = Block::new(self.ranges[range].base, size, StreamId::DEFAULT, pool);
         block.mapped = false;
         block.range = Some(range);
         let id = self.insert_segment(block, size);
         self.put(id);
-        Ok(Some(Gap { id, bytes }))
+        Ok(Some(id))
     }
 
     /// Lays new pages at the beginning of a gap. The block that they make is in no set. None if the device has not
@@ -172,7 +180,7 @@ impl<D: Device> Engine<D> {
     ) -> Result<Option<BlockId>, DeviceError> {
         let range = self.blocks[gap.id].range.expect("a gap is part of a home");
         let start = self.blocks[gap.id].address;
-        let sizes = self.growth(size, self.blocks[gap.id].pool.set).page_sizes(gap.bytes);
+        let sizes = self.growth(size, self.blocks[gap.id].pool).page_sizes(gap.bytes);
         let pages = match self.make_pages(start, &sizes) {
             Ok(pages) => pages,
             Err(DeviceError::OutOfMemory { .. }) => return Ok(None),

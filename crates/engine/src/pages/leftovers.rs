@@ -30,6 +30,8 @@ impl<D: Device> Engine<D> {
             && self.pools.freeable().contains(&pool)
         {
             let since = self.store.marks.last();
+            // One that was used again after its release is released again.
+            self.store.leftovers.retain(|it| it.pool != pool);
             self.store.leftovers.push(Leftover { pool, since });
             self.look_at_leftovers();
         }

@@ -17,7 +17,7 @@
 //! thread captures nothing is recorded or asked, and what was known before holds. *Waiting.* The host waits for streams
 //! where the request would fail otherwise, and where memory goes back to the device.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use tonnage_device::{Device, DeviceError, EventId};
 use tonnage_events::{PoolKind, StreamId};
@@ -30,6 +30,9 @@ use crate::request::Request;
 /// Marks of a stream that may be outstanding: one that will be reached soon, and one for what was freed since.
 const MOST_OPEN: usize = 2;
 
+/// Streams that may be remembered besides twice as many as there are.
+const SPARE_STREAMS: usize = 16;
+
 /// How far streams are known to be.
 #[derive(Clone, Debug)]
 pub(crate) struct Marks {
@@ -38,6 +41,8 @@ pub(crate) struct Marks {
     of: BTreeMap<StreamId, OfStream>,
     /// Streams that were found to be further than before, until their blocks are merged.
     advanced: Vec<StreamId>,
+    /// With so many streams those that have ended are forgotten.
+    most_streams: usize,
 }
 
 /// The marks of one stream.
@@ -60,7 +65,12 @@ impl Default for OfStream {
 
 impl Default for Marks {
     fn default() -> Self {
-        Self { last: BEGINNING, of: BTreeMap::new(), advanced: Vec::new() }
+        Self {
+            last: BEGINNING,
+            of: BTreeMap::new(),
+            advanced: Vec::new(),
+            most_streams: SPARE_STREAMS,
+        }
     }
 }
 
@@ -130,6 +140,7 @@ impl<D: Device> Engine<D> {
         if self.store.marks.is_done(stream, until) || self.capturing() {
             return Ok(self.store.marks.is_done(stream, until));
         }
+        self.forget_ended_streams();
         self.ask_marks(stream)?;
         let OfStream { reached, open } = self.store.marks.of.entry(stream).or_default();
         let marked = open.back().is_some_and(|&(number, _)| until < number);
@@ -142,6 +153,20 @@ impl<D: Device> Engine<D> {
         marks.of.entry(stream).or_default().open.push_back((marks.last, event));
         self.ask_marks(stream)?;
         Ok(self.store.marks.is_done(stream, until))
+    }
+
+    /// Forgets streams that the device has ended, now and then: their work is done. If memory is still in the name of one, a mark
+    /// of it is recorded anew, and reached at once. A device that knows no streams cannot tell.
+    fn forget_ended_streams(&mut self) {
+        let marks = &mut self.store.marks;
+        if marks.of.len() < marks.most_streams {
+            return;
+        }
+        let known: BTreeSet<_> = self.device.known_streams().into_iter().collect();
+        if !known.is_empty() {
+            marks.of.retain(|stream, of| !of.open.is_empty() || known.contains(stream));
+        }
+        marks.most_streams = 2 * marks.of.len() + SPARE_STREAMS;
     }
 
     /// Asks which marks of a stream are reached, from the oldest to the first that is not.
@@ -192,10 +217,16 @@ impl<D: Device> Engine<D> {
         open.into_iter().try_for_each(|stream| self.wait_for_stream(stream))
     }
 
-    /// Every stream on which work may be queued, as far as anyone here knows.
+    /// Every stream on which work may be queued, as far as anyone here knows: the device's, and those that have used memory.
+    /// Of these each has a block in its name, in whatever pool, or a mark: free memory becomes another's by way of one.
     pub(crate) fn all_streams(&self) -> Vec<StreamId> {
         let mut streams = self.device.known_streams();
         streams.extend(self.store.marks.of.keys());
+        streams.extend(self.pending.iter().map(|(stream, _)| stream));
+        for (_, block) in self.blocks.iter().filter(|(_, block)| block.mapped) {
+            streams.push(block.stream);
+            streams.extend(&block.foreign().streams);
+        }
         streams.sort_unstable();
         streams.dedup();
         streams

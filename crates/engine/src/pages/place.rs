@@ -44,6 +44,8 @@ impl<D: Device> Engine<D> {
         let id = whole.expect("a view has pages");
         self.blocks[id].segment_stack = stack;
         self.note_arrived(id, stack);
+        // A page further on may be in use here, with a free part that lies behind these.
+        self.merge_all(id);
         self.store.stitches += 1;
         let used_at = self.store.stitches;
         self.store.views[view].used_at = used_at;
@@ -80,7 +82,8 @@ impl<D: Device> Engine<D> {
             return;
         }
         let (stream, until) = (block.stream, block.used_until);
-        self.store.views[view].note_use(stream, until);
+        let store = &mut self.store;
+        store.views[view].note_use(stream, until, &store.marks);
         let mut from = Some(id);
         for (address, page) in within {
             let Some(block) = from else { break };

@@ -97,7 +97,9 @@ impl<D: Device> Engine<D> {
             return Ok(None);
         }
         if free < need {
-            if self.extend_home(request, need - free, stack)?.is_none() {
+            let policy = self.policy;
+            let suits = |page| effort == Effort::Any || policy.stitches(page, request, granule);
+            if !self.extend_home(request, need - free, suits, stack)? {
                 return Ok(None);
             }
             idle = self.pages_to_stitch(request, effort, granule);
@@ -121,7 +123,7 @@ impl<D: Device> Engine<D> {
             .idle_pages(request.stream, granule)
             .filter(|it| {
                 let places = self.store.pages[it.page].places.len();
-                let suits = any || self.policy.stitches(it.size, request.size, granule);
+                let suits = any || self.policy.stitches(it.size, request, granule);
                 suits && places < MOST_PLACES
             })
             .map(|it| (self.blocks[it.block].stream != request.stream, it))

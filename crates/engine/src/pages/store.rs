@@ -68,12 +68,14 @@ impl View {
         Self { range, pool, size, pages, used_at: 0, users: Vec::new(), retired: false }
     }
 
-    /// Notes that a stream has used it until a mark.
-    pub(crate) fn note_use(&mut self, stream: StreamId, until: u64) {
-        match self.users.iter_mut().find(|(user, _)| *user == stream) {
-            Some((_, known)) => *known = until.max(*known),
-            None => self.users.push((stream, until)),
+    /// Notes that a stream has used it until a mark. Those that are done are forgotten.
+    pub(crate) fn note_use(&mut self, stream: StreamId, until: u64, marks: &Marks) {
+        if let Some((_, known)) = self.users.iter_mut().find(|(user, _)| *user == stream) {
+            *known = until.max(*known);
+            return;
         }
+        self.users.retain(|&(user, until)| !marks.is_done(user, until));
+        self.users.push((stream, until));
     }
 
     /// Who has used it, until when.

@@ -27,6 +27,8 @@ pub(crate) enum Rung {
     GrowWithinSlack,
     /// Makes a view of free pages.
     Stitch,
+    /// Takes a free block of the other half of the pool, small blocks' or large ones', rather than fail.
+    OtherHalf,
     /// Waits for pending blocks and for other streams, and looks everywhere again. Not during a capture.
     Reclaim,
 }

@@ -48,12 +48,12 @@ impl Policy {
         }
     }
 
-    /// The half of a pool that serves this rounded size.
+    /// The half of a pool that serves this rounded size, where so many bytes are reserved.
     #[inline]
-    pub(crate) fn kind_of(self, size: u64) -> PoolKind {
+    pub(crate) fn kind_of(self, size: u64, reserved: u64) -> PoolKind {
         match self {
             Self::Pytorch => pytorch::kind_of(size),
-            Self::Pages(_) => pages::kind_of(size),
+            Self::Pages(_) => pages::kind_of(size, reserved),
         }
     }
 
@@ -160,15 +160,21 @@ impl Policy {
         pages::granule(of_device)
     }
 
-    /// Whether a free page is of use in a view for a block of `size`.
-    pub(crate) fn stitches(self, page: u64, size: u64, granule: u64) -> bool {
-        pages::stitches(page, size, granule)
+    /// Whether a free page is of use in a view for the request.
+    pub(crate) fn stitches(self, page: u64, request: &Request, granule: u64) -> bool {
+        pages::stitches(page, request.pool.kind, request.size, granule)
     }
 }
 
 impl fmt::Display for Policy {
+    /// As it is read: the name, and settings that are not the default.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+        match self {
+            Self::Pages(slack) if *slack != Slack::DEFAULT => {
+                write!(f, "{},slack:{}", self.name(), slack.share())
+            }
+            _ => f.write_str(self.name()),
+        }
     }
 }
 
@@ -227,6 +233,9 @@ mod tests {
         assert_eq!(Policy::from_conf("policy:pages"), Ok(Policy::Pages(Slack::DEFAULT)));
         let wide = Policy::Pages(Slack::new(0.05).unwrap());
         assert_eq!(Policy::from_conf("policy:pages,slack:0.05"), Ok(wide));
+        for policy in [Policy::Pytorch, Policy::ALL[1], wide] {
+            assert_eq!(policy.to_string().parse(), Ok(policy));
+        }
         for (wrong, right) in [
             ("pages", "policy:pages"),
             ("policy:page", "pytorch, pages"),

@@ -5,8 +5,11 @@ use tonnage_events::PoolKind;
 use super::{Policy, Rung};
 use crate::request::{MIN_BLOCK, Request};
 
-/// The largest rounded size that the small pool serves: small blocks live long, and would keep large pages.
+/// The largest rounded size that the small pool serves in a small job: small blocks live long, and would keep large pages.
 const SMALL_SIZE: u64 = 1 << 20;
+
+/// The same in a large job. Its parameters may have a mebibyte each, and what they leave free must serve larger blocks.
+const SMALL_SIZE_IN_LARGE_JOB: u64 = 256 << 10;
 
 /// The smallest page, that of NVIDIA's devices.
 const SMALLEST_PAGE: u64 = 2 << 20;
@@ -14,6 +17,9 @@ const SMALLEST_PAGE: u64 = 2 << 20;
 /// The largest page. Its mapping costs as much as that of a small one, but one live block keeps what else is free in it.
 /// Copies in pages of this size lose next to nothing (H200).
 const LARGEST_PAGE: u64 = 16 << 20;
+
+/// The same where memory is tight, and driver time matters less.
+const LARGEST_TIGHT_PAGE: u64 = 8 << 20;
 
 /// From this size on pages under a large block cost no bandwidth to speak of.
 const FAST_PAGE: u64 = 4 << 20;
@@ -46,7 +52,7 @@ const MOST_MOVED: u64 = 200;
 const STEP: f64 = 0.02;
 
 /// Each costs more than the one before: nothing, an event, books, new memory, mappings, memory beyond the slack, waiting.
-pub(super) const LADDER: [Rung; 9] = [
+pub(super) const LADDER: [Rung; 11] = [
     Rung::Callbacks,
     Rung::Borrow,
     Rung::View,
@@ -54,12 +60,22 @@ pub(super) const LADDER: [Rung; 9] = [
     Rung::GrowWithinSlack,
     Rung::Stitch,
     Rung::Grow,
+    Rung::OtherHalf,
     Rung::SparePools,
     Rung::Reclaim,
+    Rung::OtherHalf,
 ];
 
-pub(super) fn kind_of(size: u64) -> PoolKind {
-    if size <= SMALL_SIZE { PoolKind::Small } else { PoolKind::Large }
+#[inline]
+pub(super) fn kind_of(size: u64, reserved: u64) -> PoolKind {
+    let small = if is_large_job(reserved) { SMALL_SIZE_IN_LARGE_JOB } else { SMALL_SIZE };
+    if size <= small { PoolKind::Small } else { PoolKind::Large }
+}
+
+/// Whether so much is reserved that pages of [`FAST_PAGE`] are a small share of it.
+#[inline]
+fn is_large_job(reserved: u64) -> bool {
+    reserved >= FAST_PAGE * PAGES_A_JOB
 }
 
 /// What is not needed always goes back: to the byte, so that neighbours share pages.
@@ -76,10 +92,14 @@ pub(super) fn granule(of_device: u64) -> u64 {
 pub(crate) struct Growth {
     /// Bytes of the block.
     pub(crate) size: u64,
+    /// The half of a pool that it is for.
+    pub(crate) kind: PoolKind,
     /// Bytes that are held already.
     pub(crate) reserved: u64,
     /// The unit of pages.
     pub(crate) granule: u64,
+    /// Whether there is a limit, or most of the device is reserved.
+    pub(crate) tight: bool,
     /// Whether they stay where they are: those of a private pool.
     pub(crate) stay: bool,
     /// Whether the program empties the cache.
@@ -92,10 +112,10 @@ impl Growth {
     }
 
     /// Whether there are to be no small pages: under a large block, and in a large job, where large blocks will lie on them
-    /// one day. Small blocks have their own.
+    /// one day, unless memory is tight. Small blocks have their own.
     fn avoids_small_pages(&self) -> bool {
-        let in_large_job = self.reserved >= FAST_PAGE * PAGES_A_JOB;
-        self.is_large() || in_large_job && kind_of(self.size) == PoolKind::Large
+        let in_large_job = is_large_job(self.reserved) && self.kind == PoolKind::Large;
+        self.is_large() || in_large_job && !self.tight
     }
 
     /// Bytes of new pages where `missing` are missing: at least that, in whole granules, and no small page where these are
@@ -108,7 +128,8 @@ impl Growth {
     /// The sizes of new pages that together have `bytes`, a multiple of the granule.
     pub(crate) fn page_sizes(&self, bytes: u64) -> Vec<u64> {
         let unit = self.unit().next_multiple_of(self.granule);
-        let unit = unit.clamp(self.granule, LARGEST_PAGE.max(self.granule));
+        let largest = if self.tight && !self.stay { LARGEST_TIGHT_PAGE } else { LARGEST_PAGE };
+        let unit = unit.clamp(self.granule, largest.max(self.granule));
         let mut sizes = vec![unit; (bytes / unit) as usize];
         let rest = bytes % unit;
         match sizes.last_mut() {
@@ -120,9 +141,12 @@ impl Growth {
 
     /// About how large a page is.
     fn unit(&self) -> u64 {
-        let Self { size, reserved, granule, stay, emptied } = *self;
+        let Self { size, reserved, granule, stay, emptied, .. } = *self;
         if stay {
             return LARGEST_PAGE;
+        }
+        if self.tight && !self.is_large() {
+            return granule;
         }
         let share = (size / PAGES_A_BLOCK).max((2 * size / PAGES_A_BLOCK).min(FAST_PAGE));
         if self.is_large() {
@@ -138,9 +162,9 @@ impl Growth {
     }
 }
 
-/// Whether a free page of this size is of use in a view for a block of `size`.
-pub(super) fn stitches(page: u64, size: u64, granule: u64) -> bool {
-    match kind_of(size) {
+/// Whether a free page of this size is of use in a view for a block of `size` in this half of a pool.
+pub(super) fn stitches(page: u64, kind: PoolKind, size: u64, granule: u64) -> bool {
+    match kind {
         // A small block would keep all of a larger one.
         PoolKind::Small => page == granule,
         PoolKind::Large => size < LARGE_BLOCK || page >= FAST_PAGE,
@@ -216,7 +240,15 @@ mod tests {
 
     #[test]
     fn pages_are_a_share_of_their_block_within_bounds_and_add_up() {
-        let job = Growth { size: 0, reserved: 0, granule: 2 * MIB, stay: false, emptied: false };
+        let job = Growth {
+            size: 0,
+            kind: PoolKind::Large,
+            reserved: 0,
+            granule: 2 * MIB,
+            tight: false,
+            stay: false,
+            emptied: false,
+        };
         let large = Growth { reserved: 4096 * MIB, ..job };
         let emptied = Growth { emptied: true, ..job };
         for (bytes, size, growth, expected) in [
@@ -227,6 +259,10 @@ mod tests {
             (32, 32 * MIB, large, vec![4; 8]),
             (64, 64 * MIB, job, vec![8; 8]),
             (302, 302 * MIB, job, [vec![16; 18], vec![14]].concat()),
+            // Where memory is tight more of it can move.
+            (302, 302 * MIB, Growth { tight: true, ..job }, [vec![8; 37], vec![6]].concat()),
+            (32, 32 * MIB, Growth { tight: true, ..large }, vec![2; 16]),
+            (32, 32 * MIB, Growth { tight: true, stay: true, ..job }, vec![16; 2]),
             // A large block has no small rest.
             (66, 66 * MIB, job, vec![10, 10, 10, 10, 10, 10, 6]),
             (82, 82 * MIB, job, vec![12, 12, 12, 12, 12, 12, 10]),
@@ -246,8 +282,15 @@ mod tests {
 
     #[test]
     fn a_large_block_gets_no_small_page_where_there_is_room() {
-        let growth =
-            Growth { size: 300 * MIB, reserved: 0, granule: 2 * MIB, stay: false, emptied: false };
+        let growth = Growth {
+            size: 300 * MIB,
+            kind: PoolKind::Large,
+            reserved: 0,
+            granule: 2 * MIB,
+            tight: false,
+            stay: false,
+            emptied: false,
+        };
         assert_eq!(
             [true, false].map(|ample| growth.bytes(MIB, ample)),
             [4, 2].map(|it| Some(it * MIB))
@@ -258,10 +301,22 @@ mod tests {
     }
 
     #[test]
+    fn a_parameter_of_a_mebibyte_is_small_in_a_small_job_alone() {
+        for (size, reserved, kind) in [
+            (MIB, 319 * MIB, PoolKind::Small),
+            (MIB, 320 * MIB, PoolKind::Large),
+            (MIB / 4, 4096 * MIB, PoolKind::Small),
+            (MIB + 512, 0, PoolKind::Large),
+        ] {
+            assert_eq!(kind_of(size, reserved), kind, "{size} of {reserved}");
+        }
+    }
+
+    #[test]
     fn pages_are_stitched_by_their_size_whatever_the_unit() {
-        assert!(!stitches(2 * MIB, 64 * MIB, 2 * MIB));
-        assert!(stitches(4 * MIB, 64 * MIB, 2 * MIB));
-        assert!(stitches(32 * MIB, 64 * MIB, 32 * MIB));
+        assert!(!stitches(2 * MIB, PoolKind::Large, 64 * MIB, 2 * MIB));
+        assert!(stitches(4 * MIB, PoolKind::Large, 64 * MIB, 2 * MIB));
+        assert!(stitches(32 * MIB, PoolKind::Large, 64 * MIB, 32 * MIB));
     }
 
     #[test]
@@ -270,7 +325,16 @@ mod tests {
             for bytes in (1..400).map(|it| it * granule) {
                 for size in [1, bytes / 2, bytes, 4 * bytes] {
                     for (stay, emptied) in [(false, false), (false, true), (true, false)] {
-                        let growth = Growth { size, reserved: 3 * bytes, granule, stay, emptied };
+                        let kind = kind_of(size, 3 * bytes);
+                        let growth = Growth {
+                            size,
+                            kind,
+                            reserved: 3 * bytes,
+                            granule,
+                            tight: bytes % 3 == 0,
+                            stay,
+                            emptied,
+                        };
                         let sizes = growth.page_sizes(bytes);
                         assert_eq!(sizes.iter().sum::<u64>(), bytes);
                         assert!(sizes.iter().all(|it| *it > 0 && it.is_multiple_of(granule)));

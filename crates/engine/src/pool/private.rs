@@ -303,8 +303,9 @@ impl Pools {
 
     /// Whether a pool has no uses, no memory, and by PyTorch's count none either.
     pub(crate) fn is_over(&self, key: PrivateKey) -> bool {
-        let pool = &self.private[key];
-        pool.uses == 0 && pool.reserved == 0 && pool.growths == 0
+        let is_over =
+            |pool: &PrivatePool| pool.uses == 0 && pool.reserved == 0 && pool.growths == 0;
+        self.private.get(key).is_some_and(is_over)
     }
 
     /// Whether a pool without uses holds memory, and by PyTorch's count none.

@@ -227,3 +227,83 @@ fn a_freed_block_unmaps_nothing() {
     }
     assert!(engine.device().dry.page_calls().unmapped > 0, "old views go nevertheless");
 }
+
+#[test]
+fn what_is_left_of_a_view_is_merged_with_what_lies_free_behind_it() {
+    let mut engine = engine(0.0);
+    two_holes(&mut engine, 64);
+    let block = allocate(&mut engine, 116, ONE);
+    // It shares the view's last page.
+    allocate(&mut engine, 4, ONE);
+    engine.free(&block).unwrap();
+    assert_eq!(allocate(&mut engine, 110, ONE).address, block.address);
+    engine.check_invariants().unwrap();
+}
+
+#[test]
+fn what_a_released_pool_leaves_waits_for_streams_that_only_the_pool_has_seen() {
+    let policy = Policy::Pages(Slack::new(0.0).unwrap());
+    let config = Config::parse("", Release::NEWEST).unwrap();
+    // A device that knows no streams.
+    let mut engine = Engine::with_policy(Dry::new(1 << 30), config, policy);
+    engine.begin_allocate_to_pool(POOL, StreamFilter::Any).unwrap();
+    let block = engine.allocate(100 * MIB, ONE).unwrap();
+    engine.end_allocate_to_pool(POOL).unwrap();
+    engine.device_mut().hold_events();
+    engine.free(&block).unwrap();
+    engine.release_pool(POOL).unwrap();
+    engine.device_mut().complete_events_of(TWO);
+    let other = engine.allocate(100 * MIB, TWO).unwrap();
+    assert_ne!(other.address, block.address, "its work is not done");
+    engine.device_mut().complete_events();
+    assert_eq!(engine.allocate(100 * MIB, TWO).unwrap().address, block.address);
+}
+
+#[test]
+fn a_pool_that_is_released_twice_leaves_its_memory_once() {
+    let mut engine = engine(0.0);
+    engine.begin_allocate_to_pool(POOL, StreamFilter::Only(vec![ONE])).unwrap();
+    engine.release_pool(POOL).unwrap();
+    // It holds nothing, and is forgotten once no requests go there.
+    allocate(&mut engine, 8, TWO);
+    engine.create_or_use_pool(POOL).unwrap();
+    engine.release_pool(POOL).unwrap();
+    engine.end_allocate_to_pool(POOL).unwrap();
+    allocate(&mut engine, 20, TWO);
+    engine.create_or_use_pool(POOL).unwrap();
+    engine.check_invariants().unwrap();
+}
+
+#[test]
+fn what_a_view_lacks_is_made_where_there_is_room_for_it() {
+    let mut engine = engine(0.0);
+    let free = allocate(&mut engine, 32, ONE);
+    let gap = allocate(&mut engine, 2, ONE);
+    allocate(&mut engine, 8, ONE);
+    engine.free(&gap).unwrap();
+    engine.empty_cache().unwrap();
+    engine.free(&free).unwrap();
+    // Nothing is left but what the view lacks, and the first gap has no room for that.
+    engine.set_limit(Some(68 * MIB));
+    allocate(&mut engine, 60, ONE);
+    engine.check_invariants().unwrap();
+}
+
+#[test]
+fn streams_that_have_ended_are_not_asked_for_ever() {
+    let mut engine = engine(0.0);
+    for number in 100..600 {
+        let stream = StreamId(number);
+        let block = allocate(&mut engine, 20, stream);
+        engine.device_mut().uses(stream, block.address, block.size);
+        engine.free(&block).unwrap();
+        engine.device_mut().end(stream);
+    }
+    let block = &capture(&mut engine, POOL, &[(40, ONE)])[0];
+    engine.free(block).unwrap();
+    let before = engine.device().recorded;
+    engine.release_pool(POOL).unwrap();
+    let asked = engine.device().recorded - before;
+    assert!(asked < 50, "{asked} streams were asked");
+    assert_eq!(allocate(&mut engine, 40, TWO).address, block.address);
+}

@@ -3,6 +3,7 @@
 mod failures;
 mod faults;
 mod loops;
+mod oom;
 mod ordered;
 mod pause;
 mod random;

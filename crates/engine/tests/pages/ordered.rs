@@ -32,6 +32,8 @@ pub(crate) struct Ordered {
     in_use: Vec<(Address, u64, StreamId, u64)>,
     /// The map call that finds no memory, counted from now.
     pub(crate) refuse_map: Option<u32>,
+    /// Events recorded so far.
+    pub(crate) recorded: u64,
 }
 
 impl Ordered {
@@ -44,7 +46,15 @@ impl Ordered {
             capturing: false,
             in_use: Vec::new(),
             refuse_map: None,
+            recorded: 0,
         }
+    }
+
+    /// A stream ends, after its work.
+    pub(crate) fn end(&mut self, stream: StreamId) {
+        let now = self.now(stream);
+        join(&mut self.host, &now);
+        self.streams.remove(&stream);
     }
 
     /// Work is queued on a stream that uses these bytes. They stay mapped until the host knows that it is done.
@@ -141,6 +151,7 @@ impl Device for Ordered {
 
     fn record_event(&mut self, stream: StreamId) -> Result<EventId, DeviceError> {
         assert!(!self.capturing, "no events during a capture");
+        self.recorded += 1;
         let event = self.dry.record_event(stream)?;
         let now = self.now(stream);
         self.events.insert(event, now);
@@ -180,7 +191,7 @@ impl Device for Ordered {
     }
 
     fn known_streams(&self) -> Vec<StreamId> {
-        self.streams.keys().copied().collect()
+        [StreamId::DEFAULT].into_iter().chain(self.streams.keys().copied()).collect()
     }
 }
 

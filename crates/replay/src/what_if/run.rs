@@ -177,8 +177,9 @@ impl Run {
             let _ = self.engine.free(&block);
         }
         for block in 0..self.blocks.len() {
-            // Most are freed already.
+            // Most are freed already; some of these wait for what the recording does not have.
             self.free(block, 0);
+            let _ = self.engine.complete_pending(self.blocks[block].address);
         }
         self.blocks.clear();
         for pool in std::mem::take(&mut self.pools) {

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use tonnage_device::{Dry, FailNth};
-use tonnage_engine::{Config, Engine, Release};
+use tonnage_engine::{Config, Engine, Policy, Release};
 use tonnage_events::{Action, TraceEntry};
 use tonnage_replay::job::{Call, Job, Request};
 use tonnage_replay::recording::Reading;
@@ -86,19 +86,25 @@ fn whichever_device_call_fails_a_recordings_requests_leave_nothing_behind() {
         let conf = file.settings.as_ref().map_or("", |settings| &settings.conf);
         let config = Config::parse(conf, Release::default()).unwrap();
         let capacity = most_obtained(&file.traces[0]);
-        let mut swept = 0;
-        for n in 0.. {
-            let device = Dry::new(140 << 30).with_capacity(capacity);
-            let mut engine = Engine::new(FailNth::new(device, n), config.clone());
-            serve(&mut engine, &job);
-            assert_eq!(engine.stats().memory_reserved(), 0, "{name}: call {n}");
-            let held = engine.device().inner.used();
-            assert_eq!(held, engine.stranded_bytes(), "{name}: call {n}");
-            if !engine.device().failed() {
-                swept = n;
-                break;
-            }
+        for policy in Policy::ALL {
+            sweep(&format!("{name}, {policy}"), &job, capacity, &config, policy);
         }
-        assert!(swept > 10, "{name}: the device is called {swept} times");
+    }
+}
+
+/// Serves a job once for every call that may fail.
+fn sweep(name: &str, job: &Job, capacity: u64, config: &Config, policy: Policy) {
+    for n in 0.. {
+        let device = Dry::new(140 << 30).with_capacity(capacity);
+        let device = FailNth::new(device, n);
+        let mut engine = Engine::with_policy(device, config.clone(), policy);
+        serve(&mut engine, job);
+        assert_eq!(engine.stats().memory_reserved(), 0, "{name}: call {n}");
+        let held = engine.device().inner.used();
+        assert_eq!(held, engine.stranded_bytes(), "{name}: call {n}");
+        if !engine.device().failed() {
+            assert!(n > 10, "{name}: the device is called {n} times");
+            return;
+        }
     }
 }

@@ -127,6 +127,22 @@ fn a_job_with_a_private_pool_is_played_again_to_its_end() {
     }
 }
 
+#[test]
+fn a_job_that_is_played_again_begins_with_all_memory_free() {
+    let mut device = Dry::new(1 << 30);
+    device.hold_events();
+    let mut engine = Engine::new(device, Config::default());
+    engine.record_history(Some(RecordOptions::default()));
+    let block = engine.allocate(64 << 20, StreamId(0)).unwrap();
+    engine.record_stream(block.address, StreamId(1)).unwrap();
+    // The recording ends before the other stream does.
+    engine.free(&block).unwrap();
+    let file = snapshot_file(engine.snapshot(), DeviceId(0));
+    let (_, job) = Job::read(&file, &RecordingOptions::default()).unwrap();
+    let [first, second] = pages().predict_again(&job, 2)[..] else { panic!("two times") };
+    assert_eq!((first.created > 0, second.created), (true, 0));
+}
+
 /// The table of `docs/notes/pages.md`, over the recordings in `TONNAGE_RECORDINGS`, folders with colons between them.
 #[test]
 #[ignore = "prints a table"]
