@@ -194,6 +194,8 @@ export interface Candidate {
   reservedPeak: number;
   fits: boolean;
   driverCalls: number;
+  /** What the driver's calls about pages take. */
+  driverNs: number;
   retries: number;
   recorded: boolean;
 }
@@ -216,6 +218,9 @@ export interface WhatIfAnswer {
   reservedPeak: number;
   recordedPeak: number;
   oom: { entry: number; bytes: number } | null;
+  /** The driver's calls about pages, and what they take; none where memory comes in whole segments. */
+  pageCalls: number;
+  pageNs: number;
 }
 
 /** A number that a recipe takes, with the range of its slider. */

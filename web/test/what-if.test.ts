@@ -39,7 +39,7 @@ test("sizes are read in binary and decimal units", () => {
 });
 
 test("the sentence says what changes", () => {
-  const outcome = { limit: null, was: 400 * MIB, now: 100 * MIB, failed: 0, oom: null };
+  const outcome = { policy: "pytorch", limit: null, was: 400 * MIB, now: 100 * MIB, failed: 0, oom: null };
   assert.equal(
     meaning("a:1", outcome),
     "Under a:1 the job reserves 100.00 MiB at its peak instead of 400.00 MiB: 300.00 MiB (75 %) less.",
@@ -47,16 +47,17 @@ test("the sentence says what changes", () => {
   assert.match(meaning("a:1", { ...outcome, now: 410 * MIB }), /10\.00 MiB \(2\.5 %\) more\.$/);
   assert.match(meaning("", { ...outcome, now: 400 * MIB }), /^Under PyTorch’s defaults the job reserves as much as it did/);
   assert.match(meaning("a:1", { ...outcome, limit: 500 * MIB }), /^Under a:1 and a limit of 500\.00 MiB the job/);
+  assert.match(meaning("", { ...outcome, policy: "pages" }), /^Under the policy pages the job/);
   assert.match(meaning("a:1", { ...outcome, failed: 1 }), /The request that failed goes through\.$/);
   assert.match(meaning("a:1", { ...outcome, failed: 3 }), /The 3 requests that failed go through\.$/);
 });
 
 test("a job that fails is never called a saving", () => {
   const oom = { entry: 1234, bytes: 20 * MIB };
-  const fails = meaning("a:1", { limit: null, was: 400 * MIB, now: 100 * MIB, failed: 0, oom });
+  const fails = meaning("a:1", { policy: "pytorch", limit: null, was: 400 * MIB, now: 100 * MIB, failed: 0, oom });
   assert.match(fails, /the job fails: at entry 1,234 a request of 20\.00 MiB finds no room/);
   assert.doesNotMatch(fails, /less/);
-  assert.match(meaning("a:1", { limit: null, was: 1, now: 1, failed: 2, oom }), /still fails/);
+  assert.match(meaning("a:1", { policy: "pytorch", limit: null, was: 1, now: 1, failed: 2, oom }), /still fails/);
 });
 
 test("shares have digits where they matter", () => {

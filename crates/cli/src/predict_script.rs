@@ -122,6 +122,12 @@ fn look(
     flags: &recipe::Flags,
 ) -> anyhow::Result<(Answered, Option<anyhow::Error>)> {
     flags.check_save()?;
+    if flags.policy.is_some() {
+        anyhow::bail!(
+            "a script runs on PyTorch's own allocator: leave out --policy, write its history with --save FILE, \
+             then `tonnage replay FILE --policy pages`"
+        );
+    }
     if script.model.is_shown() {
         return Ok((script.model.shown(flags, &script.search)?, None));
     }

@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use owo_colors::OwoColorize;
 use serde_json::json;
-use tonnage::Bytes;
 use tonnage::plan::{
     Amp, Checkpoint, DeviceKind, Error, OptimizerKind, Options, Outcome, Recipe, Size, suggest,
 };
 use tonnage::snapshot::check_save;
 use tonnage::tensor::MemoryProfile;
+use tonnage::{Bytes, Policy};
 
 use crate::ask::Answered;
 use crate::output::grouped;
@@ -112,6 +112,11 @@ pub(crate) struct Flags {
     #[arg(long, value_name = "SETTINGS", default_value = "", hide_default_value = true)]
     pub(crate) conf: String,
 
+    /// The allocator's placement rules: `pytorch`; or `pages`, where physical pages go where they are needed, perhaps with how
+    /// much may lie free before they do: `pages,slack:0.02`. Without it, those that TONNAGE_CONF names, or PyTorch's
+    #[arg(long, value_name = "POLICY")]
+    pub(crate) policy: Option<Policy>,
+
     /// Whose memory is counted: `bare` is tensors alone, `tonnage` this runtime on a GPU, with its scratch memory and lean
     /// losses, `pytorch` what PyTorch takes there
     #[arg(long, value_name = "WHOSE", value_parser = memory_profile, default_value_t = MemoryProfile::Bare)]
@@ -173,6 +178,7 @@ impl Flags {
         options.graph = self.graph;
         options.limit = self.limit.map(|limit| limit.0);
         options.conf = self.conf.clone();
+        options.policy = self.policy;
         options.memory_profile = self.memory_profile;
         options.seed = self.seed;
         options.save = self.save.clone();
@@ -244,6 +250,9 @@ pub(crate) fn title(options: &Options, device: impl std::fmt::Display) -> String
     }
     if !options.conf.is_empty() {
         let _ = write!(text, ", {}", options.conf);
+    }
+    if let Some(policy) = options.policy {
+        let _ = write!(text, ", policy {policy}");
     }
     text
 }

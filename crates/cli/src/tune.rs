@@ -6,17 +6,16 @@ use std::fmt::Write;
 use anyhow::Context;
 use clap::Args;
 use owo_colors::OwoColorize;
-use tonnage::Bytes;
-use tonnage::Release;
 use tonnage::analysis::report::{Answer as Said, Asked, LimitSource, Tuned};
 use tonnage::replay::Outcome;
 use tonnage::replay::tune::{Candidate, Lead, Tuning, tune};
 use tonnage::snapshot::SnapshotFile;
+use tonnage::{Bytes, Policy, Release};
 
 use crate::Answer;
 use crate::ask::Answered;
 use crate::outcome_text::{describe_inferred, heading, shown};
-use crate::output::plain;
+use crate::output::{counted, plain};
 use crate::progress::Progress;
 use crate::recording::{Recording, Source};
 use crate::size::memory_size;
@@ -141,7 +140,7 @@ fn advise(text: &mut String, tuned: &Tuned, releases: &[Release]) {
     }
     if let Some(need) = &tuning.need {
         let (bytes, conf) = (Bytes(need.bytes), shown(&need.conf));
-        let fitting = tuning.candidates.iter().filter(|it| it.prediction.fits());
+        let fitting = tuning.settings().filter(|it| it.prediction.fits());
         let more =
             fitting.map(Candidate::reserved_peak).min().is_some_and(|least| least < need.bytes);
         // What an expandable segment grows by is compared with a limit before all of it is there.
@@ -219,12 +218,12 @@ fn advise_setting(text: &mut String, tuned: &Tuned, lead: Lead<'_>) {
         let _ = writeln!(text, "less still ({least}){newer}: {}", to_set(&best.conf));
     }
     if let Some(limit) = tuning.limit {
-        let fits = tuning.candidates.iter().filter(|it| it.prediction.fits()).count();
+        let fits = tuning.settings().filter(|it| it.prediction.fits()).count();
         let _ = writeln!(
             text,
             "{}{known}: under {fits} of {} settings tried; {} to spare under this one",
             "fits".green().bold(),
-            tuning.candidates.len(),
+            tuning.settings().count(),
             Bytes(limit.saturating_sub(peak))
         );
     }
@@ -284,10 +283,23 @@ fn describe_candidates(text: &mut String, tuning: &Tuning) {
             "{:>12}{:>13}{driver:>9}{retries:>9}{ooms:>9}  {}{note}",
             Bytes(candidate.reserved_peak()).to_string(),
             comparison(tuning, candidate),
-            shown(&candidate.conf)
+            match candidate.policy {
+                Policy::Pytorch => shown(&candidate.conf).to_string(),
+                policy => format!("policy {policy}"),
+            }
         );
     }
-    let _ = writeln!(text, "{} settings tried", tuning.candidates.len());
+    let _ = writeln!(text, "{} settings tried", tuning.settings().count());
+    if let Some(pages) = tuning.candidates.iter().find(|it| it.policy != Policy::Pytorch) {
+        let _ = writeln!(
+            text,
+            "policy {}: Tonnage's own rules, which PyTorch has no setting for (`TONNAGE_CONF=policy:{}`); the driver takes {:.1} ms for its {}",
+            pages.policy,
+            pages.policy,
+            pages.page_ns() as f64 / 1e6,
+            counted(pages.driver_calls().unsigned_abs(), "call")
+        );
+    }
 }
 
 /// Bytes to spare under a limit; without one, the share of what the recorded settings reserve. Nothing

@@ -52,6 +52,7 @@ impl DeviceKind {
         let collects = config.garbage_collection_threshold() > 0.0;
         let setup = DeviceOptions {
             config,
+            policy: options.policy,
             snapshot_on_oom: options.save.clone(),
             ..DeviceOptions::default()
         };

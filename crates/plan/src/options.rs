@@ -7,7 +7,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use tonnage_engine::{Config, Release};
+use tonnage_engine::{Config, Policy, Release};
 use tonnage_tensor::checkpoint::Placement;
 use tonnage_tensor::{DType, MemoryProfile};
 
@@ -52,6 +52,8 @@ pub struct Options {
     pub limit: Option<u64>,
     /// The allocator's settings, as in `PYTORCH_CUDA_ALLOC_CONF`.
     pub conf: String,
+    /// The allocator's placement rules; without, those that the environment names in `TONNAGE_CONF`, or PyTorch's.
+    pub policy: Option<Policy>,
     /// Whose scratch memory is counted beside that of tensors.
     pub memory_profile: MemoryProfile,
     /// Where random numbers begin.
@@ -122,6 +124,7 @@ impl Options {
             graph: false,
             limit: None,
             conf: String::new(),
+            policy: None,
             memory_profile: MemoryProfile::Bare,
             seed: 0,
             snr_db: MimoOptions::default().snr_db,
@@ -293,6 +296,9 @@ impl Options {
         if !self.conf.is_empty() {
             flags.push(format!("--conf {}", quoted(&self.conf)));
         }
+        if let Some(policy) = self.policy {
+            flags.push(format!("--policy {policy}"));
+        }
         if self.memory_profile != default.memory_profile {
             flags.push(format!("--memory-profile {}", self.memory_profile));
         }
@@ -428,8 +434,9 @@ mod tests {
         let mut options = Options::new(Recipe::Mlp);
         options.conf = "expandable_segments:True,roundup_power2_divisions:[256:1]".to_owned();
         options.offload = true;
-        let expected =
-            "--offload --conf 'expandable_segments:True,roundup_power2_divisions:[256:1]'";
+        options.policy = "pages,slack:0.05".parse().ok();
+        let expected = "--offload --conf 'expandable_segments:True,roundup_power2_divisions:[256:1]' \
+                        --policy pages,slack:0.05";
         assert_eq!(options.flags(), expected);
     }
 

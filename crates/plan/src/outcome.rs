@@ -176,6 +176,7 @@ impl Outcome {
             ("tf32", json!(options.tf32)),
             ("limit", json!(options.limit)),
             ("conf", json!(options.conf)),
+            ("policy", json!(options.policy.map(|it| it.to_string()))),
             ("memory_profile", json!(options.memory_profile.name())),
             ("seed", json!(options.seed)),
             ("snr_db", json!((!recipe.trains()).then_some(options.snr_db))),

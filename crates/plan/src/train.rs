@@ -4,6 +4,7 @@
 //! Out: an [`Outcome`]. The order of requests depends on the options alone: copies run on the stream of
 //!      the computation, and the caller waits at fixed places.
 
+use tonnage_engine::Policy;
 use tonnage_events::SnapshotSegment;
 use tonnage_tensor::amp::{GradScaler, ScalerOptions, autocast};
 use tonnage_tensor::nn::Module;
@@ -381,8 +382,10 @@ impl<'a> Steady<'a> {
     fn new(device: &'a Device, options: &Options) -> Result<Self> {
         // Garbage collection counts how long blocks are unused, which a snapshot does not show; and a
         // history that is to be saved has every step.
+        // What moved before decides where pages go next, and a snapshot does not show that either.
         let is_aged = options.config()?.garbage_collection_threshold() > 0.0;
-        let skips = !device.computes() && options.save.is_none() && !is_aged;
+        let moves = options.policy.is_some_and(|policy| policy != Policy::Pytorch);
+        let skips = !device.computes() && options.save.is_none() && !is_aged && !moves;
         Ok(Self { device: skips.then_some(device), before: None })
     }
 

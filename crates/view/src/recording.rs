@@ -66,6 +66,9 @@ pub(crate) struct Made {
     pub(crate) reserved_peak: u64,
     pub(crate) recorded_peak: u64,
     pub(crate) oom: Option<FirstOom>,
+    /// Calls about pages, and what they take; none where memory comes in whole segments.
+    pub(crate) page_calls: u64,
+    pub(crate) page_ns: u64,
     /// What it answers.
     #[serde(skip)]
     pub(crate) question: Question,

@@ -61,7 +61,10 @@ export class Form {
   #conf = h("input", {
     type: "text", id: "what-if-conf", spellcheck: "false", autocomplete: "off", class: "code", placeholder: "PyTorch’s defaults",
   });
-  #policy = h("select", { id: "what-if-policy" }, h("option", { value: "pytorch", text: "pytorch" }));
+  #policy = h(
+    "select", { id: "what-if-policy" },
+    h("option", { value: "pytorch", text: "pytorch" }), h("option", { value: "pages", text: "pages" }),
+  );
   #limit = h("input", { type: "text", id: "what-if-limit", spellcheck: "false", autocomplete: "off", placeholder: "none, or 24GiB" });
   #button = h("button", { type: "submit", class: "main", text: "What if?" });
   #line = h("div", { class: "paste" });
@@ -79,7 +82,7 @@ export class Form {
       "form",
       { class: "knobs" },
       ...this.#controls.map(({ knob, control }) => field(control.id, knob.label, control, knob.about)),
-      field("what-if-policy", "Placement policy", this.#policy, "The rules by which a free block is chosen."),
+      field("what-if-policy", "Placement policy", this.#policy, "pytorch: its own rules. pages: Tonnage’s, where physical pages go where they are needed."),
       field("what-if-limit", "Limit on reserved memory", this.#limit, "What if the device had only this much?"),
       h("div", { class: "whole" }, h("label", { for: "what-if-conf", text: "Settings" }), this.#conf),
       h("div", { class: "whole" }, this.#button, this.#line),

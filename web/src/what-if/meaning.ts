@@ -3,6 +3,7 @@ import type { RecordingInfo, WhatIfAnswer } from "../api.ts";
 import { bytes, count, exactBytes, plain } from "../format.ts";
 
 export interface Outcome {
+  policy: string;
   /** The limit that was asked about. */
   limit: number | null;
   was: number;
@@ -18,13 +19,19 @@ export function percent(part: number, whole: number): string {
   return `${share < 10 ? share.toFixed(1) : Math.round(share)} %`;
 }
 
+/** What the driver takes. */
+export function milliseconds(ns: number): string {
+  return `${(ns / 1e6).toFixed(1)} ms`;
+}
+
 /** The settings in words. */
 export function named(info: Pick<RecordingInfo, "conf">): string {
   return info.conf === "" ? "PyTorch’s defaults" : plain(info.conf);
 }
 
-export function meaning(conf: string, { limit, was, now, failed, oom }: Outcome): string {
-  const under = `Under ${named({ conf })}${limit === null ? "" : ` and a limit of ${exactBytes(limit)}`}`;
+export function meaning(conf: string, { policy, limit, was, now, failed, oom }: Outcome): string {
+  const rules = policy === "pytorch" ? named({ conf }) : `the policy ${policy}`;
+  const under = `Under ${rules}${limit === null ? "" : ` and a limit of ${exactBytes(limit)}`}`;
   if (oom !== null) {
     const again = failed > 0 ? "still fails" : "fails";
     return `${under} the job ${again}: at entry ${count(oom.entry)} a request of ${bytes(oom.bytes)} finds no room. What the program would have done then is not known, so the figures end there.`;

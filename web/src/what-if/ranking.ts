@@ -2,7 +2,7 @@
 import type { Candidate, Tuning } from "../api.ts";
 import { fill, h } from "../dom.ts";
 import { bytes, count } from "../format.ts";
-import { named } from "./meaning.ts";
+import { milliseconds, named } from "./meaning.ts";
 
 /** As many are shown at first. */
 const FIRST = 10;
@@ -68,12 +68,11 @@ function row(it: Candidate, tuning: Tuning, most: number, onTake: (candidate: Ca
     it.recorded ? "as recorded" : null,
     it.fits ? null : "does not fit",
     it.retries > 0 ? `${count(it.retries)} retries` : null,
-    `${count(it.driverCalls)} driver calls`,
-    it.policy === "pytorch" ? null : `policy ${it.policy}`,
+    `${count(it.driverCalls)} driver calls${it.driverNs > 0 ? `, ${milliseconds(it.driverNs)} for pages` : ""}`,
   ].filter((note) => note !== null);
   const button = h(
     "button", { type: "button", class: "candidate" },
-    h("span", { class: "setting code", text: named(it) }),
+    h("span", { class: "setting code", text: it.policy === "pytorch" ? named(it) : `policy ${it.policy}` }),
     h("span", { class: "peak", text: bytes(it.reservedPeak) }),
     h("span", { class: "track", "aria-hidden": "true" }, bar, line),
     h("span", { class: "notes muted", text: notes.join(" · ") }),

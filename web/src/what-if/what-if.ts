@@ -10,7 +10,7 @@ import { whenShown } from "../shown.ts";
 import { Turn } from "../turn.ts";
 import { onWhatIf } from "./ask.ts";
 import { Form, type Wish } from "./form.ts";
-import { meaning, named, percent } from "./meaning.ts";
+import { meaning, milliseconds, named, percent } from "./meaning.ts";
 import { ranking } from "./ranking.ts";
 
 /** Longer histories are not tried under thirty settings unless someone asks for it. */
@@ -182,7 +182,7 @@ class WhatIf {
   }
 
   #show(source: Recording, found: Recording, answer: WhatIfAnswer, limit: number | null): void {
-    const { recordedPeak: was, reservedPeak: now, oom } = answer;
+    const { recordedPeak: was, reservedPeak: now, oom, pageCalls, pageNs } = answer;
     const failed = source.head.failed;
     const open = h("button", { type: "button", text: "Open its timeline" });
     open.addEventListener("click", () => {
@@ -193,11 +193,12 @@ class WhatIf {
     fill(
       this.#result,
       h("div", { class: "head" }, heading, open),
-      h("p", { class: "lead", text: meaning(found.info.conf, { limit, was, now, failed, oom }) }),
+      h("p", { class: "lead", text: meaning(found.info.conf, { policy: found.info.policy, limit, was, now, failed, oom }) }),
       h("dl", { class: "numbers" },
         figure("Reserved at the peak", bytes(now), `was ${bytes(was)}`),
         figure("Difference", change(now - was), was === now ? "none" : `${percent(now - was, was)} ${now < was ? "less" : "more"}`, now < was ? "less" : now > was ? "more" : ""),
         figure("Allocated at the peak", bytes(found.head.peak.allocated), `was ${bytes(source.head.peak.allocated)}`),
+        ...(pageCalls === 0 ? [] : [figure("Driver calls about pages", count(pageCalls), `${milliseconds(pageNs)}, by what an H200 takes`)]),
         figure("Failed requests", oom === null ? "none" : "ends the job", failed === 0 ? "none before" : `${count(failed)} before`, oom === null ? "" : "more")),
       this.#overlay.element,
     );

@@ -177,6 +177,7 @@ fn tune_as_json_has_the_candidates_best_first() {
             "allocated_peak",
             "conf",
             "driver_calls",
+            "driver_ns",
             "ooms",
             "policy",
             "reserved_peak",
@@ -186,6 +187,10 @@ fn tune_as_json_has_the_candidates_best_first() {
     }
     let rank = |it: &&Value| (it["ooms"].as_u64() > Some(0), it["reserved_peak"].as_u64());
     assert!(candidates.iter().collect::<Vec<_>>().is_sorted_by_key(rank), "{candidates:?}");
+    let pages = candidates.iter().find(|it| it["policy"] == "pages").expect("it is among them");
+    assert!(pages["driver_calls"].as_u64() > Some(0) && pages["driver_ns"].as_u64() > Some(0));
+    let output = tonnage("tune", MULTISTREAM, &[]);
+    assert!(text(&output.stdout).contains("TONNAGE_CONF=policy:pages"), "{}", text(&output.stdout));
 }
 
 #[test]

@@ -16,6 +16,8 @@
 //! Then what lies around the best: one of these changed by a step, added or left out. Settings of pinned
 //! memory, locks and captures do not change what is reserved and are not tried; nor is
 //! `per_process_memory_fraction`, which is a limit. All cores take part.
+//!
+//! The policy `pages` stands among them, to compare: PyTorch has no setting for it, so that it is never the advice.
 
 mod knobs;
 
@@ -25,7 +27,7 @@ mod report;
 
 mod squeeze;
 
-use tonnage_engine::{Config, Policy, Release};
+use tonnage_engine::{Config, Policy, Release, Slack};
 
 pub use squeeze::Need;
 
@@ -76,10 +78,19 @@ impl Candidate {
         self.prediction.stats.max_memory_reserved()
     }
 
-    /// Segments and pages obtained from the driver and given back.
+    /// Calls by which memory is obtained from the driver and given back; where pages move, every call about one.
     #[must_use]
     pub fn driver_calls(&self) -> i64 {
-        self.prediction.stats.num_device_alloc + self.prediction.stats.num_device_free
+        if self.policy == Policy::Pytorch {
+            return self.prediction.stats.num_device_alloc + self.prediction.stats.num_device_free;
+        }
+        i64::try_from(self.prediction.page_calls.count()).unwrap_or(i64::MAX)
+    }
+
+    /// Nanoseconds that calls about pages take, of expandable segments or pages that move.
+    #[must_use]
+    pub fn page_ns(&self) -> u64 {
+        self.prediction.page_calls.nanoseconds()
     }
 
     /// How many settings it names.
@@ -127,7 +138,7 @@ pub struct Tuning {
     pub floor: u64,
     /// The limit that was in force.
     pub limit: Option<u64>,
-    /// What was tried, best first.
+    /// What was tried, best first: settings of PyTorch's, and the policy `pages`.
     pub candidates: Vec<Candidate>,
     /// The least memory in which the job was found to get through.
     pub need: Option<Need>,
@@ -163,10 +174,15 @@ impl Tuning {
         self.candidates.iter().find(|it| it.conf == self.recorded && it.policy == Policy::Pytorch)
     }
 
-    /// The best, if the job gets through under it.
+    /// What can be set in PyTorch, best first.
+    pub fn settings(&self) -> impl Iterator<Item = &Candidate> {
+        self.candidates.iter().filter(|it| it.policy == Policy::Pytorch)
+    }
+
+    /// The best setting, if the job gets through under it.
     #[must_use]
     pub fn best(&self) -> Option<&Candidate> {
-        self.candidates.iter().find(|it| it.prediction.fits())
+        self.settings().find(|it| it.prediction.fits())
     }
 
     /// Whether the job gets through under the recorded settings, and no request fails.
@@ -188,7 +204,7 @@ impl Tuning {
             it.prediction.fits() && fails(it) == fails(best)
         };
         let simplest = |accepted: &dyn Fn(&Candidate) -> bool| {
-            let good = || self.candidates.iter().filter(of_class).filter(|it| accepted(it));
+            let good = || self.settings().filter(of_class).filter(|it| accepted(it));
             let least = good().map(Candidate::reserved_peak).min()?;
             let hardly_more = least.saturating_add(least / 100);
             let simple = good().filter(|it| it.reserved_peak() <= hardly_more);
@@ -241,12 +257,12 @@ pub fn tune_until(
     let mut tuning = try_settings(job, conditions, effort, progress);
     let stops = |it: &Candidate| !it.prediction.fits() || it.prediction.stats.num_alloc_retries > 0;
     // Under a limit that stops the best, what is reserved does not tell what is needed.
-    let unlimited = (conditions.limit.is_some() && tuning.candidates.first().is_some_and(stops))
+    let unlimited = (conditions.limit.is_some() && tuning.settings().next().is_some_and(stops))
         .then(|| {
             let unlimited = Conditions { limit: None, ..conditions.clone() };
-            try_settings(job, &unlimited, effort, progress).candidates
+            try_settings(job, &unlimited, effort, progress)
         });
-    let frugal = unlimited.as_ref().unwrap_or(&tuning.candidates).iter().take(SQUEEZED);
+    let frugal = unlimited.as_ref().unwrap_or(&tuning).settings().take(SQUEEZED);
     let within = tuning.best().filter(|_| unlimited.is_some());
     let least = frugal.chain(within).filter_map(|it| squeeze::least(job, conditions, it, until));
     let mut need = least.min_by_key(|need| need.bytes);
@@ -284,11 +300,14 @@ pub fn try_settings(
         Some(these) => confs.extend(these.iter().map(|&conf| conf.to_owned())),
         None => confs.extend(knobs::grid(conditions.limit.is_some()).iter().map(Knobs::conf)),
     }
-    tuner.try_all(confs);
+    tuner.try_all(confs, Policy::Pytorch);
     for _ in 0..if effort.confs.is_some() { 0 } else { REFINEMENTS } {
         let best = tuner.candidates.iter().filter_map(|it| Knobs::read(&it.conf)).take(REFINED);
         let around: Vec<_> = best.flat_map(Knobs::around).map(|knobs| knobs.conf()).collect();
-        tuner.try_all(around);
+        tuner.try_all(around, Policy::Pytorch);
+    }
+    if effort.confs.is_none() {
+        tuner.try_all(vec![String::new()], Policy::Pages(Slack::DEFAULT));
     }
     let Tuner { candidates, untried, .. } = tuner;
     Tuning {
@@ -307,8 +326,8 @@ struct Tuner<'a> {
     conditions: &'a Conditions,
     until: &'a Until,
     progress: &'a (dyn Fn(usize, usize) + Sync),
-    /// Settings that were tried, or that the release does not accept.
-    tried: Vec<String>,
+    /// What was tried, or is not accepted by the release.
+    tried: Vec<(String, Policy)>,
     /// Best first.
     candidates: Vec<Candidate>,
     /// How many there was no time for.
@@ -317,15 +336,16 @@ struct Tuner<'a> {
 
 impl Tuner<'_> {
     /// Predicts under every setting that is new, that the release accepts and that can be followed.
-    fn try_all(&mut self, confs: Vec<String>) {
+    fn try_all(&mut self, confs: Vec<String>, policy: Policy) {
         let (mut new, mut what_ifs) = (Vec::new(), Vec::new());
         for conf in confs {
-            if self.tried.contains(&conf) {
+            let this = (conf.clone(), policy);
+            if self.tried.contains(&this) {
                 continue;
             }
-            self.tried.push(conf.clone());
+            self.tried.push(this);
             let Some(config) = self.conditions.accepted(&conf) else { continue };
-            let what_if = self.conditions.what_if(config, Policy::Pytorch);
+            let what_if = self.conditions.what_if(config, policy);
             // What an engine cannot follow has no prediction.
             if what_if.refusal().is_some() {
                 continue;

@@ -41,6 +41,8 @@ struct JsonCandidate<'a> {
     retries: i64,
     ooms: i64,
     driver_calls: i64,
+    /// What the calls about pages take.
+    driver_ns: u64,
 }
 
 impl<'a> JsonCandidate<'a> {
@@ -54,6 +56,7 @@ impl<'a> JsonCandidate<'a> {
             retries: stats.num_alloc_retries,
             ooms: stats.failed_requests(),
             driver_calls: candidate.driver_calls(),
+            driver_ns: candidate.page_ns(),
         }
     }
 }

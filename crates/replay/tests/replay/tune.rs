@@ -26,7 +26,7 @@ fn tuned(name: &str, limit: Option<u64>) -> Tuning {
 /// What the order must be by.
 fn rank(candidate: &Candidate) -> (bool, u64, i64, i64) {
     let stats = &candidate.prediction.stats;
-    let calls = stats.num_device_alloc + stats.num_device_free;
+    let calls = candidate.driver_calls();
     (stats.num_ooms > 0, stats.max_memory_reserved(), calls, stats.num_alloc_retries)
 }
 
@@ -41,8 +41,13 @@ fn the_best_come_first_and_nothing_beats_the_floor() {
         let best = tuning.best().unwrap();
         assert_eq!(tuning.saving(), recorded.reserved_peak() - best.reserved_peak(), "{name}");
         for conf in ["", "expandable_segments:True", "max_split_size_mb:128"] {
-            assert_eq!(tuning.candidates.iter().filter(|it| it.conf == conf).count(), 1, "{conf}");
+            assert_eq!(tuning.settings().filter(|it| it.conf == conf).count(), 1, "{conf}");
         }
+        let pages = tuning.candidates.iter().filter(|it| it.policy != Policy::Pytorch);
+        let [pages] = pages.collect::<Vec<_>>()[..] else { panic!("{name}: once") };
+        assert!(pages.reserved_peak() as f64 <= tuning.floor as f64 * 1.05, "{name}");
+        assert!(pages.driver_calls() > 0 && pages.page_ns() > 0, "{name}");
+        assert_eq!(best.policy, Policy::Pytorch, "{name}: no setting of PyTorch's");
     }
 }
 
@@ -52,9 +57,9 @@ fn every_candidate_is_what_a_what_if_says() {
     let tuning = tune(&job, &conditions(Some(300 << 20)), &|_, _| {});
     for candidate in &tuning.candidates {
         let config = Config::parse(&candidate.conf, Release::V2_11).unwrap();
-        let prediction = WhatIf::new(config).with_limit(300 << 20).predict(&job);
+        let what_if = WhatIf { policy: candidate.policy, ..WhatIf::new(config) };
+        let prediction = what_if.with_limit(300 << 20).predict(&job);
         assert_eq!(prediction.stats, candidate.prediction.stats, "{}", candidate.conf);
-        assert_eq!(candidate.policy, Policy::Pytorch);
     }
     let collects = |it: &Candidate| it.conf.contains("garbage_collection_threshold");
     assert!(tuning.candidates.iter().any(collects), "there is a limit");

@@ -25,6 +25,8 @@ struct Tried<'a> {
     reserved_peak: u64,
     fits: bool,
     driver_calls: i64,
+    /// What calls about pages take.
+    driver_ns: u64,
     retries: i64,
     recorded: bool,
 }
@@ -49,6 +51,7 @@ impl<'a> Answer<'a> {
             reserved_peak: it.reserved_peak(),
             fits: it.prediction.fits(),
             driver_calls: it.driver_calls(),
+            driver_ns: it.page_ns(),
             retries: it.prediction.stats.num_alloc_retries,
             recorded: now.is_some_and(|now| std::ptr::eq(now, it)),
         };

@@ -75,6 +75,8 @@ impl App {
             oom: prediction
                 .oom
                 .map(|oom| crate::recording::FirstOom { entry: oom.event, bytes: oom.bytes }),
+            page_calls: prediction.page_calls.count(),
+            page_ns: prediction.page_calls.nanoseconds(),
             question,
         };
         let kind = Kind::WhatIf;
