@@ -46,7 +46,7 @@ pub(crate) fn ci() -> anyhow::Result<()> {
     // One pass over each benchmark, so that they always build and finish; as the tests are built, which takes a
     // tenth of the time that a release does.
     run(
-        "cargo bench --package tonnage-replay --package tonnage-analysis --benches --profile dev --locked -- --test",
+        "cargo bench --package tonnage-engine --package tonnage-replay --package tonnage-analysis --benches --profile dev --locked -- --test",
     )
 }
 
@@ -128,5 +128,5 @@ pub(crate) fn asan() -> anyhow::Result<()> {
 
 /// How fast recordings replay, and how that grows.
 pub(crate) fn bench() -> anyhow::Result<()> {
-    run("cargo bench --package tonnage-replay --package tonnage-analysis --benches --locked")
+    run("cargo bench --package tonnage-engine --package tonnage-replay --package tonnage-analysis --benches --locked")
 }
