@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::shell::root;
 
 /// The crates, lowest first. A crate may use those before it, never those after.
-const LAYERS: [&str; 22] = [
+const LAYERS: [&str; 23] = [
     "cuda-codes",
     "fake-cuda",
     "events",
