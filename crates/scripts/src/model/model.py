@@ -70,7 +70,7 @@ def class_of(config):
     """The class that the config names, or the one that predicts the next token."""
     for name in getattr(config, "architectures", None) or []:
         found = getattr(transformers, name, None)
-        if found is not None and "For" in name or name.endswith("LMHeadModel"):
+        if found is not None and ("For" in name or name.endswith("LMHeadModel")):
             return found
     return transformers.AutoModelForCausalLM
 
