@@ -123,7 +123,7 @@ impl LastFailure {
         at_most: impl FnOnce() -> Tuning,
     ) -> FailureAnswer {
         let known = tuning.reach;
-        let (tried, untried) = (tuning.candidates.len(), tuning.untried);
+        let (tried, untried) = (tuning.settings().count(), tuning.untried);
         let base = FailureAnswer { tried, untried, known, ..self.untried() };
         if base.answer == Answer::TooMuch {
             return base;

@@ -62,7 +62,7 @@ impl Tried {
             reserved: best.reserved_peak(),
             needs_release: needs.map(|release| release.name().to_owned()),
             known: tuning.reach,
-            settings: tuning.candidates.len(),
+            settings: tuning.settings().count(),
             shortened: shortened || tuning.untried > 0,
         })
     }
