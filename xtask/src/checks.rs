@@ -128,5 +128,7 @@ pub(crate) fn asan() -> anyhow::Result<()> {
 
 /// How fast recordings replay, and how that grows.
 pub(crate) fn bench() -> anyhow::Result<()> {
-    run("cargo bench --package tonnage-engine --package tonnage-replay --package tonnage-analysis --benches --locked")
+    run(
+        "cargo bench --package tonnage-engine --package tonnage-replay --package tonnage-analysis --benches --locked",
+    )
 }

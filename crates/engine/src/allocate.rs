@@ -141,7 +141,9 @@ impl<D: Device> Engine<D> {
             Rung::Grow if self.policy.moves_pages() => self.grow_home(request, false, stack)?,
             Rung::Grow => self.grow(request, stack)?,
             // Captured graphs use the memory of private pools on streams that no one knows yet: nothing is lent to them.
-            Rung::Borrow | Rung::View | Rung::Stitch if request.pool.set != PoolSet::Default => {
+            Rung::Borrow | Rung::View | Rung::Ends | Rung::Stitch
+                if request.pool.set != PoolSet::Default =>
+            {
                 None
             }
             Rung::Borrow => {
@@ -150,6 +152,8 @@ impl<D: Device> Engine<D> {
             }
             Rung::View => self.find_view(request, stack)?,
             Rung::Leftovers => self.find_leftover(request, stack)?,
+            Rung::Ends if !self.is_nearly_full(request) => None,
+            Rung::Ends => self.stitch_with_ends(request, stack)?,
             Rung::GrowWithinSlack => self.grow_home(request, true, stack)?,
             Rung::Stitch => self.stitch(request, Effort::Sensible, stack)?,
             Rung::Reclaim => self.reclaim_pages(request, stack)?,
@@ -261,7 +265,13 @@ impl<D: Device> Engine<D> {
         if request.pool.set != PoolSet::Default {
             self.give_pages_back(PoolSet::Default, request.segment_size, stack)?;
         }
-        self.grow_home(request, false, stack)
+        if let Some(id) = self.grow_home(request, false, stack)? {
+            return Ok(Some(id));
+        }
+        if request.pool.set != PoolSet::Default {
+            return Ok(None);
+        }
+        self.stitch_with_ends(request, stack)
     }
 
     /// Runs every callback, in the order of their names, and says whether any freed memory.

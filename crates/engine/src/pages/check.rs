@@ -2,6 +2,7 @@
 
 use tonnage_device::Device;
 
+use super::store::Page;
 use crate::engine::Engine;
 use crate::segment::Role;
 
@@ -27,17 +28,29 @@ impl<D: Device> Engine<D> {
                 ensure!(known, "the range of {} does not know its page", place.address);
                 let is_home = range.role == Role::Home;
                 ensure!(is_home == (index == 0), "{} is no home, or a second one", place.address);
+                let used = page.used_in(place.range).map(|(offset, used)| match page.lent {
+                    Some(lent) if index == page.active => (offset, used - lent.size),
+                    _ => (offset, used),
+                });
+                ensure!(
+                    used.is_none() || index == page.active || page.lent.is_some(),
+                    "{} is in use, and no one knows",
+                    place.address
+                );
+                let unused = page.size - used.map_or(0, |(_, used)| used);
                 let Some(id) = place.blocked else {
-                    ensure!(
-                        index == page.active,
-                        "{} is not in use and not blocked",
-                        place.address
-                    );
+                    ensure!(unused == 0, "{} is not in use and not blocked", place.address);
                     continue;
                 };
-                ensure!(index != page.active, "{} is in use and blocked", place.address);
+                let offset = match page.lent {
+                    // What is lent, or what is not.
+                    Some(lent) if index == page.active => lent.offset,
+                    Some(lent) if lent.range == place.range && lent.offset == 0 => lent.size,
+                    _ => 0,
+                };
                 let right = self.blocks.get(id).is_some_and(|block| {
-                    block.blocked && (block.address, block.size) == (place.address, page.size)
+                    let at = place.address.offset(offset);
+                    block.blocked && (block.address, block.size) == (at, unused)
                 });
                 ensure!(right, "the block that stands for {} is another", place.address);
             }
@@ -79,14 +92,15 @@ impl<D: Device> Engine<D> {
                     return Err(format!("no page lies under {}", block.address));
                 };
                 let page = &self.store.pages[key];
-                let here = page.places[page.active].range == range;
+                let here = page.used_in(range).is_some();
                 ensure!(here, "the page under {} is in use elsewhere", block.address);
                 at += size;
             }
         }
         let pages: u64 = self.store.pages.values().map(|page| page.size).sum();
         ensure!(mapped == pages, "{pages} bytes of pages, {mapped} of blocks on them");
-        let elsewhere: usize = self.store.pages.values().map(|page| page.places.len() - 1).sum();
+        let unused = |page: &Page| page.places.len() - 1 + usize::from(page.lent.is_some());
+        let elsewhere: usize = self.store.pages.values().map(unused).sum();
         ensure!(blocked == elsewhere, "{blocked} blocked blocks for {elsewhere} unused places");
         Ok(())
     }

@@ -202,10 +202,7 @@ impl<D: Device> Engine<D> {
     /// Whether no page is in use in a view.
     fn is_unused(&self, view: ViewKey) -> bool {
         let View { range, pages, .. } = &self.store.views[view];
-        pages.iter().all(|&page| {
-            let page = &self.store.pages[page];
-            page.places[page.active].range != *range
-        })
+        pages.iter().all(|&page| self.store.pages[page].used_in(*range).is_none())
     }
 
     /// Lets a view serve no more.

@@ -103,6 +103,12 @@ impl<D: Device> Engine<D> {
             .or_else(|| growth.bytes(missing, false))
     }
 
+    /// Whether the request would come near the limit, or near all of the device.
+    pub(crate) fn is_nearly_full(&self, request: &Request) -> bool {
+        let most = self.limit.unwrap_or(u64::MAX).min(self.device.total());
+        self.policy.is_nearly_full(request, self.reserved().saturating_add(request.size), most)
+    }
+
     /// Whether the limit, and what figures can count, allow so many bytes more.
     fn may_hold(&self, bytes: u64) -> bool {
         let after = self.reserved().saturating_add(bytes);
@@ -189,7 +195,7 @@ impl<D: Device> Engine<D> {
         let mut address = start;
         for (id, size) in pages {
             let places = vec![Place { range, address, blocked: None }];
-            let key = self.store.pages.insert(Page { id, size, places, active: 0 });
+            let key = self.store.pages.insert(Page { id, size, places, active: 0, lent: None });
             let range = &mut self.ranges[range];
             range.laid.insert(address.distance_from(range.base), (key, size));
             address = address.offset(size);

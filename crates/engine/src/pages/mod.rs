@@ -25,12 +25,15 @@
 //! | `order` | which streams are done with which memory |
 //! | `home` | new pages |
 //! | `stitch` | which pages make a view |
+//! | `ends` | parts of pages, rather than fail |
 //! | `place` | pages from home to a view and back |
 //! | `leftovers` | homes of released pools |
 //! | `give_back` | pages back to the device, views that are dropped |
 //! | `check` | what is always true of them |
 
 mod check;
+
+mod ends;
 
 mod give_back;
 

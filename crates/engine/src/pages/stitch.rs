@@ -4,6 +4,7 @@ use rustc_hash::FxHashMap;
 use tonnage_device::{Device, DeviceError};
 use tonnage_events::{PoolKind, StackId, StreamId};
 
+use super::place::Part;
 use super::store::{PageKey, Place, View, ViewKey};
 use crate::block::{Block, BlockId};
 use crate::engine::Engine;
@@ -12,7 +13,7 @@ use crate::request::Request;
 use crate::segment::Role;
 
 /// Places that a page may have: its home and this many views less one. As many were measured to cost no memory.
-const MOST_PLACES: usize = 16;
+pub(super) const MOST_PLACES: usize = 16;
 
 /// How far a request may go to find pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,14 +22,6 @@ pub(crate) enum Effort {
     Sensible,
     /// Whatever there is, rather than fail.
     Any,
-}
-
-/// A page that lies free at home, and the free block there.
-#[derive(Clone, Copy, Debug)]
-struct Idle {
-    page: PageKey,
-    size: u64,
-    block: BlockId,
 }
 
 impl<D: Device> Engine<D> {
@@ -44,7 +37,7 @@ impl<D: Device> Engine<D> {
             view.pool == request.pool
                 && !view.retired
                 && (need..=need + need / 2).contains(&view.size)
-                && self.first_pages(view, need).all(|page| self.store.pages[page].active == 0)
+                && self.middle_pages(view, need).all(|page| self.store.pages[page].active == 0)
         };
         let mut fitting: Vec<_> = self
             .store
@@ -57,27 +50,29 @@ impl<D: Device> Engine<D> {
             return Ok(None);
         }
         fitting.sort_unstable();
-        let idle: FxHashMap<_, _> =
-            self.idle_pages(request.stream, granule).map(|it| (it.page, it.block)).collect();
+        let idle = self.idle_pages(request.stream, granule).map(|it| (it.page, it)).collect();
+        let [tails, heads] = self
+            .ends(request.stream)
+            .map(|ends| ends.into_iter().map(|it| (it.page, it)).collect());
         for (.., key) in fitting {
-            let pages = self.first_pages(&self.store.views[key], need);
-            let at_home: Option<Vec<_>> =
-                pages.map(|page| idle.get(&page).map(|&block| (page, block))).collect();
-            if let Some(at_home) = at_home {
-                return Ok(Some(self.use_view(key, &at_home, request.stream, stack)));
+            let View { range, pages, .. } = &self.store.views[key];
+            let elsewhere = |part: &Part| self.store.pages[part.page].used_in(*range).is_none();
+            let parts = parts_of(pages, request.size, &idle, &tails, &heads);
+            if let Some(parts) = parts.filter(|parts| parts.iter().all(elsewhere)) {
+                return Ok(Some(self.use_view(key, &parts, request.stream, stack)));
             }
         }
         Ok(None)
     }
 
-    /// The first pages of a view that together have as many bytes.
-    fn first_pages<'a>(&'a self, view: &'a View, need: u64) -> impl Iterator<Item = PageKey> + 'a {
+    /// The first pages of a view that together have as many bytes, but for the first and the last of them.
+    fn middle_pages<'a>(&'a self, view: &'a View, need: u64) -> impl Iterator<Item = PageKey> + 'a {
         let sizes = view.pages.iter().map(|&page| (page, self.store.pages[page].size));
-        sizes.scan(0, move |before, (page, size)| {
-            let wanted = *before < need;
-            *before += size;
-            wanted.then_some(page)
-        })
+        let ends = sizes.scan(0, |end, (page, size)| {
+            *end += size;
+            Some((page, *end))
+        });
+        ends.skip(1).take_while(move |&(_, end)| end < need).map(|(page, _)| page)
     }
 
     /// A block for the request out of pages that lie free at home, mapped once more one behind the other; what is
@@ -106,18 +101,32 @@ impl<D: Device> Engine<D> {
         }
         let chosen = choose(idle, need);
         let Some(chosen) = chosen else { return Ok(None) };
-        let at_home: Vec<_> = chosen.iter().map(|it| (it.page, it.block)).collect();
-        let pages: Vec<_> = chosen.iter().map(|it| it.page).collect();
+        self.use_new_view(&chosen, request, stack)
+    }
+
+    /// Makes a view of these parts, and a block of them for the request.
+    pub(super) fn use_new_view(
+        &mut self,
+        parts: &[Part],
+        request: &Request,
+        stack: Option<StackId>,
+    ) -> Result<Option<BlockId>, DeviceError> {
+        let pages: Vec<_> = parts.iter().map(|part| part.page).collect();
         let Some(view) = self.make_view(&pages, request.pool)? else { return Ok(None) };
         let requests = self.stats().allocation.all.allocated.cast_unsigned();
         self.store.governor.note_moved(pages.len() as u64, requests);
-        let id = self.use_view(view, &at_home, request.stream, stack);
+        let id = self.use_view(view, parts, request.stream, stack);
         self.retire_old_views(&pages);
         Ok(Some(id))
     }
 
     /// The free pages that may become part of a view for the request: largest first, those of other streams last.
-    fn pages_to_stitch(&self, request: &Request, effort: Effort, granule: u64) -> Vec<Idle> {
+    pub(super) fn pages_to_stitch(
+        &self,
+        request: &Request,
+        effort: Effort,
+        granule: u64,
+    ) -> Vec<Part> {
         let any = effort == Effort::Any;
         let mut idle: Vec<_> = self
             .idle_pages(request.stream, granule)
@@ -133,14 +142,19 @@ impl<D: Device> Engine<D> {
     }
 
     /// Pages of the default pool that lie free at home, for whom nobody needs to wait on this stream.
-    fn idle_pages(&self, stream: StreamId, granule: u64) -> impl Iterator<Item = Idle> + '_ {
+    fn idle_pages(&self, stream: StreamId, granule: u64) -> impl Iterator<Item = Part> + '_ {
         [PoolKind::Large, PoolKind::Small].into_iter().flat_map(move |kind| {
             let half = self.pools.half(PoolRef { set: PoolSet::Default, kind });
             let large = half.free().with_at_least(granule);
             large
                 .filter(move |&block| self.serves(&self.blocks[block], stream))
                 .flat_map(|block| self.pages_in(block).map(move |page| (page, block)))
-                .map(|(page, block)| Idle { page, size: self.store.pages[page].size, block })
+                .map(|(page, block)| Part {
+                    page,
+                    block,
+                    offset: 0,
+                    size: self.store.pages[page].size,
+                })
         })
     }
 
@@ -227,9 +241,34 @@ impl<D: Device> Engine<D> {
     }
 }
 
+/// The parts of a view's first pages that serve a request of `size` bytes: free pages, the first of which may be the free end of one, and
+/// the last the free beginning. None if they do not.
+fn parts_of(
+    pages: &[PageKey],
+    size: u64,
+    idle: &FxHashMap<PageKey, Part>,
+    tails: &FxHashMap<PageKey, Part>,
+    heads: &FxHashMap<PageKey, Part>,
+) -> Option<Vec<Part>> {
+    let mut missing = size;
+    let mut parts = Vec::new();
+    for page in pages {
+        let tail = || tails.get(page).filter(|it| parts.is_empty() && it.size < missing).copied();
+        let head = || heads.get(page).filter(|it| missing <= it.size);
+        let head = || head().map(|&it| Part { size: missing, ..it });
+        let part = idle.get(page).copied().or_else(tail).or_else(head)?;
+        missing = missing.saturating_sub(part.size);
+        parts.push(part);
+        if missing == 0 {
+            return Some(parts);
+        }
+    }
+    None
+}
+
 /// Of pages in the order in which they are preferred, those that make up `need`: none larger than what is still
 /// missing, if possible; the last one the smallest that is enough.
-fn choose(idle: Vec<Idle>, need: u64) -> Option<Vec<Idle>> {
+fn choose(idle: Vec<Part>, need: u64) -> Option<Vec<Part>> {
     let mut missing = need;
     let (mut chosen, mut left) = (Vec::new(), Vec::new());
     for it in idle {

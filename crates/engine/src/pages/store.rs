@@ -30,6 +30,18 @@ pub(crate) struct Page {
     pub(crate) places: Vec<Place>,
     /// Which of them is in use.
     pub(crate) active: usize,
+    /// A part of it that is in use in another one.
+    pub(crate) lent: Option<Lent>,
+}
+
+/// A part of a page that is in use elsewhere than the rest.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lent {
+    /// Where it is in use.
+    pub(crate) range: RangeId,
+    /// Where in the page it begins: it reaches to one of the page's ends.
+    pub(crate) offset: u64,
+    pub(crate) size: u64,
 }
 
 /// Where a page is mapped.
@@ -45,6 +57,14 @@ impl Page {
     /// Which of its places lies in this range.
     pub(crate) fn place_in(&self, range: RangeId) -> Option<usize> {
         self.places.iter().position(|place| place.range == range)
+    }
+
+    /// Where in the page the part begins that is in use in this range, and its size: all of it, if nothing is lent.
+    pub(crate) fn used_in(&self, range: RangeId) -> Option<(u64, u64)> {
+        match self.lent {
+            Some(lent) if lent.range == range => Some((lent.offset, lent.size)),
+            _ => (self.places[self.active].range == range).then_some((0, self.size)),
+        }
     }
 }
 

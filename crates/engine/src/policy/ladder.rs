@@ -23,6 +23,8 @@ pub(crate) enum Rung {
     View,
     /// Takes what a released pool has left, if no graph can still use it.
     Leftovers,
+    /// Makes a view of free pages and free ends of pages, if the limit is near.
+    Ends,
     /// Obtains memory from the device, if little of what is there is free.
     GrowWithinSlack,
     /// Makes a view of free pages.

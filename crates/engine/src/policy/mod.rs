@@ -160,6 +160,12 @@ impl Policy {
         pages::granule(of_device)
     }
 
+    /// Whether free ends of pages serve the request before there are more pages, where so much would be held after it, of so much at
+    /// most.
+    pub(crate) fn is_nearly_full(self, request: &Request, after: u64, most: u64) -> bool {
+        pages::is_nearly_full(request.pool.kind, after, most)
+    }
+
     /// Whether a free page is of use in a view for the request.
     pub(crate) fn stitches(self, page: u64, request: &Request, granule: u64) -> bool {
         pages::stitches(page, request.pool.kind, request.size, granule)

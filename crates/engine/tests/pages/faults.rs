@@ -307,3 +307,77 @@ fn streams_that_have_ended_are_not_asked_for_ever() {
     assert!(asked < 50, "{asked} streams were asked");
     assert_eq!(allocate(&mut engine, 40, TWO).address, block.address);
 }
+
+/// Four blocks of three mebibytes on six pages, the second and the last of which are freed: two pages lie free, and a half of two others.
+fn halves_of_pages(engine: &mut Engine<Ordered>) -> [Allocation; 2] {
+    engine.set_limit(Some(12 * MIB));
+    let [one, two, three, four] = [0; 4].map(|_| allocate(engine, 3, ONE));
+    engine.free(&two).unwrap();
+    engine.free(&four).unwrap();
+    [one, three]
+}
+
+#[test]
+fn rather_than_fail_a_block_begins_within_a_page_that_another_keeps() {
+    let mut engine = engine(0.0);
+    let [one, three] = halves_of_pages(&mut engine);
+    let block = allocate(&mut engine, 5, ONE);
+    assert_eq!(engine.stats().memory_reserved(), 12 * MIB);
+    engine.check_invariants().unwrap();
+    // What is left of the page that was not used, and nothing else.
+    assert!(engine.allocate(MIB + 512, ONE).is_err());
+    let rest = allocate(&mut engine, 1, ONE);
+    let dry = &engine.device().dry;
+    let mut parts: Vec<_> = [one, three, block, rest]
+        .iter()
+        .flat_map(|it| dry.pages_under(it.address, it.size))
+        .map(|part| (part.page, part.offset, part.bytes))
+        .collect();
+    parts.sort_unstable();
+    for pair in parts.windows(2) {
+        let [(page, offset, bytes), (other, next, _)] = [pair[0], pair[1]];
+        assert!(page != other || offset + bytes <= next, "{parts:?}");
+    }
+    assert_eq!(parts.iter().map(|&(.., bytes)| bytes).sum::<u64>(), 12 * MIB, "every byte is used");
+    for block in [block, rest, one, three] {
+        engine.free(&block).unwrap();
+        engine.check_invariants().unwrap();
+    }
+    engine.empty_cache().unwrap();
+    assert_eq!((engine.device().dry.used(), engine.device().dry.handles()), (0, 0));
+}
+
+#[test]
+fn ends_of_pages_serve_again_without_a_driver_call() {
+    let mut engine = engine(0.0);
+    halves_of_pages(&mut engine);
+    let block = allocate(&mut engine, 5, ONE);
+    engine.free(&block).unwrap();
+    let before = engine.device().dry.page_calls();
+    for _ in 0..5 {
+        let at_home = allocate(&mut engine, 3, ONE);
+        engine.free(&at_home).unwrap();
+        let again = allocate(&mut engine, 5, ONE);
+        assert_eq!(again.address, block.address);
+        engine.free(&again).unwrap();
+    }
+    assert_eq!(engine.device().dry.page_calls(), before);
+}
+
+#[test]
+fn a_page_that_lent_its_end_is_whole_again_when_both_parts_are_free() {
+    let mut engine = engine(0.0);
+    let kept = halves_of_pages(&mut engine);
+    let block = allocate(&mut engine, 5, ONE);
+    for kept in kept {
+        engine.free(&kept).unwrap();
+    }
+    engine.empty_cache().unwrap();
+    // Its pages, and the page whose end it has.
+    assert_eq!(engine.stats().memory_reserved(), 6 * MIB);
+    let other = allocate(&mut engine, 6, ONE);
+    engine.free(&block).unwrap();
+    allocate(&mut engine, 6, ONE);
+    engine.free(&other).unwrap();
+    engine.check_invariants().unwrap();
+}

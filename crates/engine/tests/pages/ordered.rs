@@ -3,7 +3,7 @@
 //! Streams have clocks, as in any account of what happened before what: a stream knows how far it comes after each other
 //! one, by events that it waited for and by what the host has waited for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tonnage_device::{Device, DeviceError, Dry, EventId, MemoryInfo, PageId, PagePart};
 use tonnage_engine::{AllocError, Allocation, Config, Engine, Policy, Slack};
@@ -305,6 +305,20 @@ impl Watched {
         for of in used.chain(live).filter(|of| **of == pool) {
             *of = PoolId::DEFAULT;
         }
+    }
+
+    /// How many pages are in use in two places, each with a part of it.
+    pub(crate) fn shared_pages(&self) -> usize {
+        let mut bases = BTreeSet::new();
+        for live in &self.live {
+            let mut address = live.block.address;
+            for part in &live.parts {
+                bases.insert((part.page, address.0 - part.offset));
+                address = address.offset(part.bytes);
+            }
+        }
+        let pages: BTreeSet<_> = bases.iter().map(|(page, _)| page).collect();
+        bases.len() - pages.len()
     }
 
     /// No live block has moved, and the engine's own walk finds nothing.

@@ -39,11 +39,11 @@ struct Program {
     held: u64,
 }
 
-fn run(program: Program, seed: u64) -> [i64; 3] {
+fn run(program: Program, seed: u64) -> [i64; 4] {
     let mut random = Random(seed * 7919 + 1);
     let mut watched = Watched::new(2 << 30, program.slack);
     watched.engine.set_limit(program.limit);
-    let (mut diverted, mut uses, mut failed) = (false, 0, 0);
+    let (mut diverted, mut uses, mut failed, mut shared) = (false, 0, 0, 0);
     for step in 0..600 {
         let who = format!("{program:?}, seed {seed}, step {step}");
         let stream = StreamId(random.below(program.streams));
@@ -97,6 +97,7 @@ fn run(program: Program, seed: u64) -> [i64; 3] {
             watched.free(at);
         }
         watched.check(&who);
+        shared += watched.shared_pages() as i64;
     }
     if diverted {
         watched.engine.device_mut().capturing = false;
@@ -114,7 +115,8 @@ fn run(program: Program, seed: u64) -> [i64; 3] {
     let dry = &watched.engine.device().dry;
     assert_eq!((dry.used(), dry.handles()), (0, 0), "{program:?}, seed {seed}: not all went back");
     let calls = dry.page_calls();
-    [failed, calls.mapped as i64 - calls.created as i64, watched.engine.stats().num_ooms]
+    let moved = calls.mapped as i64 - calls.created as i64;
+    [failed, moved, watched.engine.stats().num_ooms, shared]
 }
 
 #[test]
@@ -130,15 +132,16 @@ fn every_promise_holds_in_random_programs() {
     ];
     let seeds = std::env::var("TONNAGE_PAGES_SEEDS").ok().and_then(|text| text.parse().ok());
     for program in programs {
-        let mut sums = [0; 3];
+        let mut sums = [0; 4];
         for seed in 0..seeds.unwrap_or(12) {
             for (sum, more) in sums.iter_mut().zip(run(program, seed)) {
                 *sum += more;
             }
         }
-        let [failed, stitched, ooms] = sums;
+        let [failed, stitched, ooms, shared] = sums;
         assert!(stitched > 0, "{program:?}: pages were never moved");
         assert_eq!(failed, ooms, "{program:?}");
+        assert!(shared > 0 || program.limit.is_none(), "{program:?}: no page in two places");
         assert_eq!(failed > 0, program.limit.is_some(), "{program:?}: {failed} failures");
     }
 }
