@@ -3,7 +3,6 @@
 use anyhow::Context;
 
 use crate::install;
-use crate::scripts::light_if_there;
 use crate::shell::{present, root, run, run_with};
 use crate::web::web;
 
@@ -24,7 +23,8 @@ pub(crate) fn test() -> anyhow::Result<()> {
     // Threads under a scheduler that tries many interleavings; its locks replace the real ones.
     // With the workspace, since one package by itself would have its dependencies built again with other features.
     run("cargo test --workspace --features tonnage-memory/shuttle --test shuttle --locked")?;
-    light_if_there()
+    crate::scripts::light_if_there()?;
+    crate::drop_in::light_if_there()
 }
 
 /// What CI does.

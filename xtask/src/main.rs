@@ -6,6 +6,8 @@ mod busy;
 
 mod checks;
 
+mod drop_in;
+
 mod fuzz;
 
 mod gpu;
@@ -42,6 +44,7 @@ cargo xtask COMMAND
   web [--check]  the page of `tonnage view`, from web/; with --check whether the built one matches its sources
   oracle …       PyTorch's own allocator beside the engine, on random streams; --help lists the options
   scripts …      scripts on the fake CUDA libraries against what a GPU did; --light for those that need PyTorch alone
+  drop-in …      PyTorch's allocator beside the drop-in on the fake CUDA libraries; --light for cases that compile nothing
   driver-names   the names that the fake driver exports, from the header beside PyTorch
   busy [ROUNDS] [PART]  every test that waits for something, or those with PART in their name, so often (default 50)
                  beside 8 busy processes; keep the result under benches/results/
@@ -69,6 +72,7 @@ fn main() -> ExitCode {
         "web" => web::web(number.as_deref()),
         "oracle" => oracle::oracle(std::env::args().skip(2)),
         "scripts" => scripts::scripts(std::env::args().skip(2)),
+        "drop-in" => drop_in::drop_in(std::env::args().skip(2)),
         "driver-names" => scripts::driver_names(),
         "wheel" => wheel::build(number.as_deref()),
         "python-full" => wheel::full(),

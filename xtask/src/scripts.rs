@@ -71,7 +71,7 @@ fn python() -> PathBuf {
 }
 
 /// Whether the light cases can run without anything being installed.
-fn is_there() -> bool {
+pub(crate) fn is_there() -> bool {
     let installed = installed(&environment_folder());
     python().is_file() && LIGHT.iter().all(|package| installed.contains(&as_folder(package)))
 }
@@ -148,6 +148,12 @@ fn install(packages: &[&str], until: Instant) -> anyhow::Result<()> {
         pause = (2 * pause).min(PAUSE);
     }
     bail!("{} cannot be had: pip says why above", packages.join(" "))
+}
+
+/// The Python of the light cases, installed if it is not there.
+pub(crate) fn python_with_torch() -> anyhow::Result<PathBuf> {
+    environment(true)?;
+    Ok(python())
 }
 
 /// The light cases where their environment is; else what was left out.

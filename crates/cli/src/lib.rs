@@ -18,6 +18,8 @@ mod outcome_text;
 
 mod output;
 
+mod passed_on;
+
 mod progress;
 
 mod recipe;
@@ -34,6 +36,8 @@ mod bench;
 mod devices;
 
 mod diff;
+
+mod exec;
 
 mod export;
 
@@ -107,6 +111,7 @@ enum Verb {
     Report(report::Arguments),
     Tune(tune::Arguments),
     Record(record::Arguments),
+    Exec(exec::Arguments),
     View(view::Arguments),
     Diff(diff::Arguments),
     Export(export::Arguments),
@@ -151,6 +156,7 @@ pub fn command(words: impl IntoIterator<Item = OsString>) -> u8 {
         Verb::Report(arguments) => report::run(&arguments),
         Verb::Tune(arguments) => tune::run(&arguments),
         Verb::Record(arguments) => record::run(&arguments),
+        Verb::Exec(arguments) => exec::run(&arguments),
         Verb::View(arguments) => view::run(&arguments),
         Verb::Diff(arguments) => diff::run(&arguments),
         Verb::Export(arguments) => export::run(&arguments),

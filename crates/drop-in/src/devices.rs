@@ -26,6 +26,7 @@ pub(crate) struct Setup {
     pub(crate) policy: Option<Policy>,
     pub(crate) config: Config,
     pub(crate) limit: Option<u64>,
+    pub(crate) publish: bool,
 }
 
 struct Devices {
@@ -41,6 +42,8 @@ pub(crate) type DeviceTracker = Arc<dyn Fn(u32, &TraceEntry, PoolId) + Send + Sy
 /// What was said to all devices, also to those that nobody has asked for yet.
 #[derive(Clone, Default)]
 pub(crate) struct Told {
+    /// Settings, in the order in which they were read.
+    pub(crate) settings: Vec<String>,
     pub(crate) history: Option<RecordOptions>,
     pub(crate) tracker: Option<DeviceTracker>,
 }
@@ -76,6 +79,17 @@ pub(crate) fn device(number: u32) -> Result<&'static Slot, Wrong> {
         Some(device) => Ok(device),
         None => devices.open(number, slot),
     }
+}
+
+/// Lets all devices read settings, and those that are opened later.
+pub(crate) fn configure(settings: &str) -> Result<(), Wrong> {
+    let mut told = all()?.told.lock().unwrap_or_else(PoisonError::into_inner);
+    // Refused by all or by none: they have read the same before.
+    for (_, slot) in opened() {
+        slot.device().memory().configure(settings).map_err(other)?;
+    }
+    told.settings.push(settings.to_owned());
+    Ok(())
 }
 
 /// Tells all devices something, and those that are opened later.
@@ -156,6 +170,13 @@ impl Devices {
         let device = device.map_err(other)?;
         if setup.limit.is_some() {
             device.memory().set_limit(setup.limit);
+        }
+        for settings in &told.settings {
+            device.memory().configure(settings).map_err(other)?;
+        }
+        if setup.publish {
+            // Who cannot be shown works all the same.
+            let _ = device.publish();
         }
         told.tell(number, &device);
         let made = Arc::new(Slot { device, streams: Mutex::default() });

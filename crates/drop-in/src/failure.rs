@@ -23,6 +23,8 @@ struct Said {
     asked: u64,
     total: u64,
     free: u64,
+    allocated: u64,
+    rejected: bool,
 }
 
 /// What goes wrong, on its way to the caller.
@@ -30,6 +32,7 @@ struct Said {
 pub(crate) enum Wrong {
     NotCached,
     OutOfMemory(Box<OutOfMemory>),
+    Rejected(Box<OutOfMemory>),
     Other(String),
 }
 
@@ -37,7 +40,7 @@ impl From<AllocError> for Wrong {
     fn from(error: AllocError) -> Self {
         match error {
             AllocError::OutOfMemory(moment) => Self::OutOfMemory(moment),
-            AllocError::Rejected(rejected) => Self::OutOfMemory(Box::new(rejected.moment)),
+            AllocError::Rejected(rejected) => Self::Rejected(Box::new(rejected.moment)),
             other => Self::Other(other.to_string()),
         }
     }
@@ -60,6 +63,11 @@ pub(crate) fn answer(work: impl FnOnce() -> Result<(), Wrong>) -> Status {
         Ok(Err(Wrong::NotCached)) => Status::NotCached,
         Ok(Err(Wrong::OutOfMemory(moment))) => {
             keep(&as_pytorch_says_it(&moment), Some(&moment));
+            Status::OutOfMemory
+        }
+        Ok(Err(Wrong::Rejected(moment))) => {
+            keep(&as_pytorch_says_it(&moment), Some(&moment));
+            LAST.with_borrow_mut(|last| last.rejected = true);
             Status::OutOfMemory
         }
         Ok(Err(Wrong::Other(text))) => {
@@ -88,6 +96,8 @@ fn keep(text: &str, moment: Option<&OutOfMemory>) {
             asked: it.segment_size,
             total: it.device_total,
             free: it.device_free.unwrap_or(0),
+            allocated: it.allocated,
+            rejected: false,
         },
         None => Said { text, ..Said::default() },
     };
@@ -101,7 +111,14 @@ pub(crate) fn last() -> Failure {
         asked: said.asked,
         total: said.total,
         free: said.free,
+        allocated: said.allocated,
+        rejected: u8::from(said.rejected),
     })
+}
+
+/// The words alone.
+pub(crate) fn last_words() -> String {
+    LAST.with_borrow(|said| said.text.to_string_lossy().into_owned())
 }
 
 /// The message begins as PyTorch's, which programs look for; then comes the cause.

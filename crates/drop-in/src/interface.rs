@@ -10,14 +10,17 @@ use tonnage_engine::{
     StackDepth, Stat, StatArray, StreamFilter,
 };
 use tonnage_events::{Action, Address, PoolId, StackId, StreamId, TraceEntry};
-use tonnage_memory::{Contents, Policy};
+use tonnage_memory::Policy;
 
 use crate::devices::{self, DeviceTracker, Kind, Setup, Slot, device, of_owner, opened};
 use crate::failure::{self, Wrong, answer, other};
 use crate::moment::{Owned, entry_of, flat};
+use crate::sharing;
 use crate::types::{
-    ContextLevel, Failure, Moment, NO_STACK, Options, PoolName, Quantity, Status, TextFn, TrackerFn,
+    ContextLevel, Failure, Moment, Options, PoolName, Quantity, Status, TextFn, TrackerFn,
 };
+
+pub(crate) use crate::types::NO_STACK;
 
 /// Declares the table: each function with its documentation, as a field, and the static that has them all.
 macro_rules! interface {
@@ -211,6 +214,7 @@ unsafe extern "C" fn open(options: Option<&Options>) -> Status {
             policy: policy.map(Policy::from_conf).transpose().map_err(other)?,
             config: config.map_err(other)?,
             limit: Some(options.limit).filter(|&limit| limit > 0),
+            publish: options.publish != 0,
         })
     })
 }
@@ -457,8 +461,9 @@ unsafe extern "C" fn moment(
 ) -> Status {
     answer(|| {
         let with_history = with_history != 0;
-        let snapshot = device(number)?.with(|engine| engine.snapshot());
-        let flat = flat(&snapshot, pool_id(pool), with_history);
+        let pool = pool_id(pool);
+        let snapshot = device(number)?.with(|engine| engine.snapshot_of(pool, with_history));
+        let flat = flat(&snapshot, with_history);
         if let Some(place) = moment {
             *place = flat.give();
         }
@@ -647,8 +652,7 @@ unsafe extern "C" fn configure(settings: *const c_char) -> Status {
     answer(|| {
         // SAFETY: the caller's text, during the call.
         let settings = unsafe { text(settings)? }.unwrap_or_default();
-        opened()
-            .try_for_each(|(_, slot)| slot.with(|engine| engine.configure(settings)).map_err(other))
+        devices::configure(settings)
     })
 }
 
@@ -691,7 +695,7 @@ unsafe extern "C" fn track(tracker: Option<TrackerFn>, context: *mut c_void) -> 
 
 unsafe extern "C" fn release(number: u32, bytes: u64, given: Option<&mut u64>) -> Status {
     answer(|| {
-        let gone = device(number)?.device().memory().release(bytes).map_err(other)?;
+        let gone = sharing::released(number, bytes)?;
         put(given, gone);
         Ok(())
     })
@@ -699,13 +703,12 @@ unsafe extern "C" fn release(number: u32, bytes: u64, given: Option<&mut u64>) -
 
 unsafe extern "C" fn pause(number: u32, keep: u8, given: Option<&mut u64>) -> Status {
     answer(|| {
-        let contents = if keep != 0 { Contents::Kept } else { Contents::Lost };
-        let gone = device(number)?.device().memory().pause(contents).map_err(other)?;
+        let gone = sharing::paused(number, keep != 0)?;
         put(given, gone);
         Ok(())
     })
 }
 
 unsafe extern "C" fn resume(number: u32) -> Status {
-    answer(|| device(number)?.device().memory().resume().map_err(other))
+    answer(|| sharing::resumed(number))
 }

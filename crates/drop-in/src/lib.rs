@@ -33,7 +33,15 @@ mod moment;
 #[allow(unsafe_code, reason = "arguments are a C caller's")]
 mod interface;
 
+// The functions of PyTorch's own way in.
+#[allow(unsafe_code, reason = "arguments are a C caller's")]
+mod pluggable;
+
+// What a program asks for itself.
+mod sharing;
+
 pub use interface::{INTERFACE, Interface, tonnage_interface};
+pub use sharing::{pause, release, resume};
 pub use types::{
     Block, ContextLevel, Entry, Failure, Moment, Options, PoolName, Quantity, Segment, Status,
     TextFn, TrackerFn,

@@ -34,10 +34,9 @@ pub(crate) fn entry_of(entry: &TraceEntry, pool: PoolId) -> Entry {
     }
 }
 
-/// Of one pool, or of all with the default one.
-pub(crate) fn flat(snapshot: &Snapshot, of: PoolId, with_history: bool) -> Owned {
+pub(crate) fn flat(snapshot: &Snapshot, with_history: bool) -> Owned {
     let mut owned = Owned { segments: Vec::new(), blocks: Vec::new(), entries: Vec::new() };
-    for segment in snapshot.segments.iter().filter(|it| of.is_default() || it.pool == of) {
+    for segment in &snapshot.segments {
         owned.segments.push(Segment {
             address: segment.address.0,
             total: segment.total_size,

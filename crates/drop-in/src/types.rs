@@ -36,6 +36,8 @@ pub struct Options {
     pub release: *const c_char,
     /// Most bytes to obtain from each device; 0 for no limit.
     pub limit: u64,
+    /// Whether `tonnage top` shows the devices.
+    pub publish: u8,
 }
 
 /// The name of a private pool; both 0 for the default one.
@@ -75,8 +77,12 @@ pub struct Failure {
     pub asked: u64,
     /// what it has,
     pub total: u64,
-    /// and what of it is free.
+    /// what of it is free,
     pub free: u64,
+    /// and what was allocated.
+    pub allocated: u64,
+    /// Whether the request was refused before the device was asked, by a setting.
+    pub rejected: u8,
 }
 
 /// No stack.

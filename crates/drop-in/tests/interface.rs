@@ -31,6 +31,7 @@ fn open() -> Status {
         settings: c"".as_ptr(),
         release: release.as_ptr(),
         limit: 0,
+        publish: 0,
     };
     // SAFETY: options whose texts stay during the call.
     unsafe { (INTERFACE.open)(Some(&options)) }

@@ -6,7 +6,7 @@
 //! [gone on with](Engine::allocate_uncached); and states of private pools that it goes back to ([`PoolState`]).
 
 use tonnage_device::Device;
-use tonnage_events::{Address, PoolId, StackId, StreamId};
+use tonnage_events::{Address, Event, PoolId, StackId, StreamId};
 
 use crate::block::BlockId;
 use crate::engine::Engine;
@@ -15,6 +15,7 @@ use crate::history::Context;
 use crate::ledger::{ChangeTracker, Tracker};
 use crate::owner::Allocation;
 use crate::pool::PoolSet;
+use crate::snapshot::Snapshot;
 
 impl<D: Device> Engine<D> {
     /// The stack that calls have from now on, by the caller's own numbers, if the history is
@@ -47,6 +48,20 @@ impl<D: Device> Engine<D> {
         stacks.sort_unstable();
         stacks.dedup();
         stacks
+    }
+
+    /// The state now: of one pool, or with the default pool of all; and the history, if it is wanted. The history notes it, so
+    /// it shows in the next snapshot.
+    pub fn snapshot_of(&mut self, pool: PoolId, with_history: bool) -> Snapshot {
+        let mut snapshot = if with_history {
+            self.snapshot_unrecorded()
+        } else {
+            Snapshot { segments: self.segments(), ..Snapshot::default() }
+        };
+        snapshot.segments.retain(|segment| pool.is_default() || segment.pool == pool);
+        let active = snapshot.segments.iter().map(|segment| segment.active_size).sum();
+        self.emit(&Event::Snapshot { active }, None);
+        snapshot
     }
 
     /// Serves a request from what is cached, as [`allocate`](Self::allocate) does before it looks any further; `None` if

@@ -11,7 +11,7 @@ use crate::engine::Engine;
 use crate::said::{SaidPurpose, SaidScope};
 
 /// Everything about an allocator at a moment.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     /// Segments by ascending address; expandable ones once for each mapped run.
     pub segments: Vec<SnapshotSegment>,

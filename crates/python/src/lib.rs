@@ -94,6 +94,30 @@ mod _tonnage {
         work::run(py, move |_| tonnage_cli::png(&svg))?.map_err(errors::raise)
     }
 
+    /// Where the table of the drop-in's functions is, for the shim.
+    #[pyfunction]
+    fn drop_in_interface() -> usize {
+        std::ptr::from_ref(tonnage_drop_in::tonnage_interface()).expose_provenance()
+    }
+
+    /// Gives cached bytes of a device back, and says how many.
+    #[pyfunction]
+    fn release_memory(py: Python<'_>, device: u32, bytes: u64) -> PyResult<u64> {
+        py.detach(|| tonnage_drop_in::release(device, bytes)).map_err(|text| errors::usage(&text))
+    }
+
+    /// Gives all memory of a device back for a while, and says how much it was.
+    #[pyfunction]
+    fn pause_memory(py: Python<'_>, device: u32, keep: bool) -> PyResult<u64> {
+        py.detach(|| tonnage_drop_in::pause(device, keep)).map_err(|text| errors::usage(&text))
+    }
+
+    /// Obtains it again.
+    #[pyfunction]
+    fn resume_memory(py: Python<'_>, device: u32) -> PyResult<()> {
+        py.detach(|| tonnage_drop_in::resume(device)).map_err(|text| errors::usage(&text))
+    }
+
     /// The bytes that a text means, such as `24GiB`.
     #[pyfunction]
     fn parse_size(text: &str) -> PyResult<u64> {

@@ -234,7 +234,7 @@ def test_the_command_records_a_program_that_knows_nothing_of_it(program):
         # Libraries ask whether it is there before they import it.
         "import importlib.util\nassert importlib.util.find_spec('torch') is not None\n"
         "import torch, sys\n"
-        "assert not any('tonnage-record' in it for it in sys.path)\n"
+        "assert not any('tonnage-hook' in it for it in sys.path)\n"
         "torch.empty(3, device='cuda')\n"
         "print('trained', sys.argv[0].endswith('train.py'))\n"
         "sys.exit(3)\n",

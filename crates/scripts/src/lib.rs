@@ -35,6 +35,8 @@ pub mod model;
 
 mod orders;
 
+mod plain_run;
+
 mod predict;
 
 mod process;
@@ -49,6 +51,7 @@ pub use gpu::Gpu;
 pub use history::{PeakAt, Phase};
 pub use libraries::libraries_in;
 pub use orders::{Fit, Range};
+pub use plain_run::plain_run;
 pub use predict::{Card, Failure, Guess, Options, Outcome, Peaks, abandon, predict};
 pub use process::{Ending, stop_scripts_when};
 pub use search::{Axis, BadAxis, Found, Row, Tried, fill, missing, search};

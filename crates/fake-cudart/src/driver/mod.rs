@@ -6,6 +6,9 @@ mod device;
 // Virtual memory, and other memory.
 mod memory;
 
+// Streams and events.
+mod stream;
+
 // Modules and kernels.
 mod module;
 
@@ -56,7 +59,7 @@ pub(crate) fn function(name: &CStr) -> *const c_void {
     let plain = name.to_string_lossy();
     for version in VERSIONS {
         let name = format!("{plain}{version}");
-        for part in [device::function, memory::function, module::function] {
+        for part in [device::function, memory::function, stream::function, module::function] {
             if let Some(found) = part(name.as_bytes()) {
                 return found;
             }

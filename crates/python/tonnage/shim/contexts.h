@@ -1,6 +1,6 @@
-// PyTorch's stack contexts, which the engine names by number: kept here until it names them no more.
+// What PyTorch says of a call, its stack above all, which the engine names by number: kept here until it names them no more.
 //
-// The engine does not count who names a stack. Once there are twice as many as were in use the last time, it is asked
+// The engine does not count who names one. Once there are twice as many as were in use the last time, it is asked
 // which still are, and the others go. So keeping one costs a push, and forgetting it a share of a walk.
 
 #pragma once
@@ -10,15 +10,24 @@
 #include <algorithm>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "tonnage.h"
 
 namespace tonnage {
 
+struct Context {
+  std::shared_ptr<c10::GatheredContext> stack;
+  // Whether entries of the history show the stack, or blocks alone.
+  bool in_entries = false;
+  // What torch.compile was doing, and what the program says.
+  std::string compile;
+  std::string metadata;
+};
+
 class Contexts {
  public:
-  using Context = std::shared_ptr<c10::GatheredContext>;
 
   // Keeps a context, at least until done() with the number.
   uint32_t keep(Context context) {
@@ -31,7 +40,7 @@ class Contexts {
       number = free_.back();
       free_.pop_back();
     }
-    places_[number] = Place{std::move(context), true};
+    places_[number] = Place{std::make_shared<const Context>(std::move(context)), true};
     return number;
   }
 
@@ -48,7 +57,7 @@ class Contexts {
 
   // Forgets all that are not in use by these numbers, and that no call is under way with.
   void forget_all_but(const std::vector<bool>& used) {
-    std::vector<Context> gone;  // Dropped without the lock: that may run Python.
+    std::vector<std::shared_ptr<const Context>> gone;  // Dropped without the lock: that may run Python.
     {
       std::lock_guard<std::mutex> guard(mutex_);
       for (uint32_t number = 0; number < places_.size(); ++number) {
@@ -63,7 +72,7 @@ class Contexts {
     }
   }
 
-  Context get(uint32_t number) {
+  std::shared_ptr<const Context> get(uint32_t number) {
     if (number == NO_STACK) {
       return nullptr;
     }
@@ -76,7 +85,7 @@ class Contexts {
   static constexpr size_t FEW = 1 << 16;
 
   struct Place {
-    Context context;
+    std::shared_ptr<const Context> context;
     bool busy = false;
   };
 

@@ -1,4 +1,4 @@
-// What crosses the interface, as `src/types.rs` and `src/interface.rs` have it.
+// What crosses the interface, as `crates/drop-in/src/types.rs` and `interface.rs` have it.
 
 #pragma once
 
@@ -20,6 +20,7 @@ struct Options {
   const char* settings;
   const char* release;
   uint64_t limit;
+  uint8_t publish;
 };
 
 struct PoolName {
@@ -33,7 +34,8 @@ struct Quantity {
 
 struct Failure {
   const char* text;
-  uint64_t asked, total, free;
+  uint64_t asked, total, free, allocated;
+  uint8_t rejected;
 };
 
 struct Segment {

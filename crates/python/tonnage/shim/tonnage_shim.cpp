@@ -4,20 +4,29 @@
 // The way of a request: a stack, if a history wants one; what is cached; PyTorch's callbacks that free memory elsewhere,
 // without any lock; the rest of the engine's ladder; and if that fails the observers, then torch.OutOfMemoryError.
 
+#include <c10/core/AllocatorConfig.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/GPUTrace.h>
+#include <c10/cuda/CUDAAllocatorConfig.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
-
+#include <c10/cuda/CUDAGraphsC10Utils.h>
 
 #include <atomic>
 #include <cstring>
+#include <deque>
 #include <limits>
+#include <optional>
 #include <unordered_map>
 
 #include "contexts.h"
 #include "tonnage.h"
+
+// PyTorch's release, as 211 for 2.11: its class gains functions and arguments from one to the next.
+#ifndef TONNAGE_TORCH
+#error "TONNAGE_TORCH is the release: 211 for 2.11"
+#endif
 
 namespace tonnage {
 namespace {
@@ -26,12 +35,18 @@ using namespace c10::cuda::CUDACachingAllocator;
 using c10::CachingAllocator::Stat;
 using c10::CachingAllocator::StatArray;
 using c10::CachingAllocator::StatType;
+#if TONNAGE_TORCH >= 211
 using c10::CachingDeviceAllocator::AnnotationEntry;
+#endif
 using c10::DeviceIndex;
 using c10::GatheredContext;
 using c10::MempoolId_t;
 
 const Interface* engine = nullptr;
+
+// What torch.compile is doing on this thread, innermost last, and what the program says of what it does.
+thread_local std::vector<std::string> compiling;
+thread_local std::string metadata;
 
 // What cannot be goes to the caller as PyTorch's error; what breaks the allocator too.
 void check(Status status) {
@@ -55,6 +70,16 @@ void* pointer(uint64_t address) {
 
 uint64_t address_of(const void* pointer) {
   return reinterpret_cast<uintptr_t>(pointer);
+}
+
+#if TONNAGE_TORCH >= 211
+using StreamPointer = void*;
+#else
+using StreamPointer = cudaStream_t;
+#endif
+
+StreamPointer stream_of(uint64_t number) {
+  return reinterpret_cast<StreamPointer>(static_cast<uintptr_t>(number));
 }
 
 void raw_free(void* pointer);
@@ -102,9 +127,9 @@ class Allocator final : public CUDAAllocator {
     c10::DeviceIndex device = 0;
     C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
     void* pointer = nullptr;
-    if (C10_UNLIKELY(!enabled_ || uncached_)) {
+    if (C10_UNLIKELY(!caches())) {
       if (bytes != 0) {
-        C10_CUDA_CHECK(cudaMalloc(&pointer, bytes));
+        pointer = allocate_uncached(bytes);
       }
       return {pointer, pointer, &free_uncached, c10::Device(c10::DeviceType::CUDA, device)};
     }
@@ -115,12 +140,15 @@ class Allocator final : public CUDAAllocator {
   }
 
   c10::DeleterFnPtr raw_deleter() const override {
-    return enabled_ && !uncached_ ? &raw_free : &free_uncached;
+    return caches() ? &raw_free : &free_uncached;
   }
 
   void* raw_alloc(size_t bytes) override {
     if (bytes == 0) {
       return nullptr;
+    }
+    if (C10_UNLIKELY(!caches())) {
+      return allocate_uncached(bytes);
     }
     c10::DeviceIndex device = 0;
     C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
@@ -131,16 +159,32 @@ class Allocator final : public CUDAAllocator {
     if (bytes == 0) {
       return nullptr;
     }
+    if (C10_UNLIKELY(!caches())) {
+      return allocate_uncached(bytes);
+    }
     c10::DeviceIndex device = 0;
     C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
     return serve(device, bytes, stream);
   }
 
   void raw_delete(void* pointer) override {
+    if (C10_UNLIKELY(!caches())) {
+      free_uncached(pointer);
+    } else {
+      take_back(pointer);
+    }
+  }
+
+  void set_pages(bool pages) {
+    pages_ = pages;
+  }
+
+  void take_back(void* pointer) {
     if (pointer == nullptr) {
       return;
     }
     const uint32_t stack = context_for(RecordContext::ALL);
+    const auto guard = uncaptured();
     uint32_t device = 0;
     uint64_t bytes = 0;
     const Status status = engine->free(here(), address_of(pointer), stack, &device, &bytes);
@@ -200,6 +244,9 @@ class Allocator final : public CUDAAllocator {
     stats.num_device_alloc = counts[3];
     stats.num_device_free = counts[4];
     stats.max_split_size = counts[5];
+#if TONNAGE_TORCH >= 212
+    stats.num_oom_rejections = counts[6];
+#endif
     return stats;
   }
 
@@ -221,6 +268,7 @@ class Allocator final : public CUDAAllocator {
     check(engine->set_fraction(device, fraction));
   }
 
+#if TONNAGE_TORCH >= 210
   std::vector<StreamSegmentSize> getExpandableSegmentSizes(DeviceIndex device) override {
     std::vector<StreamSegmentSize> sizes;
     Moment moment{};
@@ -234,6 +282,7 @@ class Allocator final : public CUDAAllocator {
     engine->forget_moment(&moment);
     return sizes;
   }
+#endif
 
   void cacheInfo(DeviceIndex device, size_t* largest) override {
     if (*largest == 0) {
@@ -266,21 +315,32 @@ class Allocator final : public CUDAAllocator {
       CreateContextFn recorder,
       size_t entries,
       RecordContext when,
-      bool clear,
-      const std::vector<std::string>& skipped) override {
+      bool clear
+#if TONNAGE_TORCH >= 211
+      ,
+      const std::vector<std::string>& skipped
+#endif
+      ) override {
     TORCH_CHECK(when == RecordContext::NEVER || recorder);
     uint32_t bits = 0;
+#if TONNAGE_TORCH >= 211
     for (const auto& action : skipped) {
       bits |= 1U << static_cast<uint32_t>(c10::CachingDeviceAllocator::parseTraceEntryAction(action));
     }
+#endif
     recorder_.store(enabled ? recorder : nullptr);
     level_.store(enabled ? when : RecordContext::NEVER);
     recording_.store(enabled);
-    if (clear || !enabled) {
+    {
       std::lock_guard<std::mutex> guard(annotations_mutex_);
-      annotations_.clear();
+      most_annotations_ = std::max<size_t>(1, entries);
+      if (clear || !enabled) {
+        annotations_.clear();
+      }
+      forget_old_annotations();
     }
-    check(engine->record_history(enabled, entries, static_cast<uint32_t>(level_.load()), clear, bits));
+    // Of which calls there is something to say is decided here.
+    check(engine->record_history(enabled, entries, static_cast<uint32_t>(RecordContext::ALL), clear, bits));
   }
 
   bool isHistoryEnabled() override {
@@ -300,9 +360,47 @@ class Allocator final : public CUDAAllocator {
     }
     std::lock_guard<std::mutex> guard(annotations_mutex_);
     annotations_.push_back(std::move(entry));
+    forget_old_annotations();
   }
 
+  void forget_old_annotations() {
+    while (annotations_.size() > most_annotations_) {
+      annotations_.pop_front();
+    }
+  }
+
+  void pushCompileContext(std::string& what) override {
+    compiling.push_back(what);
+  }
+
+  void popCompileContext() override {
+    if (!compiling.empty()) {
+      compiling.pop_back();
+    }
+  }
+
+#if TONNAGE_TORCH >= 210
+  void setUserMetadata(const std::string& text) override {
+    metadata = text;
+  }
+
+  std::string getUserMetadata() override {
+    return metadata;
+  }
+#endif
+
+#if TONNAGE_TORCH >= 214
+  bool supportsUserMetadata() override {
+    return true;
+  }
+#endif
+
+#if TONNAGE_TORCH >= 211
   SnapshotInfo snapshot(MempoolId_t pool, bool with_history) override {
+#else
+  SnapshotInfo snapshot(MempoolId_t pool) override {
+    const bool with_history = true;
+#endif
     SnapshotInfo info;
     for (DeviceIndex device = 0; device < c10::cuda::device_count(); ++device) {
       info.device_traces.emplace_back();
@@ -322,7 +420,7 @@ class Allocator final : public CUDAAllocator {
     }
     if (with_history) {
       std::lock_guard<std::mutex> guard(annotations_mutex_);
-      info.external_annotations = annotations_;
+      info.external_annotations.assign(annotations_.begin(), annotations_.end());
     }
     info.config_metadata = settings();
     return info;
@@ -333,13 +431,25 @@ class Allocator final : public CUDAAllocator {
     observers_.push_back(std::move(observer));
   }
 
+#if TONNAGE_TORCH >= 212
+  void attachOomRejectionObserver(OomRejectionObserver observer) override {
+    std::lock_guard<std::mutex> guard(observers_mutex_);
+    rejection_observers_.push_back(std::move(observer));
+  }
+#endif
+
+  // Called under the engine's lock, so without one of ours: a list is never changed, and stays for good.
   void attachAllocatorTraceTracker(AllocatorTraceTracker tracker) override {
-    trackers_.push_back(std::move(tracker));
+    std::lock_guard<std::mutex> guard(trackers_mutex_);
+    const auto* before = trackers_.load();
+    auto* now = before == nullptr ? new Trackers() : new Trackers(*before);
+    now->push_back(std::move(tracker));
+    trackers_.store(now);
     check(engine->track(
         [](void* self, uint32_t device, const Entry* entry) {
           auto& allocator = *static_cast<Allocator*>(self);
           const TraceEntry told = allocator.entry_of(static_cast<DeviceIndex>(device), *entry);
-          for (const auto& tracker : allocator.trackers_) {
+          for (const auto& tracker : *allocator.trackers_.load()) {
             tracker(told);
           }
         },
@@ -350,6 +460,7 @@ class Allocator final : public CUDAAllocator {
   void beginAllocateToPool(
       DeviceIndex device, MempoolId_t pool, std::function<bool(cudaStream_t)> filter) override {
     use(device);
+    ++diversions_;
     using Filter = std::function<bool(cudaStream_t)>;
     check(engine->begin_pool(
         device,
@@ -363,6 +474,7 @@ class Allocator final : public CUDAAllocator {
 
   void endAllocateToPool(DeviceIndex device, MempoolId_t pool) override {
     check(engine->end_pool(device, name_of(pool)));
+    --diversions_;
   }
 
   void releasePool(DeviceIndex device, MempoolId_t pool) override {
@@ -375,8 +487,26 @@ class Allocator final : public CUDAAllocator {
     return static_cast<int>(uses);
   }
 
-  void createOrIncrefPool(
-      DeviceIndex device, MempoolId_t pool, std::shared_ptr<CUDAAllocator> allocator) override {
+#if TONNAGE_TORCH >= 213
+  void markCaptureBegin(DeviceIndex device) override {
+    use(device);
+    check(engine->begin_capture(device, []() -> uint8_t {
+      return c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
+    }));
+  }
+
+  void markCaptureEnd(DeviceIndex device) override {
+    check(engine->end_capture(device));
+  }
+#endif
+
+#if TONNAGE_TORCH >= 211
+  using PoolAllocator = std::shared_ptr<CUDAAllocator>;
+#else
+  using PoolAllocator = CUDAAllocator*;
+#endif
+
+  void createOrIncrefPool(DeviceIndex device, MempoolId_t pool, PoolAllocator allocator) override {
     TORCH_CHECK(
         allocator == nullptr,
         "Under tonnage.torch.install() a MemPool has Tonnage's memory alone: one with an allocator of its own needs "
@@ -385,13 +515,20 @@ class Allocator final : public CUDAAllocator {
     check(engine->use_pool(device, name_of(pool)));
   }
 
+#if TONNAGE_TORCH >= 211
   void setUseOnOOM(DeviceIndex device, MempoolId_t pool, bool on) override {
+#else
+  void setUseOnOOM(DeviceIndex device, MempoolId_t pool) override {
+    const bool on = true;
+#endif
     check(engine->set_use_on_oom(device, name_of(pool), on));
   }
 
+#if TONNAGE_TORCH >= 210
   void setNoSplit(DeviceIndex device, MempoolId_t pool) override {
     check(engine->set_no_split(device, name_of(pool)));
   }
+#endif
 
   bool checkPoolLiveAllocations(
       DeviceIndex device, MempoolId_t pool, const std::unordered_set<void*>& expected) override {
@@ -437,6 +574,11 @@ class Allocator final : public CUDAAllocator {
 
   // Several devices and processes.
   void enablePeerAccess(DeviceIndex device, DeviceIndex other) override {
+    // Pages are mapped for their own device alone: a kernel that follows an address of another device's would fault.
+    TORCH_CHECK(
+        !pages_ && !settings().expandable_segments,
+        "several GPUs in one process cannot reach each other's memory under the policy `pages`, nor with expandable_segments: "
+        "use one process for each GPU, or tonnage.torch.install(policy=\"pytorch\")");
     c10::DeviceGuard guard(c10::Device(c10::DeviceType::CUDA, device));
     const cudaError_t error = cudaDeviceEnablePeerAccess(other, 0);
     if (error == cudaErrorPeerAccessAlreadyEnabled) {
@@ -447,9 +589,10 @@ class Allocator final : public CUDAAllocator {
   }
 
   cudaError_t memcpyAsync(
-      void* to, int to_device, const void* from, int from_device, size_t bytes, cudaStream_t stream, bool peer)
+      void* to, int to_device, const void* from, int from_device, size_t bytes, cudaStream_t stream, bool /*peer*/)
       override {
-    if (peer || to_device == from_device) {
+    // Pages are mapped for their own device alone, so that across devices the driver is told of both.
+    if (to_device == from_device) {
       return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream);
     }
     return cudaMemcpyPeerAsync(to, to_device, from, from_device, bytes, stream);
@@ -468,9 +611,16 @@ class Allocator final : public CUDAAllocator {
     if (auto known = ipc_[text].lock()) {
       return known;
     }
+    // PyTorch's own allocator puts a version and a kind before the driver's handle; it takes handles without, too.
     cudaIpcMemHandle_t handle;
-    TORCH_CHECK(text.size() == sizeof handle.reserved, "memory that another process shares has a handle of 64 bytes");
-    std::memcpy(handle.reserved, text.data(), sizeof handle.reserved);
+    constexpr size_t SIZE = sizeof handle.reserved;
+    const bool plain = text.size() == SIZE;
+    const bool whole_segment = text.size() == SIZE + 2 && text[0] <= 2 && text[1] == 'c';
+    TORCH_CHECK(
+        plain || whole_segment,
+        "a process shares memory of expandable segments, which cannot be had under tonnage.torch.install(): let it share "
+        "memory without expandable_segments");
+    std::memcpy(handle.reserved, text.data() + (plain ? 0 : 2), SIZE);
     c10::DeviceIndex device = 0;
     C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
     void* begin = nullptr;
@@ -486,6 +636,16 @@ class Allocator final : public CUDAAllocator {
   }
 
  private:
+  // While a graph may be captured: the driver's calls that the engine makes are none of its.
+  using Uncaptured = std::optional<c10::cuda::CUDAStreamCaptureModeGuard>;
+
+  Uncaptured uncaptured() const {
+    if (C10_LIKELY(diversions_.load(std::memory_order_relaxed) == 0)) {
+      return std::nullopt;
+    }
+    return Uncaptured(std::in_place, cudaStreamCaptureModeRelaxed);
+  }
+
   static uint32_t here() {
     c10::DeviceIndex device = 0;
     // Only where to look first.
@@ -494,6 +654,17 @@ class Allocator final : public CUDAAllocator {
 
   static void push(void* addresses, uint64_t address) {
     static_cast<std::vector<uint64_t>*>(addresses)->push_back(address);
+  }
+
+  // Otherwise memory goes past the engine, as PyTorch lets it be asked for to find faults.
+  bool caches() const {
+    return enabled_ && !uncached_;
+  }
+
+  static void* allocate_uncached(size_t bytes) {
+    void* pointer = nullptr;
+    C10_CUDA_CHECK(cudaMalloc(&pointer, bytes));
+    return pointer;
   }
 
   void use(DeviceIndex device) {
@@ -509,9 +680,13 @@ class Allocator final : public CUDAAllocator {
   void* serve(DeviceIndex device, size_t bytes, cudaStream_t stream) {
     use(device);
     const uint32_t stack = context_for(RecordContext::STATE);
+    const auto guard = uncaptured();
     uint64_t address = 0;
     Status status = engine->allocate_cached(device, bytes, number_of(stream), stack, &address);
     if (C10_UNLIKELY(status == NOT_CACHED)) {
+#if TONNAGE_TORCH < 210
+      look_for_settings();
+#endif
       const bool freed = run_callbacks();
       status = engine->allocate_uncached(device, bytes, number_of(stream), stack, freed, &address);
     }
@@ -527,6 +702,18 @@ class Allocator final : public CUDAAllocator {
     tell_profiler(block, static_cast<int64_t>(bytes), device);
     return block;
   }
+
+#if TONNAGE_TORCH < 210
+  // Nobody is told of settings in this release, so they are looked at before memory is obtained.
+  void look_for_settings() {
+    std::lock_guard<std::mutex> guard(settings_mutex_);
+    const std::string now = CUDAAllocatorConfig::last_allocator_settings();
+    if (now != settings_) {
+      settings_ = now;
+      check(engine->configure(now.c_str()));
+    }
+  }
+#endif
 
   // Without the engine's lock: they free tensors.
   static bool run_callbacks() {
@@ -545,24 +732,49 @@ class Allocator final : public CUDAAllocator {
       std::lock_guard<std::mutex> guard(observers_mutex_);
       observers = observers_;
     }
+#if TONNAGE_TORCH >= 212
+    std::vector<OomRejectionObserver> rejections;
+    if (failure.rejected) {
+      std::lock_guard<std::mutex> guard(observers_mutex_);
+      rejections = rejection_observers_;
+    }
+    for (const auto& observer : rejections) {
+      observer(device, failure.asked, failure.allocated, failure.total);
+    }
+#endif
     for (const auto& observer : observers) {
       observer(device, failure.asked, failure.total, failure.free);
     }
     TORCH_CHECK_WITH(OutOfMemoryError, false, text);
   }
 
+  // What is to be said of a call that begins.
   uint32_t context_for(RecordContext wanted_from) {
-    if (C10_LIKELY(level_.load(std::memory_order_relaxed) < wanted_from)) {
+    if (C10_LIKELY(!recording_.load(std::memory_order_relaxed))) {
       return NO_STACK;
     }
+    const RecordContext level = level_.load();
     const CreateContextFn recorder = recorder_.load();
-    if (recorder == nullptr) {
+    Context context;
+    if (level >= wanted_from && recorder != nullptr) {
+      context.stack = recorder();
+      context.in_entries = level >= RecordContext::ALLOC;
+    } else if (compiling.empty() && metadata.empty()) {
       return NO_STACK;
     }
+    if (!compiling.empty()) {
+      context.compile = compiling.back();
+    }
+    context.metadata = metadata;
     if (contexts_.crowded()) {
       forget_contexts();
     }
-    return contexts_.keep(recorder());
+    return contexts_.keep(std::move(context));
+  }
+
+  std::shared_ptr<GatheredContext> stack_of(uint32_t number) {
+    const auto context = contexts_.get(number);
+    return context ? context->stack : nullptr;
   }
 
   void done_with(uint32_t stack) {
@@ -591,15 +803,22 @@ class Allocator final : public CUDAAllocator {
   }
 
   TraceEntry entry_of(DeviceIndex device, const Entry& it) {
+    const auto context = contexts_.get(it.stack);
     TraceEntry entry(
         static_cast<TraceEntry::Action>(it.action),
         device,
         it.address,
         it.size,
-        pointer(it.stream),
+        stream_of(it.stream),
         MempoolId_t{it.pool.first, it.pool.second},
         0,
-        contexts_.get(it.stack));
+        context && context->in_entries ? context->stack : nullptr,
+        context && !context->compile.empty() ? context->compile : "N/A"
+#if TONNAGE_TORCH >= 210
+        ,
+        context ? context->metadata : ""
+#endif
+    );
     entry.time_.t_ = static_cast<time_t>(it.time_us);
     return entry;
   }
@@ -614,11 +833,11 @@ class Allocator final : public CUDAAllocator {
       segment.requested_size = it.requested;
       segment.allocated_size = it.allocated;
       segment.active_size = it.active;
-      segment.stream = pointer(it.stream);
+      segment.stream = stream_of(it.stream);
       segment.is_large = it.large;
       segment.is_expandable = it.expandable;
       segment.owner_private_pool_id = MempoolId_t{it.pool.first, it.pool.second};
-      segment.context_when_allocated = contexts_.get(it.stack);
+      segment.context_when_allocated = stack_of(it.stack);
       for (uint64_t place = it.first_block; place < it.first_block + it.blocks; ++place) {
         const Block& from = moment.blocks[place];
         auto& block = segment.blocks.emplace_back();
@@ -626,7 +845,7 @@ class Allocator final : public CUDAAllocator {
         block.requested_size = from.requested;
         block.allocated = from.allocated;
         block.active = from.active;
-        block.context_when_allocated = contexts_.get(from.stack);
+        block.context_when_allocated = stack_of(from.stack);
       }
     }
   }
@@ -673,6 +892,7 @@ class Allocator final : public CUDAAllocator {
   }
 
   std::atomic<bool> initialized_{false};
+  bool pages_ = false;
   std::atomic<bool> enabled_{true};
   const bool uncached_ = std::getenv("PYTORCH_NO_CUDA_MEMORY_CACHING") != nullptr;
   // A bit for each device that was asked for memory; PyTorch has 64 at most.
@@ -680,12 +900,24 @@ class Allocator final : public CUDAAllocator {
   std::atomic<CreateContextFn> recorder_{nullptr};
   std::atomic<RecordContext> level_{RecordContext::NEVER};
   std::atomic<bool> recording_{false};
+  // Pools that requests are sent to now.
+  std::atomic<int> diversions_{0};
   Contexts contexts_;
   std::mutex annotations_mutex_;
-  std::vector<AnnotationEntry> annotations_;
+  std::deque<AnnotationEntry> annotations_;
+  size_t most_annotations_ = 1;
   std::mutex observers_mutex_;
   std::vector<OutOfMemoryObserver> observers_;
-  std::vector<AllocatorTraceTracker> trackers_;
+#if TONNAGE_TORCH >= 212
+  std::vector<OomRejectionObserver> rejection_observers_;
+#endif
+  using Trackers = std::vector<AllocatorTraceTracker>;
+  std::mutex trackers_mutex_;
+  std::atomic<const Trackers*> trackers_{nullptr};
+#if TONNAGE_TORCH < 210
+  std::mutex settings_mutex_;
+  std::string settings_ = CUDAAllocatorConfig::last_allocator_settings();
+#endif
   std::mutex ipc_mutex_;
   std::unordered_map<std::string, std::weak_ptr<void>> ipc_;
 };
@@ -697,12 +929,35 @@ Allocator& instance() {
 }
 
 void raw_free(void* pointer) {
-  instance().raw_delete(pointer);
+  instance().take_back(pointer);
 }
 
 void free_uncached(void* pointer) {
   C10_CUDA_CHECK_WARN(cudaFree(pointer));
 }
+
+#if TONNAGE_TORCH >= 210
+// Settings that are read from now on reach the engine, too.
+void follow_settings() {
+  using c10::CachingAllocator::AcceleratorAllocatorConfig;
+#if TONNAGE_TORCH >= 211
+  auto& hook = AcceleratorAllocatorConfig::getConfigParserHook();
+  hook = [before = hook](const std::string& text) {
+    if (before) {
+      before(text);
+    }
+    check(engine->configure(text.c_str()));
+  };
+#else
+  // What stands there cannot be asked for, but is known.
+  const auto hook = [](const std::string& text) {
+    CUDAAllocatorConfig::instance().parseArgs(text);
+    check(engine->configure(text.c_str()));
+  };
+  AcceleratorAllocatorConfig::registerDeviceConfigParserHook(hook, {});
+#endif
+}
+#endif
 
 thread_local std::string said;
 
@@ -723,8 +978,12 @@ const char* tonnage_install(const tonnage::Interface* interface, const tonnage::
         "import");
     engine = interface;
     check(engine->open(options));
+    instance().set_pages(options->policy != nullptr && std::strstr(options->policy, "pages") != nullptr);
     c10::cuda::CUDACachingAllocator::allocator.store(&instance());
     c10::SetAllocator(c10::DeviceType::CUDA, &instance(), 0);
+#if TONNAGE_TORCH >= 210
+    follow_settings();
+#endif
     return nullptr;
   } catch (const c10::Error& error) {
     said = error.what_without_backtrace();

@@ -31,7 +31,10 @@ typedef struct CUevent_st* cudaEvent_t;
 typedef struct CUgraph_st* cudaGraph_t;
 typedef struct CUgraphExec_st* cudaGraphExec_t;
 typedef struct CUmemPoolHandle_st* cudaMemPool_t;
+typedef struct CUuserObject_st* cudaUserObject_t;
+typedef void (*cudaHostFn_t)(void*);
 struct cudaDeviceProp;
+enum { cudaUserObjectNoDestructorSync = 1, cudaGraphUserObjectMove = 1 };
 
 enum cudaStreamCaptureStatus {
   cudaStreamCaptureStatusNone = 0,
@@ -76,6 +79,17 @@ cudaError_t cudaStreamSynchronize(cudaStream_t);
 cudaError_t cudaStreamIsCapturing(cudaStream_t, enum cudaStreamCaptureStatus*);
 cudaError_t cudaStreamGetCaptureInfo_v2(
     cudaStream_t, enum cudaStreamCaptureStatus*, unsigned long long*, void*, const void**, size_t*);
+cudaError_t cudaStreamGetCaptureInfo(
+    cudaStream_t,
+    enum cudaStreamCaptureStatus*,
+    unsigned long long* = nullptr,
+    void* = nullptr,
+    const void** = nullptr,
+    const void** = nullptr,
+    size_t* = nullptr);
+cudaError_t cudaUserObjectCreate(cudaUserObject_t*, void*, cudaHostFn_t, unsigned int, unsigned int);
+cudaError_t cudaUserObjectRelease(cudaUserObject_t, unsigned int = 1);
+cudaError_t cudaGraphRetainUserObject(cudaGraph_t, cudaUserObject_t, unsigned int = 1, unsigned int = 0);
 cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode*);
 cudaError_t cudaDeviceGetStreamPriorityRange(int*, int*);
 cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t*, void*);

@@ -1,0 +1,426 @@
+"""Programs whose memory must be the same under PyTorch's allocator and under the drop-in with its rules.
+
+In:  PyTorch with a GPU, or with libraries that compute nothing. Out: what a program learns from PyTorch about its memory.
+
+A case is a function of ``torch``; what it returns is compared too. ``CASES`` says what each needs.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+
+class Case:
+    """A program, and what it needs."""
+
+    def __init__(self, run, conf="", heavy=False, limit=None):
+        self.run, self.conf, self.heavy, self.limit = run, conf, heavy, limit
+
+
+CASES = {}
+
+
+def case(conf="", heavy=False, limit=None):
+    def add(run):
+        CASES[run.__name__] = Case(run, conf, heavy, limit)
+        return run
+
+    return add
+
+
+def model(torch, width=512, layers=4):
+    blocks = []
+    for _ in range(layers):
+        blocks += [torch.nn.Linear(width, width), torch.nn.ReLU()]
+    return torch.nn.Sequential(*blocks, torch.nn.Linear(width, 10)).cuda()
+
+
+def train(torch, net, batch=64, width=512, steps=3):
+    optimizer = torch.optim.Adam(net.parameters())
+    for _ in range(steps):
+        loss = net(torch.randn(batch, width, device="cuda")).square().mean()
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+
+
+@case()
+def mlp(torch):
+    train(torch, model(torch))
+
+
+@case(conf="expandable_segments:True")
+def mlp_expandable(torch):
+    train(torch, model(torch, 1024), width=1024)
+    torch.cuda.empty_cache()
+    train(torch, model(torch, 768), width=768)
+
+
+@case(conf="max_split_size_mb:40,garbage_collection_threshold:0.6,roundup_power2_divisions:4")
+def mlp_settings(torch):
+    torch.cuda.set_per_process_memory_fraction(0.01)
+    for width in (512, 2048, 1024):
+        train(torch, model(torch, width), width=width, steps=1)
+
+
+@case()
+def settings_change(torch):
+    """Settings that are read while the program runs."""
+    keep = [torch.empty(3 << 20, device="cuda")]
+    torch._C._accelerator_setAllocatorSettings("max_split_size_mb:30")
+    keep.append(torch.empty(30 << 20, dtype=torch.uint8, device="cuda"))
+    del keep[0]
+    keep.append(torch.empty(20 << 20, dtype=torch.uint8, device="cuda"))
+    torch._C._accelerator_setAllocatorSettings("expandable_segments:True")
+    keep.append(torch.empty(50 << 20, dtype=torch.uint8, device="cuda"))
+    return torch.cuda.memory._snapshot()["allocator_settings"]
+
+
+class Block:
+    """A transformer's layer, made when there is a torch."""
+
+    def __new__(cls, torch, width, heads):
+        class Layer(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.norm, self.after = torch.nn.LayerNorm(width), torch.nn.LayerNorm(width)
+                self.qkv, self.out = torch.nn.Linear(width, 3 * width), torch.nn.Linear(width, width)
+                self.up, self.down = torch.nn.Linear(width, 4 * width), torch.nn.Linear(4 * width, width)
+
+            def forward(self, x):
+                batch, length, _ = x.shape
+                q, k, v = self.qkv(self.norm(x)).view(batch, length, 3, heads, -1).permute(2, 0, 3, 1, 4)
+                mixed = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+                x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
+                return x + self.down(torch.nn.functional.gelu(self.up(self.after(x))))
+
+        return Layer()
+
+
+@case()
+def gpt(torch):
+    """Autocast, checkpoints, lengths that differ."""
+    from torch.utils.checkpoint import checkpoint
+
+    width, kinds = 256, 1000
+    table, head = torch.nn.Embedding(kinds, width).cuda(), torch.nn.Linear(width, kinds).cuda()
+    layers = torch.nn.ModuleList(Block(torch, width, 4) for _ in range(3)).cuda()
+    parameters = [*table.parameters(), *layers.parameters(), *head.parameters()]
+    optimizer = torch.optim.AdamW(parameters, fused=True)
+    for length in (64, 100, 37, 128):
+        tokens = torch.zeros(4, length, dtype=torch.long, device="cuda")
+        # Its cache is freed in the order of addresses of the host.
+        with torch.autocast("cuda", torch.bfloat16, cache_enabled=False):
+            x = table(tokens)
+            for number, layer in enumerate(layers):
+                x = checkpoint(layer, x, use_reentrant=False) if number % 2 else layer(x)
+            loss = torch.nn.functional.cross_entropy(head(x).flatten(0, 1).float(), tokens.flatten())
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@case()
+def streams(torch):
+    """Side streams, recorded and not; memory that waits for another stream."""
+    side, other = torch.cuda.Stream(), torch.cuda.Stream(priority=-1)
+    kept = []
+    for round in range(6):
+        data = torch.randn(1 << (16 + round % 4), device="cuda")
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            result = data * 2
+            data.record_stream(side)
+            kept.append(result)
+        with torch.cuda.stream(other):
+            small = torch.zeros(round + 1, device="cuda")
+            result.record_stream(other)
+        del data, result, small
+        if round % 2:
+            del kept[0]
+            torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    return [tensor.numel() for tensor in kept]
+
+
+@case()
+def threads(torch):
+    """One thread after the other, so that the order is one order."""
+    kept = []
+    for number in range(4):
+        work = threading.Thread(target=lambda: kept.append(torch.empty((number + 1) << 18, device="cuda")))
+        work.start()
+        work.join()
+    return [tensor.data_ptr() - kept[0].data_ptr() for tensor in kept]
+
+
+@case()
+def graphs(torch):
+    net = model(torch, 256)
+    x = torch.randn(32, 256, device="cuda")
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(2):
+            net(x).sum().backward()
+    torch.cuda.current_stream().wait_stream(side)
+    graph, second = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+    net.zero_grad(set_to_none=True)
+    with torch.cuda.graph(graph):
+        y = net(x).sum()
+        y.backward()
+    with torch.cuda.graph(second, pool=graph.pool()):
+        z = net(x) * 2
+    for _ in range(3):
+        graph.replay()
+        second.replay()
+    del y, z
+    graph.reset()
+    del graph, second
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
+@case()
+def graphed_callables(torch):
+    net = model(torch, 256)
+    sample = torch.randn(16, 256, device="cuda", requires_grad=True)
+    graphed = torch.cuda.make_graphed_callables(net, (sample,))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(3):
+        graphed(torch.randn(16, 256, device="cuda", requires_grad=True)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@case()
+def pools(torch):
+    pool, answers = torch.cuda.MemPool(), []
+    outside = torch.empty(1 << 20, device="cuda")
+    with torch.cuda.use_mem_pool(pool):
+        inside = torch.empty(5 << 20, device="cuda")
+        small = torch.empty(100, device="cuda")
+    answers.append(pool.use_count())
+    answers.append(len(pool.snapshot()))
+    del inside
+    with torch.cuda.use_mem_pool(pool):
+        again = torch.empty(4 << 20, device="cuda")
+    answers.append(sorted(segment["total_size"] for segment in torch.cuda.memory_snapshot()))
+    del small, again, pool
+    gc.collect()
+    torch.cuda.empty_cache()
+    answers.append(outside.numel())
+    return answers
+
+
+@case(limit=2 << 30)
+def out_of_memory(torch):
+    """Memory runs out, is caught, and training goes on."""
+    seen = []
+    torch.cuda.init()
+    torch._C._cuda_attach_out_of_memory_observer(lambda *what: seen.append(what))
+    keep = [torch.empty(64 << 20, dtype=torch.uint8, device="cuda") for _ in range(10)]
+    sizes = 1 << 20
+    try:
+        while True:
+            keep.append(torch.empty(sizes, dtype=torch.uint8, device="cuda"))
+            sizes *= 2
+    except torch.cuda.OutOfMemoryError as error:
+        message = str(error)
+    del keep[::2]
+    keep.append(torch.empty(sizes // 2, dtype=torch.uint8, device="cuda"))
+    train(torch, model(torch))
+    first = message.split(" GPU 0 ")[0]
+    return [first, message.startswith(first), len(seen), seen, torch.cuda.memory_stats()["num_ooms"]]
+
+
+@case(limit=1 << 30)
+def batch_size_finder(torch):
+    batch, tried = 4096, []
+    while True:
+        try:
+            torch.empty(batch << 18, dtype=torch.uint8, device="cuda").fill_(0)
+            return tried
+        except RuntimeError as error:
+            if "CUDA out of memory." not in str(error):
+                raise
+            tried.append(batch)
+            batch //= 2
+
+
+@case()
+def fraction(torch):
+    torch.cuda.set_per_process_memory_fraction(0.001)
+    answers = [torch.cuda.get_per_process_memory_fraction()]
+    try:
+        torch.empty(200 << 20, dtype=torch.uint8, device="cuda")
+    except torch.cuda.OutOfMemoryError:
+        answers.append("refused")
+    torch.cuda.set_per_process_memory_fraction(1.0)
+    torch.empty(200 << 20, dtype=torch.uint8, device="cuda")
+    return answers
+
+
+@case()
+def pinned(torch):
+    data = torch.utils.data.TensorDataset(torch.zeros(64, 1000), torch.zeros(64))
+    loader = torch.utils.data.DataLoader(data, batch_size=16, pin_memory=True)
+    for x, y in loader:
+        x.cuda(non_blocking=True), y.cuda(non_blocking=True)
+    return sorted(torch.cuda.host_memory_stats())[:3]
+
+
+@case()
+def convolutions(torch):
+    torch.backends.cudnn.benchmark = False
+    net = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 32, 3, padding=1), torch.nn.BatchNorm2d(32), torch.nn.ReLU(), torch.nn.Conv2d(32, 64, 3)
+    ).cuda()
+    for size in (32, 48, 40):
+        net(torch.randn(4, 3, size, size, device="cuda")).sum().backward()
+
+
+@case()
+def allocator_calls(torch):
+    address = torch.cuda.caching_allocator_alloc(3 << 20)
+    size = [segment["total_size"] for segment in torch.cuda.memory_snapshot()]
+    torch.cuda.caching_allocator_delete(address)
+    torch.cuda.memory.caching_allocator_enable(False)
+    raw = torch.empty(1 << 20, device="cuda")
+    del raw
+    torch.cuda.memory.caching_allocator_enable(True)
+    torch.empty(1 << 20, device="cuda")
+    return [size, torch.cuda.memory.get_allocator_backend()]
+
+
+@case()
+def every_figure(torch):
+    """Every call that tells of memory, at several points."""
+    cuda, points = torch.cuda, []
+
+    def point(name):
+        summary = cuda.memory_summary()
+        nested = cuda.memory_stats_as_nested_dict()
+        points.append(
+            {
+                "at": name,
+                "allocated": cuda.memory_allocated(),
+                "reserved": cuda.memory_reserved(),
+                "cached": cuda.memory_cached(),
+                "peaks": [cuda.max_memory_allocated(), cuda.max_memory_reserved(), cuda.max_memory_cached()],
+                "stats": dict(cuda.memory_stats()),
+                "nested": nested,
+                "summary": summary,
+                "short": cuda.memory_summary(abbreviated=True),
+                "info": cuda.mem_get_info(),
+                "host": dict(cuda.host_memory_stats()),
+                "segments": cuda.memory_snapshot(),
+                "fraction": cuda.get_per_process_memory_fraction(),
+                "backend": cuda.get_allocator_backend(),
+                "processes": outcome(cuda.list_gpu_processes),
+                "usage": outcome(cuda.memory_usage),
+                "accelerator": [torch.accelerator.memory_allocated(), torch.accelerator.memory_reserved()],
+            }
+        )
+
+    def outcome(call):
+        try:
+            return str(call())
+        except Exception as error:
+            return type(error).__name__
+
+    point("nothing")
+    first = torch.empty(5 << 20, device="cuda")
+    small = [torch.empty(number * 100 + 1, device="cuda") for number in range(20)]
+    point("some")
+    del first, small[::2]
+    point("freed")
+    cuda.reset_peak_memory_stats()
+    cuda.reset_accumulated_memory_stats()
+    point("reset")
+    train(torch, model(torch))
+    point("trained")
+    cuda.reset_max_memory_allocated()
+    cuda.reset_max_memory_cached()
+    gc.collect()
+    cuda.empty_cache()
+    point("emptied")
+    return points
+
+
+@case()
+def contexts(torch):
+    """Histories of each kind, what they have stacks of, marks, metadata, actions that are left out."""
+    memory, answers = torch.cuda.memory, []
+
+    def work():
+        kept = [torch.empty(1 << 20, device="cuda") for _ in range(3)]
+        del kept[1]
+        return kept
+
+    def shown(snapshot):
+        entries = [
+            (entry["action"], bool(entry.get("frames")), entry.get("compile_context"), entry.get("user_metadata"))
+            for entry in snapshot["device_traces"][0]
+        ]
+        blocks = [
+            [bool(block.get("frames")) for block in segment["blocks"]] for segment in snapshot["segments"]
+        ]
+        return [entries, blocks, sorted(snapshot), [mark["name"] for mark in snapshot["external_annotations"]]]
+
+    for context in ("all", "alloc", "state", None):
+        for enabled in ("all", "state"):
+            memory._record_memory_history(enabled=enabled, context=context, stacks="python", max_entries=8)
+            with torch.profiler.record_function("## mark ##"):
+                kept = work()
+            answers.append([context, enabled, shown(memory._snapshot())])
+            memory._record_memory_history(enabled=None)
+            del kept
+    memory._record_memory_history(max_entries=100, clear_history=True, skip_actions=["free_requested", "segment_alloc"])
+    if hasattr(torch._C, "_cuda_setMemoryMetadata"):
+        torch._C._cuda_setMemoryMetadata("step 3")
+    kept = work()
+    if hasattr(torch._C, "_cuda_getMemoryMetadata"):
+        answers.append(torch._C._cuda_getMemoryMetadata())
+        torch._C._cuda_setMemoryMetadata("")
+    answers.append(shown(memory._snapshot()))
+    memory._record_memory_history(enabled=None)
+    return answers
+
+
+@case(heavy=True)
+def compiled(torch):
+    net = torch.compile(model(torch, 128))
+    for _ in range(3):
+        net(torch.randn(8, 128, device="cuda")).sum().backward()
+
+
+@case(heavy=True)
+def graph_trees(torch):
+    """Private pools go back to earlier states."""
+    net = torch.compile(model(torch, 128, 2), mode="reduce-overhead")
+    for _ in range(6):
+        torch.compiler.cudagraph_mark_step_begin()
+        net(torch.randn(8, 128, device="cuda")).sum().backward()
+
+
+@case()
+def pool_states(torch):
+    """What graph trees do with a pool, by hand."""
+    torch.cuda.init()
+    graph = torch.cuda.CUDAGraph()
+    x = torch.zeros(1000, device="cuda")
+    with torch.cuda.graph(graph):
+        kept = x + 1
+        gone = x + 2
+    pool, device = graph.pool(), torch.cuda.current_device()
+    state = torch._C._cuda_getCheckpointState(device, pool)
+    live = torch._C._cuda_checkPoolLiveAllocations(device, pool, {kept.untyped_storage().data_ptr(), gone.untyped_storage().data_ptr()})
+    del gone
+    after = torch._C._cuda_checkPoolLiveAllocations(device, pool, {kept.untyped_storage().data_ptr()})
+    storage = kept.untyped_storage()._cdata
+    torch._C._cuda_setCheckpointPoolState(device, state, [storage], [])
+    return [live, after]

@@ -1,0 +1,172 @@
+"""PyTorch's allocator beside the drop-in, on the fake CUDA libraries: ``compare.py [--light] [CASE…]``.
+
+In:  a Python whose CUDA libraries are the fake ones (``tonnage-on-fakes python compare.py``). Out: a table, and exit status 1 if
+anything differs: with the policy ``pytorch`` every entry of the history with its address and stream, every figure, every answer;
+with ``pages`` every request.
+
+PyTorch is imported once; each case runs in forks of this process, one for each allocator.
+"""
+
+import os
+import pickle
+import sys
+import tempfile
+import traceback
+
+import tonnage.torch
+import torch
+
+from cases import CASES
+
+#: Where the fake libraries are told what the device is.
+PROFILE = "TONNAGE_FAKE_PROFILE"
+
+
+def run(name, allocator, folder):
+    """The case under an allocator: what it told, or why it did not."""
+    out = os.path.join(folder, f"{name}.{allocator}.pickle")
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            in_fork(name, allocator, out, folder)
+            status = 0
+        except BaseException:
+            with open(out, "wb") as file:
+                pickle.dump(traceback.format_exc(limit=-6), file)
+        finally:
+            # The order in which the interpreter drops what is left is no one's.
+            os._exit(status)
+    _, status = os.waitpid(child, 0)
+    if not os.path.exists(out):
+        return None, f"it ended with status {status}"
+    with open(out, "rb") as file:
+        answer = pickle.load(file)
+    return (None, answer.strip().replace("\n", " / ")) if isinstance(answer, str) else (answer, "")
+
+
+def in_fork(name, allocator, out, folder):
+    case = CASES[name]
+    for key in [key for key in os.environ if key.startswith("PYTORCH_")]:
+        del os.environ[key]
+    if case.conf:
+        os.environ["PYTORCH_ALLOC_CONF"] = case.conf
+    if case.limit:
+        os.environ[PROFILE] = limited(os.environ[PROFILE], case.limit, out + ".profile")
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(folder, f"inductor.{name}")
+    os.environ["TRITON_CACHE_DIR"] = os.path.join(folder, f"triton.{name}")
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+    if allocator != "native":
+        tonnage.torch.install(policy=allocator, publish=False, fallback=False)
+    if name not in ("contexts", "every_figure"):
+        # Frames are of no interest here, and differ.
+        record = dict(enabled="all", context=None, stacks="python", max_entries=sys.maxsize)
+        torch.cuda._lazy_call(lambda: torch.cuda.memory._record_memory_history(**record))
+    torch.manual_seed(0)
+    returned = case.run(torch)
+    torch.cuda.synchronize()
+    answer = {"returned": returned, "stats": dict(torch.cuda.memory_stats()), "snapshot": torch.cuda.memory._snapshot()}
+    with open(out, "wb") as file:
+        pickle.dump(answer, file)
+
+
+def limited(profile, limit, path):
+    """A device with so much memory."""
+    with open(profile) as file:
+        lines = [line for line in file if line.split()[0] not in ("total", "capacity")]
+    with open(path, "w") as file:
+        file.writelines([*lines, f"total {limit}\n", f"capacity {limit}\n"])
+    return path
+
+
+#: What differs from run to run.
+TIMES = {"time_us", "start_time_us", "id"}
+
+
+def plain(value):
+    """Without times."""
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items() if key not in TIMES}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return value
+
+
+def difference(one, other, path=""):
+    """Where two answers differ first, or nothing."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        for key in [*one, *(key for key in other if key not in one)]:
+            if key not in one or key not in other:
+                return f"{path}.{key}: only under {'the drop-in' if key in other else 'PyTorch'}"
+            found = difference(one[key], other[key], f"{path}.{key}")
+            if found:
+                return found
+        return ""
+    if isinstance(one, list) and isinstance(other, list):
+        for number, (here, there) in enumerate(zip(one, other)):
+            found = difference(here, there, f"{path}[{number}]")
+            if found:
+                return found
+        return "" if len(one) == len(other) else f"{path}: {len(one)} and {len(other)} of them"
+    if isinstance(one, float) and isinstance(other, float) and abs(one - other) < 1e-12:
+        return ""
+    return "" if one == other else f"{path}: {str(one)[:300]!r} and {str(other)[:300]!r}"
+
+
+def sorted_runs(entries):
+    """Entries with runs of completed frees in order of address: PyTorch walks a hash table there."""
+    result, run = [], []
+    for entry in [*entries, None]:
+        if entry is not None and entry["action"] == "free_completed":
+            run.append(entry)
+            continue
+        result += sorted(run, key=lambda it: it["addr"])
+        run = []
+        if entry is not None:
+            result.append(entry)
+    return result
+
+
+def compare(native, ours):
+    for answer in (native, ours):
+        answer["snapshot"]["segments"].sort(key=lambda segment: segment["address"])
+        answer["snapshot"]["device_traces"] = list(map(sorted_runs, answer["snapshot"]["device_traces"]))
+    for part in ("snapshot", "returned", "stats"):
+        found = difference(plain(native[part]), plain(ours[part]), part)
+        if found:
+            return found
+    return ""
+
+
+def requests(answer):
+    entries = (entry for trace in answer["snapshot"]["device_traces"] for entry in trace)
+    return [(entry["action"], entry["size"]) for entry in entries if entry["action"] in ("alloc", "free_requested")]
+
+
+def main(*words):
+    names = [word for word in words if not word.startswith("--")]
+    light = "--light" in words
+    wrong = 0
+    print("| case | entries | pytorch | pages |\n| --- | --- | --- | --- |")
+    with tempfile.TemporaryDirectory(prefix="tonnage-drop-in-") as folder:
+        for name in names or [name for name, case in CASES.items() if not (light and case.heavy)]:
+            native, failed = run(name, "native", folder)
+            if native is None:
+                wrong += 1
+                print(f"| {name} | PyTorch itself fails: {failed} |", flush=True)
+                continue
+            ours, failed = run(name, "pytorch", folder)
+            same = failed or compare(native, ours)
+            paged, failed = run(name, "pages", folder)
+            asked = failed or difference(requests(native), requests(paged), "requests")
+            count = sum(map(len, native["snapshot"]["device_traces"]))
+            wrong += bool(same) + bool(asked)
+            print(f"| {name} | {count} | {same or 'equal'} | {asked or 'the same requests'} |", flush=True)
+    if wrong:
+        print(f"{wrong} differences", file=sys.stderr)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,234 @@
+"""The way of the allocator into PyTorch, on a stand-in: what is refused and why, what is built and kept, the command.
+
+What it then does is compared with PyTorch's own by ``cargo xtask drop-in``.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+import tonnage.torch
+
+TORCH = '''
+"""What the installation asks of PyTorch."""
+import os, types
+__version__ = os.environ.get("STAND_IN_VERSION", "2.11.0+cu130")
+version = types.SimpleNamespace(cuda=os.environ.get("STAND_IN_CUDA", "13.0") or None)
+cuda = types.SimpleNamespace(
+    is_initialized=lambda: os.environ.get("STAND_IN_USED") == "1",
+    device_count=lambda: int(os.environ.get("STAND_IN_GPUS", "1")),
+    _lazy_call=lambda call: None,
+)
+_C = types.SimpleNamespace(_GLIBCXX_USE_CXX11_ABI=True)
+'''
+
+#: Stands for the compiler: counts its calls, and makes a library that takes everything.
+COMPILER = r"""#!/bin/sh
+if [ "$1" = --version ]; then echo "stand-in 1"; exit 0; fi
+echo "$@" >> "{folder}/calls"
+while [ "$1" != -o ]; do shift; done
+exec {cc} -shared -fPIC -x c -o "$2" - <<'C'
+const char* tonnage_install(const void* interface, const void* options) {{ return {answer}; }}
+C
+"""
+
+
+@pytest.fixture
+def program(tmp_path, python):
+    """Runs a Python program with the stand-in; its compiler answers so."""
+    cc = shutil.which("gcc") or shutil.which("cc")
+    if cc is None:
+        pytest.fail("these tests need a C compiler")
+    stand_in = tmp_path / "stand_in"
+    stand_in.mkdir()
+    (stand_in / "torch.py").write_text(TORCH)
+
+    def run(text, *before, answer="0", **variables):
+        compiler = tmp_path / "compiler"
+        compiler.write_text(COMPILER.format(folder=tmp_path, cc=cc, answer=answer))
+        compiler.chmod(0o755)
+        (tmp_path / "train.py").write_text(textwrap.dedent(text))
+        path = os.pathsep.join([str(stand_in), os.environ.get("PYTHONPATH", "")])
+        known = {"PYTHONPATH": path, "CXX": str(compiler), "TONNAGE_CACHE_DIR": str(tmp_path / "cache")}
+        return python(*before, str(tmp_path / "train.py"), **{**known, **variables})
+
+    run.folder = tmp_path
+    return run
+
+
+INSTALL = "import tonnage.torch\nprint(tonnage.torch.install())\n"
+
+
+@pytest.mark.parametrize(
+    ("variables", "sentence"),
+    [
+        ({"STAND_IN_VERSION": "2.8.1"}, "PyTorch 2.8.1 is not supported"),
+        ({"STAND_IN_VERSION": "2.16.0"}, "Releases 2.9 to 2.15 are"),
+        ({"STAND_IN_VERSION": "3.0.0"}, "PyTorch 3.0.0 is not supported"),
+        ({"STAND_IN_VERSION": "2.12.0a0+git1234"}, "is no release"),
+        ({"STAND_IN_VERSION": "2.12.0.dev20260101+cu130"}, "is no release"),
+        ({"STAND_IN_CUDA": ""}, "is not built for CUDA"),
+        ({"STAND_IN_USED": "1"}, "before the first tensor on a GPU"),
+        ({"STAND_IN_GPUS": "0"}, "PyTorch sees no GPU"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_what_to_do(program, variables, sentence):
+    done = program(INSTALL, **variables)
+    assert done.returncode == 1
+    assert "InstallError" in done.stderr and sentence in done.stderr, done.stderr
+    assert not (program.folder / "calls").exists(), "nothing is built for what is refused"
+
+
+def test_options_that_are_wrong_are_refused(program):
+    done = program(
+        """
+        import tonnage, tonnage.torch
+        for options in [dict(policy="page"), dict(limit="many")]:
+            try:
+                tonnage.torch.install(**options)
+            except tonnage.UsageError as error:
+                print(error)
+        """
+    )
+    first, second = done.stdout.splitlines()
+    assert first == "there is no policy 'page': take one of pages, pytorch"
+    assert "many" in second
+
+
+def test_before_it_is_installed_there_is_nothing_to_give_back():
+    assert not tonnage.torch.status().installed
+    for call in (tonnage.torch.release, tonnage.torch.pause, tonnage.torch.resume):
+        with pytest.raises(tonnage.UsageError, match="install"):
+            call()
+
+
+def test_the_shim_is_built_once_and_anew_for_another_release(program):
+    for version, builds in [("2.11.0+cu130", 1), ("2.11.0+cu130", 1), ("2.10.0", 2), ("2.11.0+cu130", 2)]:
+        done = program(INSTALL, STAND_IN_VERSION=version)
+        assert done.returncode == 0, done.stderr
+        assert "way='shim'" in done.stdout and f"torch='{version}'" in done.stdout
+        calls = (program.folder / "calls").read_text().splitlines()
+        assert len(calls) == builds
+        assert ("building the shim" in done.stderr) == (len(calls) != getattr(program, "before", 0))
+        program.before = len(calls)
+    kept = sorted(it.name for it in (program.folder / "cache" / "shim").iterdir())
+    assert [name for name in kept if not name.endswith((".so", ".lock"))] == [], "nothing unfinished stays"
+    assert sum(name.endswith(".so") for name in kept) == 2
+
+
+def test_processes_that_begin_at_once_share_one_build(program):
+    program(INSTALL, STAND_IN_GPUS="0")
+    path = os.pathsep.join([str(program.folder / "stand_in"), os.environ.get("PYTHONPATH", "")])
+    variables = {
+        **os.environ,
+        "PYTHONPATH": path,
+        "CXX": str(program.folder / "compiler"),
+        "TONNAGE_CACHE_DIR": str(program.folder / "cache"),
+    }
+    command = [sys.executable, "-c", INSTALL]
+    running = [subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    assert all("way='shim'" in process.communicate(timeout=600)[0] for process in running)
+    assert len((program.folder / "calls").read_text().splitlines()) == 1
+
+
+def test_a_compiler_that_is_not_there_or_fails_is_named(program):
+    without = "import tonnage.torch\ntonnage.torch.install(fallback=False)\n"
+    done = program(without, CXX="/no/such/compiler")
+    assert done.returncode == 1 and "CXX names /no/such/compiler, which is not there" in done.stderr
+    done = program(without, CXX="", PATH="/nowhere")
+    assert done.returncode == 1 and "no C++ compiler was found" in done.stderr and "apt install g++" in done.stderr
+    done = program(without, CXX="false")
+    assert done.returncode == 1 and "cannot be built: false says" in done.stderr
+    assert not any(it.suffix == ".so" for it in (program.folder / "cache" / "shim").iterdir())
+
+
+def test_where_nothing_is_kept_it_is_built_for_the_process(program):
+    (program.folder / "cache").write_text("no folder")
+    done = program(INSTALL)
+    assert done.returncode == 0 and "way='shim'" in done.stdout, done.stderr
+
+
+def test_what_the_shim_says_is_raised(program):
+    done = program(INSTALL, answer='"CUDA is in use already"')
+    assert done.returncode == 1 and "InstallError: CUDA is in use already" in done.stderr
+
+
+def test_it_is_installed_once(program):
+    done = program(
+        """
+        import tonnage.torch
+        first = tonnage.torch.install(policy="pytorch", limit="2GiB")
+        assert tonnage.torch.install(policy="pytorch", limit="2GiB") == first == tonnage.torch.status()
+        assert first.limit == 2 << 30
+        tonnage.torch.install(policy="pages")
+        """
+    )
+    assert done.returncode == 1 and "installed already, with other options" in done.stderr, done.stderr
+
+
+EXEC = ("-m", "tonnage", "exec")
+
+
+def test_the_command_installs_it_and_passes_the_exit_status(program):
+    done = program(
+        """
+        import sys, torch, tonnage.torch
+        assert not any("tonnage-hook" in it for it in sys.path)
+        status = tonnage.torch.status()
+        print(status.way, status.policy, status.limit, sys.argv[1:])
+        sys.exit(3)
+        """,
+        *EXEC, "--policy", "pytorch", "--limit", "1GiB", "--", sys.executable,
+    )
+    assert done.returncode == 3, done.stderr
+    assert done.stdout == "shim pytorch 1073741824 []\n"
+
+
+def test_programs_of_the_program_have_it_too(program):
+    done = program(
+        """
+        import subprocess, sys
+        if len(sys.argv) == 1:
+            sys.exit(subprocess.run([sys.executable, __file__, "again"]).returncode)
+        import torch, tonnage.torch
+        print(tonnage.torch.status().policy)
+        """,
+        *EXEC, "--", sys.executable,
+    )
+    assert (done.returncode, done.stdout) == (0, "pages\n"), done.stderr
+
+
+def test_the_command_says_why_it_cannot(program):
+    done = program("import torch\nprint('began')", *EXEC, "--", sys.executable, STAND_IN_VERSION="2.3.0")
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.startswith("error: PyTorch 2.3.0 is not supported"), done.stderr
+    # A process that sees no GPU, or has no PyTorch, is left alone.
+    done = program("import torch\nprint('began')", *EXEC, "--", sys.executable, STAND_IN_GPUS="0")
+    assert (done.returncode, done.stdout) == (0, "began\n"), done.stderr
+    done = program("print('began')", *EXEC, "--", sys.executable)
+    assert (done.returncode, done.stdout) == (0, "began\n"), done.stderr
+    missing = program("", *EXEC, "--", "/no/such/program")
+    assert missing.returncode == 2 and "cannot run /no/such/program" in missing.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_signals_go_on_to_the_program(tmp_path, number):
+    ready = tmp_path / "ready"
+    process = subprocess.Popen(
+        [sys.executable, *EXEC, "--", sys.executable, "-c", f"import time; open({str(ready)!r}, 'w').close(); time.sleep(1000)"],
+        stdin=subprocess.DEVNULL,
+    )
+    began = time.monotonic()
+    while not ready.exists():
+        assert time.monotonic() - began < 600
+        time.sleep(0.05)
+    process.send_signal(number)
+    assert process.wait(timeout=600) == -number
