@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # The drop-in on a machine with a GPU, PyTorch and a C++ compiler: `drop_in_gpu.sh PACKAGE TEST_CUDA [PART…]`.
 # PACKAGE is a folder with the package `tonnage` (a wheel, unpacked), TEST_CUDA PyTorch's test/test_cuda.py at the installed
-# release. Parts: smoke, workloads, limit, costs, tests. Results are lines of JSON in $OUT, and a table at the end.
+# release. Parts: smoke, extras, workloads, limit, costs, tests. Results are lines of JSON in $OUT, and a table at the end.
 set -uo pipefail
 here="$(cd "$(dirname "$0")" && pwd)"
 package="$1" test_cuda="$2"
 shift 2
-parts="${*:-smoke workloads limit costs tests}"
+parts="${*:-smoke extras workloads limit costs tests}"
 out="${OUT:-.}"
 export PYTHONPATH="$package${PYTHONPATH:+:$PYTHONPATH}" TONNAGE_CACHE_DIR="${TONNAGE_CACHE_DIR:-$out/cache}"
 export CUBLAS_WORKSPACE_CONFIG=:4096:8 TRANSFORMERS_OFFLINE=1 TOKENIZERS_PARALLELISM=false
@@ -18,6 +18,9 @@ for part in $parts; do
     smoke)
       python3 -c 'import time, tonnage.torch as t; a = time.time(); print(t.install(policy="pages", publish=False)); print("installed in %.1f s" % (time.time() - a))'
       for allocator in native pytorch pages; do timeout 60 $work mlp $allocator 6; done | tee "$out/smoke.jsonl" | cut -c1-600
+      ;;
+    extras)
+      for allocator in native pytorch pages; do timeout 120 python3 "$here/pytorch/drop_in_extras.py" $allocator 2> "$out/extras.$allocator.err"; done | tee "$out/extras.jsonl"
       ;;
     workloads)
       for round in 1 2; do

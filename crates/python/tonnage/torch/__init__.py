@@ -33,7 +33,7 @@ POLICIES = ("pages", "pytorch")
 #: What PyTorch's pluggable interface has no room for.
 PLUGGABLE_LIMITS = (
     "torch.cuda.memory_stats() and what is derived from it, memory_snapshot() and the history raise",
-    "CUDA graphs and MemPool share the default pool",
+    "CUDA graphs, torch.compile(mode=\"reduce-overhead\") and MemPool have no pools of their own: do not use them",
     "running out of memory raises RuntimeError with PyTorch's words, not torch.OutOfMemoryError",
 )
 
