@@ -103,6 +103,7 @@ struct Arguments {
 }
 
 #[derive(Subcommand)]
+#[allow(clippy::large_enum_variant, reason = "a process has one")]
 enum Verb {
     Run(run::Arguments),
     Predict(predict::Arguments),

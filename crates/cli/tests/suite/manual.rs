@@ -5,7 +5,7 @@ use std::process::Command;
 use crate::support::{command, python_with_packages, recording, root, text, tonnage};
 use tonnage::export::Table;
 
-const VERBS: [&str; 17] = [
+const VERBS: [&str; 18] = [
     "run",
     "predict",
     "inspect",
@@ -13,6 +13,7 @@ const VERBS: [&str; 17] = [
     "report",
     "tune",
     "record",
+    "exec",
     "view",
     "diff",
     "export",

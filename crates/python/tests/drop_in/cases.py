@@ -405,6 +405,7 @@ def graph_trees(torch):
     for _ in range(6):
         torch.compiler.cudagraph_mark_step_begin()
         net(torch.randn(8, 128, device="cuda")).sum().backward()
+        net.zero_grad(set_to_none=True)
 
 
 @case()

@@ -40,7 +40,7 @@ class Contexts {
       number = free_.back();
       free_.pop_back();
     }
-    places_[number] = Place{std::make_shared<const Context>(std::move(context)), true};
+    places_[number] = Place{std::make_shared<const Context>(std::move(context)), true, false};
     return number;
   }
 
@@ -55,14 +55,23 @@ class Contexts {
     return places_.size() - free_.size() >= enough_;
   }
 
-  // Forgets all that are not in use by these numbers, and that no call is under way with.
+  // Before the engine is asked which are in use: of calls that are under way it may not know yet, so that what they named stays,
+  // also if they are over by the time it has answered.
+  void begin_to_forget() {
+    std::lock_guard<std::mutex> guard(mutex_);
+    for (Place& place : places_) {
+      place.known_to_engine = !place.busy;
+    }
+  }
+
+  // Forgets all that are not in use by these numbers, of those that the engine could know.
   void forget_all_but(const std::vector<bool>& used) {
     std::vector<std::shared_ptr<const Context>> gone;  // Dropped without the lock: that may run Python.
     {
       std::lock_guard<std::mutex> guard(mutex_);
       for (uint32_t number = 0; number < places_.size(); ++number) {
         Place& place = places_[number];
-        if (place.context && !place.busy && !(number < used.size() && used[number])) {
+        if (place.context && place.known_to_engine && !(number < used.size() && used[number])) {
           gone.push_back(std::move(place.context));
           place.context = nullptr;
           free_.push_back(number);
@@ -87,6 +96,7 @@ class Contexts {
   struct Place {
     std::shared_ptr<const Context> context;
     bool busy = false;
+    bool known_to_engine = false;
   };
 
   std::mutex mutex_;

@@ -784,6 +784,12 @@ class Allocator final : public CUDAAllocator {
   }
 
   void forget_contexts() {
+    // Two at once would undo each other's marks.
+    std::unique_lock<std::mutex> guard(forgetting_mutex_, std::try_to_lock);
+    if (!guard) {
+      return;
+    }
+    contexts_.begin_to_forget();
     std::vector<bool> used;
     for (DeviceIndex device = 0; device < c10::cuda::device_count(); ++device) {
       if (opened(device)) {
@@ -903,6 +909,7 @@ class Allocator final : public CUDAAllocator {
   // Pools that requests are sent to now.
   std::atomic<int> diversions_{0};
   Contexts contexts_;
+  std::mutex forgetting_mutex_;
   std::mutex annotations_mutex_;
   std::deque<AnnotationEntry> annotations_;
   size_t most_annotations_ = 1;
