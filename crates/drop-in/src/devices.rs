@@ -42,8 +42,8 @@ pub(crate) type DeviceTracker = Arc<dyn Fn(u32, &TraceEntry, PoolId) + Send + Sy
 /// What was said to all devices, also to those that nobody has asked for yet.
 #[derive(Clone, Default)]
 pub(crate) struct Told {
-    /// Settings, in the order in which they were read.
-    pub(crate) settings: Vec<String>,
+    /// The settings, once others than those of the setup were read.
+    config: Option<Config>,
     pub(crate) history: Option<RecordOptions>,
     pub(crate) tracker: Option<DeviceTracker>,
 }
@@ -83,13 +83,13 @@ pub(crate) fn device(number: u32) -> Result<&'static Slot, Wrong> {
 
 /// Lets all devices read settings, and those that are opened later.
 pub(crate) fn configure(settings: &str) -> Result<(), Wrong> {
-    let mut told = all()?.told.lock().unwrap_or_else(PoisonError::into_inner);
-    // Refused by all or by none: they have read the same before.
-    for (_, slot) in opened() {
-        slot.device().memory().configure(settings).map_err(other)?;
-    }
-    told.settings.push(settings.to_owned());
-    Ok(())
+    let devices = all()?;
+    let mut told = devices.told.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut config = told.config.clone().unwrap_or_else(|| devices.setup.config.clone());
+    config.apply(settings).map_err(other)?;
+    told.config = Some(config);
+    // They have read the same before, so that none refuses what was taken.
+    opened().try_for_each(|(_, slot)| slot.device().memory().configure(settings).map_err(other))
 }
 
 /// Tells all devices something, and those that are opened later.
@@ -157,7 +157,7 @@ impl Devices {
         }
         let setup = &self.setup;
         let options = DeviceOptions {
-            config: setup.config.clone(),
+            config: told.config.clone().unwrap_or_else(|| setup.config.clone()),
             policy: setup.policy,
             id: DeviceId(number),
             ..DeviceOptions::default()
@@ -170,9 +170,6 @@ impl Devices {
         let device = device.map_err(other)?;
         if setup.limit.is_some() {
             device.memory().set_limit(setup.limit);
-        }
-        for settings in &told.settings {
-            device.memory().configure(settings).map_err(other)?;
         }
         if setup.publish {
             // Who cannot be shown works all the same.

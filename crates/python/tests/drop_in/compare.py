@@ -54,8 +54,8 @@ def in_fork(name, allocator, out, folder):
         os.environ["PYTORCH_ALLOC_CONF"] = case.conf
     if case.limit:
         os.environ[PROFILE] = limited(os.environ[PROFILE], case.limit, out + ".profile")
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(folder, f"inductor.{name}")
-    os.environ["TRITON_CACHE_DIR"] = os.path.join(folder, f"triton.{name}")
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(folder, f"inductor.{name}.{allocator}")
+    os.environ["TRITON_CACHE_DIR"] = os.path.join(folder, f"triton.{name}.{allocator}")
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     if allocator != "native":
         tonnage.torch.install(policy=allocator, publish=False, fallback=False)
