@@ -71,7 +71,7 @@ pub(crate) fn flat(snapshot: &Snapshot, with_history: bool) -> Owned {
 }
 
 impl Owned {
-    /// Hands it to a C caller, until [`take_back`].
+    /// Hands it to a C caller, until `forget_moment`.
     pub(crate) fn give(self) -> Moment {
         let owned = Box::new(self);
         Moment {

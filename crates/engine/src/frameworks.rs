@@ -3,7 +3,7 @@
 //!
 //! What such a caller has and others lack: stacks of its own, which it keeps and the engine only names; callbacks that
 //! must run without the engine's lock, so that a request is [begun](Engine::allocate_cached) and then
-//! [gone on with](Engine::allocate_uncached); and states of private pools that it goes back to ([`PoolState`]).
+//! [gone on with](Engine::allocate_uncached); and states of private pools that it goes back to ([`PoolState`](crate::PoolState)).
 
 use tonnage_device::Device;
 use tonnage_events::{Address, Event, PoolId, StackId, StreamId};
