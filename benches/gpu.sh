@@ -35,7 +35,7 @@ for device in dry host cuda:0; do
   snapshot="snapshot.${device%%:*}.pickle"
   ./dump_snapshot "$device" "$snapshot" > /dev/null && python3 memory_viz.py "$snapshot" || failed=1
 done
-echo "## memory that runs out, with the wheel"
+echo "## memory that runs out, and tests of memory, with the wheel"
 python3 oom.py ./*.whl || failed=1
 echo "## PyTorch's allocator and the driver's own, same sizes and threads; then Tonnage and PyTorch in turns"
 python3 beside.py ./tonnage || failed=1

@@ -1,14 +1,16 @@
-"""Memory that runs out on a real GPU, with the wheel: what its exception says, what is saved, and what recording costs.
+"""The wheel with PyTorch on a GPU: memory that runs out, tests of memory, and what recording costs.
 
-    python3 oom.py WHEEL [ROUNDS]
+    python3 oom.py [WHEEL...] [ROUNDS]
 
-The wheel is installed into a folder that is gone afterwards; nothing is downloaded. Then, each in a process of its own:
+The wheel is installed into a folder that is gone afterwards, with others that are named, such as pytest's; nothing is downloaded.
+Without one, what this Python has is taken. Then, each in a process of its own:
 
 - `tonnage.record()` around a training that runs out of memory, by a limit of PyTorch's and by the card's own size: the
   exception that leaves it is the one that PyTorch raised, with the same words and a note more; the snapshot lies beside
   the script, and its last entry is the failure;
 - the same training under `tonnage record -- python …`: exit status and output are the program's own, with the note in
   the traceback and the report behind it;
+- tests with the fixture `gpu_memory`: its peak is PyTorch's own, baselines are written and compared, and what grew is named;
 - nanoseconds of a pair of an allocation and its release: without a history, with PyTorch's own, with `tonnage.record()`.
 
 Exit status: 1 if anything is not as it should be.
@@ -85,6 +87,35 @@ torch.cuda.empty_cache()
 torch.ones(1 << 20, device="cuda").sum().item()
 '''
 
+TESTS = '''
+import os
+import torch
+
+def take(mib):
+    return torch.empty(mib << 20, dtype=torch.uint8, device="cuda")
+
+def test_size(gpu_memory):
+    take(100)
+    gpu_memory.assert_peak("100MiB", tolerance=0)
+    assert gpu_memory.peak == torch.cuda.max_memory_allocated()
+
+def test_beside_what_was_there_before(gpu_memory, kept=[]):
+    kept.append(take(30))
+    take(10)
+    gpu_memory.assert_peak("40MiB", tolerance=0)
+    assert gpu_memory.peak == torch.cuda.max_memory_allocated()
+
+def test_after_that(gpu_memory):
+    take(10)
+    gpu_memory.assert_peak("40MiB", tolerance=0)
+    assert gpu_memory.peak == torch.cuda.max_memory_allocated()
+
+def test_baseline(gpu_memory):
+    small = take(20)
+    large = take(int(os.environ["MIB"]))
+    gpu_memory.assert_peak()
+'''
+
 COST = '''
 import json, sys, time
 import tonnage, torch
@@ -144,11 +175,12 @@ def check(what, holds, seen=""):
     print(f"{'ok    ' if holds else 'FAILED'} {what}" + (f": {seen}" if seen and not holds else ""), flush=True)
 
 
-def install(wheel, folder):
-    """Installs it without a network, by pip or, where there is none, as the archive that it is."""
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--target", folder, wheel]
+def install(wheels, folder):
+    """Installs them without a network, by pip or, where there is none, as the archives that they are."""
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--target", folder, *wheels]
     if subprocess.run(command, capture_output=True).returncode != 0:
-        zipfile.ZipFile(wheel).extractall(folder)
+        for wheel in wheels:
+            zipfile.ZipFile(wheel).extractall(folder)
 
 
 class Machine:
@@ -159,9 +191,10 @@ class Machine:
         paths = [site, *filter(None, [os.environ.get("PYTHONPATH")])]
         self.environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
-    def run(self, *words):
+    def run(self, *words, **environment):
         words = [sys.executable, *map(str, words)]
-        return subprocess.run(words, capture_output=True, text=True, cwd=self.folder, env=self.environment)
+        environment = {**self.environment, **environment}
+        return subprocess.run(words, capture_output=True, text=True, cwd=self.folder, env=environment)
 
 
 def around(machine, name, limit):
@@ -231,6 +264,27 @@ def under(machine, limit):
     check("a program that has enough memory ends as it would", fine.returncode == 0 and fine.stdout == "3\n", fine.stdout)
 
 
+def fixture(machine):
+    print("## gpu_memory, in pytest")
+
+    def run(*words, mib):
+        words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", *words, "test_memory.py"]
+        return machine.run(*words, MIB=str(mib), PYTEST_ADDOPTS="")
+
+    new = run(mib=64)
+    check("sizes are asserted, and are PyTorch's own", "3 passed" in new.stdout, new.stdout + new.stderr)
+    check("a test without a baseline says so", "has no baseline yet" in new.stdout, new.stdout)
+    written = run("--tonnage-update", mib=64)
+    check("a baseline is written", written.returncode == 0 and "4 passed" in written.stdout, written.stdout)
+    same = run(mib=64)
+    check("the same again passes", same.returncode == 0 and "4 passed" in same.stdout, same.stdout)
+    grown = run(mib=96)
+    print(grown.stdout)
+    check("more does not", grown.returncode == 1 and "1 failed, 3 passed" in grown.stdout, grown.stdout)
+    check("by how much is said", "32.00 MiB more than the baseline" in grown.stdout, grown.stdout)
+    check("and where", "test_memory.py:" in grown.stdout.partition("more than the baseline")[2], grown.stdout)
+
+
 def cost(machine, rounds):
     print("## nanoseconds of `torch.empty(65536, dtype=torch.uint8, device=\"cuda\")` and its release; medians of rounds in turns")
     done = machine.run("cost.py", rounds)
@@ -248,19 +302,21 @@ def cost(machine, rounds):
 
 
 def main():
-    wheel = os.path.abspath(sys.argv[1])
-    rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 9
+    wheels = [os.path.abspath(word) for word in sys.argv[1:] if word.endswith(".whl")]
+    rounds = next((int(word) for word in sys.argv[1:] if word.isdigit()), 9)
     import torch
 
     print(f"PyTorch {torch.__version__}, Python {sys.version.split()[0]}, {torch.cuda.get_device_name(0)}")
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name).resolve()
         site = str(folder / "site")
-        install(wheel, site)
+        if wheels:
+            install(wheels, site)
         work = folder / "work"
         work.mkdir()
-        fine = "import torch\nprint(torch.ones(3, device='cuda').sum().int().item())\n"
-        for file, text in {"program.py": PROGRAM, "around.py": AROUND, "cost.py": COST, "fine.py": fine}.items():
+        fine = "import torch\nprint(torch.ones(3, device='cuda').numel())\n"
+        files = {"program.py": PROGRAM, "around.py": AROUND, "cost.py": COST, "fine.py": fine, "test_memory.py": TESTS}
+        for file, text in files.items():
             (work / file).write_text(text)
         machine = Machine(work, site)
         version = machine.run("-m", "tonnage", "--version")
@@ -269,6 +325,7 @@ def main():
         around(machine, "a limit of 8 GiB", 8 * GIB)
         around(machine, "the size of the card", 0)
         under(machine, 8 * GIB)
+        fixture(machine)
         cost(machine, rounds)
     print("something is not as it should be" if failed else "all is as it should be")
     sys.exit(failed)

@@ -156,6 +156,12 @@ pub(crate) fn python_with_torch() -> anyhow::Result<PathBuf> {
     Ok(python())
 }
 
+/// The Python of all cases, with what trains with PyTorch, installed if it is not there.
+pub(crate) fn python_that_trains() -> anyhow::Result<PathBuf> {
+    environment(false)?;
+    Ok(python())
+}
+
 /// The light cases where their environment is; else what was left out.
 pub(crate) fn light_if_there() -> anyhow::Result<()> {
     if is_there() {

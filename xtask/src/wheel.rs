@@ -1,7 +1,8 @@
 //! `cargo xtask wheel`: the Python package, as it is published.
 //!
 //! In:  `crates/python`. Out: a wheel in `target/wheels`, for every Python from 3.10 on, on Linux as old as PyTorch's own
-//! wheels take; with completions for shells; checked by auditwheel, and not too large.
+//! wheels take; with completions for shells, and the library that PyTorch scripts run on without a GPU; checked by auditwheel, and
+//! not too large.
 //!
 //! The tools come from PyPI into a Python of their own. Completions are asked of the command inside the wheel, so that they
 //! are always its own.
@@ -13,11 +14,11 @@ use std::process::Command;
 
 use anyhow::{Context, bail, ensure};
 
-use crate::install;
 use crate::shell::{present, root, run, run_with};
+use crate::{install, scripts};
 
 /// The Python that builds.
-const ENVIRONMENT: &str = "target/wheel-python";
+pub(crate) const ENVIRONMENT: &str = "target/wheel-python";
 
 /// Where wheels go.
 const WHEELS: &str = "target/wheels";
@@ -35,6 +36,13 @@ const COMPLETIONS: [(&str, &str); 3] = [
     ("fish", "fish/vendor_completions.d/tonnage.fish"),
 ];
 
+/// The library that PyTorch scripts run on, by its package and its file, and where it goes inside the wheel.
+const LIBRARY: (&str, &str) = ("tonnage-fake-cudart", "libtonnage_fake_cudart.so");
+const LIBRARIES: &str = "tonnage/libraries";
+
+/// What wheels are built for; the linker also wants the C library's version.
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+
 /// Builds the wheel: as it is published, or with `--fast` in a few minutes.
 pub(crate) fn build(option: Option<&str>) -> anyhow::Result<()> {
     let profile = match option {
@@ -51,7 +59,8 @@ pub(crate) fn build(option: Option<&str>) -> anyhow::Result<()> {
 const PYTHONS: [&str; 5] = ["python3.10", "python3.11", "python3.12", "python3.13", "python3.14"];
 
 /// Installs the wheel into clean Pythons, the oldest and the newest that are here, and runs all tests of the package on it:
-/// with the newest also those that need other libraries, and in one more those that need PyTorch and what trains with it.
+/// with the newest also those that need other libraries, and in that of `cargo xtask scripts` those that need PyTorch and what
+/// trains with it, on the fake CUDA libraries.
 pub(crate) fn full() -> anyhow::Result<()> {
     install::browser()?;
     let wheel = wheel("fast")?;
@@ -62,16 +71,16 @@ pub(crate) fn full() -> anyhow::Result<()> {
     };
     let tests = "crates/python/tests";
     if oldest != newest {
-        let light = format!("{tests} --ignore {tests}/test_full.py --ignore {tests}/test_train.py");
-        test_in(oldest, "", &wheel, &["requirements"], &light)?;
+        let light =
+            format!("{tests} --ignore {tests}/test_full.py --ignore {tests}/test_pytorch.py");
+        test_in(oldest, &wheel, &["requirements"], &light)?;
     }
-    let heavy = format!("{tests} --ignore {tests}/test_train.py");
-    test_in(newest, "", &wheel, &["requirements", "requirements-full"], &heavy)?;
-    // By itself: the other tests have a PyTorch of their own, or none.
-    let training = format!("{tests}/test_train.py");
-    test_in(newest, "-train", &wheel, &["requirements", "requirements-train"], &training)?;
+    // The other tests have a PyTorch of their own, or none.
+    let heavy = format!("{tests} --ignore {tests}/test_pytorch.py");
+    test_in(newest, &wheel, &["requirements", "requirements-full"], &heavy)?;
+    test_with_pytorch(&wheel, &format!("{tests}/test_pytorch.py"))?;
     eprintln!(
-        "The wheel passes all tests in {} and {}, with other readers of its tables, in a notebook, and with what trains.",
+        "The wheel passes all tests in {} and {}, with other readers of its tables, in a notebook, and with PyTorch and what trains.",
         oldest.0, newest.0
     );
     Ok(())
@@ -80,12 +89,11 @@ pub(crate) fn full() -> anyhow::Result<()> {
 /// Runs tests on the wheel in a clean Python with what these files ask of PyPI.
 fn test_in(
     (name, python): &(&str, String),
-    what: &str,
     wheel: &Path,
     requirements: &[&str],
     tests: &str,
 ) -> anyhow::Result<()> {
-    let folder = format!("target/full-{name}{what}");
+    let folder = format!("target/full-{name}");
     run(&format!("{python} -m venv --clear {folder}"))?;
     let files: String = requirements
         .iter()
@@ -96,6 +104,26 @@ fn test_in(
         wheel.display()
     ))?;
     run(&format!("{folder}/bin/python -m pytest --quiet -p no:cacheprovider {tests}"))
+}
+
+/// Runs tests on the wheel beside PyTorch, in a folder of its own that is first on the path: the environment stays as it is.
+fn test_with_pytorch(wheel: &Path, tests: &str) -> anyhow::Result<()> {
+    let python = scripts::python_that_trains()?;
+    let python = python.display();
+    let folder = root().join("target/full-pytorch");
+    if folder.exists() {
+        fs::remove_dir_all(&folder).with_context(|| folder.display().to_string())?;
+    }
+    run(&format!(
+        "{python} -m pip install --quiet --disable-pip-version-check --target {} {} \
+         --requirement crates/python/tests/requirements-pytorch.txt",
+        folder.display(),
+        wheel.display()
+    ))?;
+    run_with(
+        &format!("{python} -m pytest --quiet -p no:cacheprovider {tests}"),
+        &[("PYTHONPATH", &folder.display().to_string())],
+    )
 }
 
 /// A Python by its name: on the path, or among those that pyenv has.
@@ -131,8 +159,18 @@ pub(crate) fn wheel(profile: &str) -> anyhow::Result<PathBuf> {
         ),
         &[("PATH", &path)],
     )?;
+    let (package, file) = LIBRARY;
+    // Its symbols are of no use to anyone, as maturin has it with the extension.
+    run_with(
+        &format!(
+            "{ENVIRONMENT}/bin/cargo-zigbuild rustc --locked --profile {profile} --target {TARGET}.2.{PLATFORM} \
+             --package {package} --lib --crate-type cdylib -- -C link-arg=-s"
+        ),
+        &[("PATH", &path)],
+    )?;
+    let library = root().join("target").join(TARGET).join(profile).join(file);
     let built = only_wheel_in(&work)?;
-    let finished = with_completions(&built, &work)?;
+    let finished = complete(&built, &work, &library)?;
     check(&finished)?;
     Ok(finished)
 }
@@ -157,14 +195,17 @@ fn only_wheel_in(folder: &Path) -> anyhow::Result<PathBuf> {
     }
 }
 
-/// Adds what shells want, asked of the command inside.
-fn with_completions(wheel: &Path, work: &Path) -> anyhow::Result<PathBuf> {
+/// Adds a library, and what shells want, asked of the command inside.
+fn complete(wheel: &Path, work: &Path, library: &Path) -> anyhow::Result<PathBuf> {
     let tool = format!("{ENVIRONMENT}/bin/wheel");
     run(&format!("{tool} unpack {} --dest {}", wheel.display(), work.display()))?;
     let name = wheel.file_name().and_then(|name| name.to_str()).context("a wheel has a name")?;
     // `tonnage-0.1.0-cp310-abi3-…`: what is inside lies in folders of the same name.
     let package = name.split('-').take(2).collect::<Vec<_>>().join("-");
     let inside = work.join(&package);
+    let libraries = inside.join(LIBRARIES);
+    fs::create_dir_all(&libraries).with_context(|| libraries.display().to_string())?;
+    fs::copy(library, libraries.join(LIBRARY.1)).with_context(|| library.display().to_string())?;
     for (shell, place) in COMPLETIONS {
         let output = Command::new(root().join(ENVIRONMENT).join("bin/python"))
             .args(["-m", "tonnage", "completions", shell])

@@ -58,7 +58,15 @@ mod _tonnage {
     /// own from here on: for a process that does nothing else.
     #[pyfunction]
     fn command(py: Python<'_>, words: Vec<OsString>) -> PyResult<u8> {
+        find_libraries(py)?;
         py.detach(|| work::guard(|| tonnage_cli::command(words)))
+    }
+
+    /// Says where the libraries lie that PyTorch scripts run on: a wheel has them in the package.
+    fn find_libraries(py: Python<'_>) -> PyResult<()> {
+        let package: PathBuf = py.import("tonnage")?.getattr("__file__")?.extract()?;
+        tonnage_cli::libraries_in(package.with_file_name("libraries"));
+        Ok(())
     }
 
     /// Says that this process is a fork: threads of its parent did not come along.
@@ -84,6 +92,7 @@ mod _tonnage {
     /// Asks a verb that needs no snapshot: text, JSON, and whether the answer is negative.
     #[pyfunction]
     fn ask(py: Python<'_>, words: Vec<String>) -> PyResult<(String, String, bool)> {
+        find_libraries(py)?;
         let answered = work::run(py, move |_| tonnage_cli::ask(&words, &[]))?;
         Ok(super::snapshot::plain(answered.map_err(errors::raise)?))
     }

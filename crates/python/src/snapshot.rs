@@ -74,9 +74,14 @@ fn read(py: Python<'_>, name: String, memory: Option<u64>, input: Input) -> PyRe
 impl Snapshot {
     /// Reads a file.
     #[staticmethod]
-    #[pyo3(signature = (path, max_memory=None))]
-    fn from_path(py: Python<'_>, path: PathBuf, max_memory: Option<u64>) -> PyResult<Self> {
-        read(py, path.display().to_string(), max_memory, Input::Path(path))
+    #[pyo3(signature = (path, name, max_memory=None))]
+    fn from_path(
+        py: Python<'_>,
+        path: PathBuf,
+        name: String,
+        max_memory: Option<u64>,
+    ) -> PyResult<Self> {
+        read(py, name, max_memory, Input::Path(path))
     }
 
     /// Reads bytes.

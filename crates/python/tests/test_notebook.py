@@ -52,5 +52,9 @@ def test_the_cell_magic_records_the_cell(monkeypatch, plain):
     tonnage.load_ipython_extension(shell)
     shell.magics["tonnage"]("1GiB", "import torch\ntorch.empty(3, device='cuda')\n")
     assert isinstance(shown[0], tonnage.Report) and shown[0].limit == 1 << 30
+    for wrong in ["nonsense", "1 2 3"]:
+        # Before the cell is run.
+        with pytest.raises(tonnage.UsageError):
+            shell.magics["tonnage"](wrong, "1 / 0")
     with pytest.raises(ZeroDivisionError):
         shell.magics["tonnage"]("", "import torch\ntorch.empty(3, device='cuda')\n1 / 0\n")

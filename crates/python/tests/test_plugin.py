@@ -59,6 +59,10 @@ def test_every_device_of_ours_can_be_measured(pytester):
             import pytest
             with pytest.raises(tonnage.RecordError, match="nothing to measure"):
                 gpu_memory.peak
+        def test_wrong(gpu_memory):
+            import pytest
+            with pytest.raises(tonnage.UsageError, match="a snapshot, a recording or a prediction, not int"):
+                gpu_memory.measure(5)
         def test_tolerance(gpu_memory):
             import pytest
             gpu_memory.measure(tonnage.predict("gpt2", batch=1))
@@ -66,7 +70,17 @@ def test_every_device_of_ours_can_be_measured(pytester):
                 gpu_memory.assert_peak(1, tolerance="x%")
         """
     )
-    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=4)
+    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=5)
+
+
+def test_baselines_that_cannot_be_read_are_named(pytester):
+    for text in ["{", "[]", '{"a": "b"}']:
+        (pytester.path / "tonnage-baselines.json").write_text(text)
+        for options in [(), ("--tonnage-update",)]:
+            failed = run(pytester, "", *options)
+            failed.assert_outcomes(failed=1)
+            failed.stdout.fnmatch_lines(["*tonnage-baselines.json has no baselines that can be read: *"])
+        assert (pytester.path / "tonnage-baselines.json").read_text() == text
 
 
 SEVERAL = """

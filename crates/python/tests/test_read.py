@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
+import pathlib
 import pickle
 import signal
 import subprocess
@@ -53,6 +55,20 @@ def test_every_way_in_gives_the_same_snapshot(plain):
             pickle.loads(data),
         ]:
             same(first, tonnage.read(source))
+
+
+def test_a_snapshot_goes_by_its_path_or_by_the_name_it_is_given(plain, tmp_path):
+    path = plain("mlp_seed.default.stacks")
+    assert tonnage.read(path).name == str(path)
+    for source in [path, str(path), path.read_bytes(), path.open("rb"), pickle.loads(path.read_bytes())]:
+        assert tonnage.read(source, name="mine").name == "mine"
+    # One that is no text, as file systems allow.
+    odd = os.fsdecode(os.path.join(os.fsencode(tmp_path), b"\xff.pickle"))
+    os.symlink(path, odd)
+    assert tonnage.read(odd).name == str(tmp_path / "\ufffd.pickle")
+    missing = os.path.join(os.fsencode(tmp_path), b"\xfe.pickle")
+    with pytest.raises(tonnage.MissingFileError, match="\ufffd.pickle"):
+        tonnage.read(pathlib.Path(os.fsdecode(missing)))
 
 
 def test_every_recording_reads_the_same_from_its_objects(plain):
@@ -355,6 +371,8 @@ def test_the_sentences_are_those_of_the_command(python, tmp_path):
         (tonnage.UsageError, "no recipe", lambda it: tonnage.predict("nonsense")),
         (tonnage.UsageError, "unexpected argument '--nonsense", lambda it: tonnage.predict("mlp", nonsense=1)),
         (tonnage.UsageError, "a snapshot is read from", lambda it: tonnage.read(3)),
+        (tonnage.UsageError, "a port is a number", lambda it: it.view(port=70_000)),
+        (tonnage.UsageError, "a port is a number", lambda it: it.view(port="8080")),
         (tonnage.LimitError, "--max-memory", lambda it: tonnage.read(recording("mlp_seed.tight"), max_memory="1KiB")),
     ],
 )

@@ -71,6 +71,39 @@ def test_a_function_is_recorded_each_time(program):
     assert done.returncode == 0, done.stderr
 
 
+def test_functions_that_go_on_after_their_call_are_recorded_to_their_end(program):
+    done = program(
+        BEGIN
+        + "import asyncio\n"
+        "def recording():\n"
+        "    return torch._recording\n"
+        "@tonnage.record\n"
+        "async def later(a):\n"
+        "    await asyncio.sleep(0)\n"
+        "    return a, recording()\n"
+        "@tonnage.record(max_entries=7)\n"
+        "def steps():\n"
+        "    got = yield recording()\n"
+        "    return got\n"
+        "assert asyncio.run(later(5)) == (5, True) and not recording()\n"
+        "walk = steps()\n"
+        "assert next(walk) is True\n"
+        "try:\n"
+        "    walk.send(7)\n"
+        "except StopIteration as end:\n"
+        "    assert end.value == 7 and not recording()\n"
+        "else:\n"
+        "    assert False\n"
+        "try:\n"
+        "    tonnage.record(5)\n"
+        "except TypeError as error:\n"
+        "    assert 'not for int' in str(error)\n"
+        "else:\n"
+        "    assert False\n"
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_memory_that_runs_out_is_explained_on_the_exception(program):
     done = program(
         BEGIN

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ._errors import Error, UsageError
 from ._record import Recording, is_out_of_memory, record
+from ._sizes import in_bytes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,6 +21,9 @@ def load(shell: Any) -> None:
         limit = line.strip() or None
         if limit is not None and len(limit.split()) > 2:
             raise UsageError(f"%%tonnage takes a limit such as 24GiB, or nothing: not {limit!r}")
+        if limit is not None:
+            # Before a cell that may take hours.
+            in_bytes(limit)
         recording, result = _record(shell, cell)
         try:
             display(recording.report(limit=limit))

@@ -216,6 +216,10 @@ def record(
     return _Record(max_entries, path, save)(function)
 
 
+#: Flags of code: ``async def``, and ``yield`` in a function. (`inspect` has them too, and takes longer than all of this.)
+_ASYNC, _YIELDS = 0x80, 0x20
+
+
 class _Record:
     """What ``tonnage.record()`` gives: for a ``with``, or for functions."""
 
@@ -234,10 +238,30 @@ class _Record:
         self._entered.pop().__exit__(kind, raised, trace)
 
     def __call__(self, function: F) -> F:
-        @functools.wraps(function)
-        def recorded(*arguments: Any, **options: Any) -> Any:
-            with self._make():
-                return function(*arguments, **options)
+        if not callable(function):
+            raise TypeError(f"@tonnage.record is for functions, not for {type(function).__name__}")
+        # What it does comes after its call, in two kinds of functions.
+        flags = getattr(getattr(function, "__code__", None), "co_flags", 0)
+        if flags & _ASYNC:
+
+            @functools.wraps(function)
+            async def recorded(*arguments: Any, **options: Any) -> Any:
+                with self._make():
+                    return await function(*arguments, **options)
+
+        elif flags & _YIELDS:
+
+            @functools.wraps(function)
+            def recorded(*arguments: Any, **options: Any) -> Any:
+                with self._make():
+                    return (yield from function(*arguments, **options))
+
+        else:
+
+            @functools.wraps(function)
+            def recorded(*arguments: Any, **options: Any) -> Any:
+                with self._make():
+                    return function(*arguments, **options)
 
         return recorded  # type: ignore[return-value]
 

@@ -55,8 +55,8 @@ def read(
 ) -> Snapshot:
     """Reads a snapshot: a path, bytes, a file object, or what ``torch.cuda.memory._snapshot()`` returns.
 
-    Files may be packed with zstd, gzip or xz; nothing in them is executed. ``max_memory`` is what reading may take, of
-    files that you trust.
+    Files may be packed with zstd, gzip or xz; nothing in them is executed. ``name`` is what it goes by, instead of its path.
+    ``max_memory`` is what reading may take, of files that you trust.
     """
     most = None if max_memory is None else in_bytes(max_memory)
     if isinstance(source, dict):
@@ -67,7 +67,10 @@ def read(
         shown = name or str(getattr(source, "name", "file"))
         made = _tonnage.Snapshot.from_file(source, shown, most)
     elif isinstance(source, (str, os.PathLike)):
-        made = _tonnage.Snapshot.from_path(os.fspath(source), most)
+        path = os.fsdecode(source)
+        # Bytes that are no text are shown as such, and not lost.
+        shown = name or path.encode(errors="surrogateescape").decode(errors="replace")
+        made = _tonnage.Snapshot.from_path(path, shown, most)
     else:
         raise UsageError(
             "a snapshot is read from a path, bytes, a file object or the dictionary of torch.cuda.memory._snapshot(), "
@@ -215,6 +218,8 @@ class Snapshot:
         """The snapshot as a local page, in a notebook inline; it is served until it is closed or forgotten."""
         from ._view import Page
 
+        if port is not None and not (isinstance(port, int) and 0 <= port < 1 << 16):
+            raise UsageError(f"a port is a number from 0 to 65535, not {port!r}")
         return Page(self._made.view(None if limit is None else in_bytes(limit), port))
 
     def plot(
@@ -236,7 +241,7 @@ class Snapshot:
         return Plot(svg, groups, columns, marks, limit=None if limit is None else in_bytes(limit))
 
     def save(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
-        """Writes it as PyTorch would; packed, if the name ends in ``.zst``. Another file is replaced with ``force``."""
+        """Writes it as PyTorch would; packed, if the name ends in ``.zst`` or ``.gz``. Another file is replaced with ``force``."""
         self._made.save(os.fspath(path), force)
 
     def __str__(self) -> str:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
+    from ._record import Recording
     from ._results import Outcome
     from ._sizes import Size
     from ._snapshot import Snapshot
@@ -89,8 +90,17 @@ class GpuMemory:
         if self._recording is not None:
             self._recording.__exit__(None, None, None)
 
-    def measure(self, what: Snapshot | Outcome) -> None:
-        """Takes the memory of this instead: a snapshot, or what ``tonnage.predict`` and ``tonnage.run`` return."""
+    def measure(self, what: Snapshot | Recording | Outcome) -> None:
+        """Takes the memory of this instead: a snapshot, a recording, or what ``tonnage.predict`` and ``tonnage.run`` return."""
+        from ._errors import UsageError
+        from ._record import Recording
+        from ._results import Outcome
+        from ._snapshot import Snapshot
+
+        if isinstance(what, Recording):
+            what = what.snapshot
+        if not isinstance(what, (Snapshot, Outcome)):
+            raise UsageError(f"gpu_memory measures a snapshot, a recording or a prediction, not {type(what).__name__}")
         self._measured = what
 
     def snapshot(self) -> Snapshot | None:
@@ -173,7 +183,12 @@ class GpuMemory:
         path = self._path.parent / BASELINES
         if not path.exists():
             return {}
-        baselines: dict[str, int] = json.loads(path.read_text(encoding="utf-8"))
+        try:
+            baselines = json.loads(path.read_text(encoding="utf-8"))
+            if not isinstance(baselines, dict) or not all(type(it) is int for it in baselines.values()):
+                raise ValueError("it is no object of numbers")
+        except ValueError as error:
+            pytest.fail(f"{path} has no baselines that can be read: {error}", pytrace=False)
         return baselines
 
     def _key(self) -> str:

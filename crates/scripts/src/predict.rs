@@ -19,8 +19,9 @@ use crate::process::{Ended, end_all, run};
 use crate::{Ending, Environment, Error, Gpu};
 
 /// What runs inside the script.
-const HOOK: [(&str, &str); 2] = [
+const HOOK: [(&str, &str); 3] = [
     ("sitecustomize.py", include_str!("hook/sitecustomize.py")),
+    ("tonnage_after_import.py", include_str!("hook/tonnage_after_import.py")),
     ("tonnage_values.py", include_str!("hook/tonnage_values.py")),
 ];
 

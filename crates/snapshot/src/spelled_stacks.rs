@@ -10,25 +10,40 @@
 use crate::input::BUFFER;
 use crate::opcode::plain;
 
-/// How many are remembered, each at the place that its bytes give. Chosen: programs have some thousand stacks.
-const PLACES: usize = 4096;
+/// How many are remembered at most, and bytes of them all: then everything is forgotten, and remembered anew. Chosen: programs
+/// have some thousand stacks, of some hundred bytes.
+const MOST: usize = 1 << 15;
+const MOST_BYTES: usize = 4 << 20;
 
 /// Bytes of the longest that is remembered: four hundred frames.
 const LONGEST: usize = 2048;
 
+/// Places to begin with, a power of two.
+const PLACES: usize = 1024;
+
+/// How many places are looked at for one spelling. With half of them free it is hardly ever more than a few; a file that is made so
+/// that all its stacks want the same place gains nothing by it.
+const LOOKED_AT: usize = 16;
+
 /// What was read.
 #[derive(Default)]
 pub(crate) struct SpelledStacks {
-    /// None, or [`PLACES`].
-    known: Vec<Known>,
-    /// Bytes of all spellings.
-    bytes: usize,
+    /// None, or a power of two of places, of which at most half are taken.
+    places: Vec<Place>,
+    /// How many are taken.
+    len: usize,
+    /// The spellings, one behind the other, and those whose place another took.
+    bytes: Vec<u8>,
 }
 
-#[derive(Clone, Default)]
-struct Known {
-    /// Nothing, where nothing was read.
-    spelling: Box<[u8]>,
+/// A stack that was read.
+#[derive(Clone, Copy, Default)]
+struct Place {
+    hash: u32,
+    /// Where its spelling is.
+    from: u32,
+    /// No bytes, where nothing was read: a spelling has at least its end.
+    len: u32,
     stack: u32,
 }
 
@@ -37,7 +52,7 @@ struct Known {
 pub(crate) struct Spelling<'b> {
     /// From the first element to the end of the list.
     pub(crate) bytes: &'b [u8],
-    place: usize,
+    hash: u32,
 }
 
 impl<'b> Spelling<'b> {
@@ -64,7 +79,8 @@ impl<'b> Spelling<'b> {
             let word = word ^ word >> 32;
             hash.wrapping_add(word.wrapping_mul(SPREAD.wrapping_mul(odd)))
         });
-        Some(Self { bytes, place: (hash >> 40) as usize % PLACES })
+        // The upper half depends on all bits of each word.
+        Some(Self { bytes, hash: (hash >> 32) as u32 })
     }
 }
 
@@ -72,8 +88,25 @@ impl SpelledStacks {
     /// The stack that was read from the same bytes.
     #[inline(always)]
     pub(crate) fn get(&self, spelling: Spelling<'_>) -> Option<u32> {
-        let known = self.known.get(spelling.place)?;
-        (*known.spelling == *spelling.bytes).then_some(known.stack)
+        let mask = self.places.len().checked_sub(1)?;
+        for step in 0..LOOKED_AT {
+            let place = self.places.get(spelling.hash as usize + step & mask)?;
+            if place.hash == spelling.hash && self.spelling_of(place) == spelling.bytes {
+                return Some(place.stack);
+            }
+            if place.len == 0 {
+                return None;
+            }
+        }
+        None
+    }
+
+    #[inline(always)]
+    fn spelling_of(&self, place: &Place) -> &[u8] {
+        self.bytes
+            .get(place.from as usize..)
+            .and_then(|it| it.get(..place.len as usize))
+            .unwrap_or_default()
     }
 
     /// Remembers what was read from these bytes.
@@ -81,12 +114,31 @@ impl SpelledStacks {
         if spelling.bytes.len() > LONGEST {
             return;
         }
-        if self.known.is_empty() {
-            self.known = vec![Known::default(); PLACES];
+        if self.len == MOST || self.bytes.len() + spelling.bytes.len() > MOST_BYTES {
+            self.forget();
         }
-        let known = &mut self.known[spelling.place];
-        self.bytes = self.bytes - known.spelling.len() + spelling.bytes.len();
-        *known = Known { spelling: spelling.bytes.into(), stack };
+        if self.places.len() < 2 * (self.len + 1) {
+            self.grow();
+        }
+        let place = Place {
+            hash: spelling.hash,
+            from: self.bytes.len() as u32,
+            len: spelling.bytes.len() as u32,
+            stack,
+        };
+        self.bytes.extend_from_slice(spelling.bytes);
+        self.len += usize::from(set(&mut self.places, place));
+    }
+
+    /// Makes room for twice as many.
+    #[cold]
+    fn grow(&mut self) {
+        let mut places = vec![Place::default(); (2 * self.places.len()).max(PLACES)];
+        self.len = 0;
+        for place in self.places.iter().filter(|it| it.len > 0) {
+            self.len += usize::from(set(&mut places, *place));
+        }
+        self.places = places;
     }
 
     /// Forgets everything.
@@ -97,12 +149,23 @@ impl SpelledStacks {
 
     /// Bytes held, about; with what the next buffer of input can add, once there are any.
     pub(crate) fn memory(&self) -> usize {
-        if self.known.is_empty() {
+        if self.places.is_empty() {
             return 0;
         }
-        // Whoever gives out memory needs some words for each.
-        self.known.len() * (size_of::<Known>() + 16) + self.bytes + BUFFER
+        // Each may grow to the double, beside what it was. A list in a buffer has a byte at least.
+        let places = 3 * self.places.len().min(2 * MOST);
+        places * size_of::<Place>() + 3 * (self.bytes.capacity() + BUFFER)
     }
+}
+
+/// Puts something into a place that is free, or into its first; says whether it was free.
+fn set(places: &mut [Place], place: Place) -> bool {
+    let mask = places.len() - 1;
+    let free = (0..LOOKED_AT)
+        .map(|step| place.hash as usize + step & mask)
+        .find(|at| places[*at].len == 0);
+    places[free.unwrap_or(place.hash as usize & mask)] = place;
+    free.is_some()
 }
 
 #[cfg(test)]
@@ -155,14 +218,59 @@ mod tests {
     }
 
     #[test]
+    fn many_are_known_at_once() {
+        let mut known = SpelledStacks::default();
+        let spellings: Vec<_> = (0..10_000_u32).map(|it| spelled(&[it, it + 1, 70_000])).collect();
+        let spelling = |it: &usize| Spelling::at_beginning_of(&spellings[*it]).unwrap();
+        let all = 0..spellings.len();
+        all.clone().for_each(|it| known.put(spelling(&it), it as u32));
+        let found = all.clone().filter(|it| known.get(spelling(it)) == Some(*it as u32)).count();
+        assert!(found > 9_990, "{found}");
+        // One that has lost its place is found again once it was read again.
+        for it in all {
+            if known.get(spelling(&it)).is_none() {
+                known.put(spelling(&it), it as u32);
+                assert_eq!(known.get(spelling(&it)), Some(it as u32));
+            }
+        }
+    }
+
+    #[test]
+    fn spellings_that_want_the_same_place_are_kept_apart() {
+        let mut known = SpelledStacks::default();
+        let spellings: Vec<_> = (0..100_u32).map(|it| spelled(&[it, 70_000])).collect();
+        for (number, bytes) in spellings.iter().enumerate() {
+            let spelling = Spelling { bytes, hash: 7 };
+            assert_eq!(known.get(spelling), None);
+            known.put(spelling, number as u32);
+            assert_eq!(known.get(spelling), Some(number as u32));
+        }
+        let found =
+            spellings.iter().filter(|bytes| known.get(Spelling { bytes, hash: 7 }).is_some());
+        assert_eq!((found.count(), known.len), (LOOKED_AT, LOOKED_AT));
+    }
+
+    #[test]
     fn what_is_remembered_is_bounded() {
         let mut known = SpelledStacks::default();
-        for number in 0..20_000_u32 {
-            let bytes = spelled(&vec![number + 1000; number as usize % 1000]);
-            known.put(Spelling::at_beginning_of(&bytes).unwrap(), number);
+        let mut most = 0;
+        for number in 0..100_000_u32 {
+            let bytes = spelled(&vec![number + 1000; 1 + number as usize % 100]);
+            let spelling = Spelling::at_beginning_of(&bytes).unwrap();
+            known.put(spelling, number);
+            assert_eq!(known.get(spelling), Some(number));
+            let held = known.bytes.capacity() + known.places.len() * size_of::<Place>();
+            assert!(held <= known.memory());
+            assert!(
+                known.places.iter().filter(|it| it.len > 0).count() == known.len
+                    || number % 1000 != 0
+            );
+            most = most.max(known.memory());
         }
-        assert!(known.memory() < PLACES * (LONGEST + 64), "{}", known.memory());
-        let held: usize = known.known.iter().map(|it| it.spelling.len()).sum();
-        assert_eq!(known.bytes, held);
+        assert!(most <= 3 * (2 * MOST_BYTES + BUFFER + 2 * MOST * size_of::<Place>()), "{most}");
+        let long = spelled(&[1000; LONGEST]);
+        let spelling = Spelling::at_beginning_of(&long).unwrap();
+        known.put(spelling, 1);
+        assert_eq!(known.get(spelling), None);
     }
 }

@@ -6,48 +6,12 @@ there is one, runs as well. Nothing here allocates on the device.
 """
 
 import atexit
-import importlib.abc
-import importlib.util
 import json
 import os
 import sys
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 OUT = os.environ.get("TONNAGE_OUT")
-
-
-class AfterTorch(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Calls a function once `torch` has been imported. Whoever only asks whether it is there changes nothing."""
-
-    def __init__(self, call):
-        self.call = call
-        self.loader = None
-        self.asks = False
-
-    def find_spec(self, name, path=None, target=None):
-        if name != "torch" or path is not None or self.asks:
-            return None
-        # Others find it, as they would without this.
-        self.asks = True
-        try:
-            spec = importlib.util.find_spec(name)
-        finally:
-            self.asks = False
-        if spec is not None and spec.loader is not None:
-            self.loader = spec.loader
-            spec.loader = self
-        return spec
-
-    def create_module(self, spec):
-        return self.loader.create_module(spec)
-
-    def exec_module(self, module):
-        module.__spec__.loader = self.loader
-        module.__loader__ = self.loader
-        self.loader.exec_module(module)
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
-        self.call(module)
 
 
 class Watch:
@@ -143,5 +107,7 @@ def run_the_next():
 
 
 if OUT:
-    sys.meta_path.insert(0, AfterTorch(Watch))
+    from tonnage_after_import import AfterImport
+
+    AfterImport("torch", Watch).install()
 run_the_next()

@@ -1,0 +1,1 @@
+../../../python/tonnage/_after_import.py
