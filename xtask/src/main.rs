@@ -50,7 +50,7 @@ cargo xtask COMMAND
                  beside 8 busy processes; keep the result under benches/results/
   wheel [--fast] the Python package, as it is published, into target/wheels; with --fast in a few minutes
   python-full    the wheel in clean Pythons, the oldest and the newest here; with other libraries that take its tables, in a
-                 notebook that a browser opens, and with PyTorch and what trains with it (6 GB)
+                 notebook that a browser opens, and with PyTorch and what trains with it on the fake libraries (5 GB)
   gpu-bundle     what benches/gpu.sh needs on a machine with a GPU, in one folder
 ";
 

@@ -13,6 +13,8 @@ class OutOfMemoryError(RuntimeError):
 
 calls = []
 _recording = False
+_has_allocator = False
+_initializing = False
 _initialized = False
 _queued = []
 
@@ -25,8 +27,9 @@ class _Scope:
         pass
 
 def _record_memory_history(enabled="all", **options):
-    global _recording
-    _init()
+    global _recording, _has_allocator
+    # The real one makes an allocator, though PyTorch does not count as initialized then.
+    _has_allocator = True
     _recording = enabled is not None
     calls.append(("record", enabled, options))
 
@@ -37,11 +40,12 @@ def _snapshot():
 
 def _init():
     """What the first use of a GPU does."""
-    global _initialized
-    if not _initialized:
-        _initialized = True
+    global _initialized, _initializing, _has_allocator
+    if not _initialized and not _initializing:
+        _has_allocator = _initializing = True
         for call in _queued:
             call()
+        _initialized = True
 
 def _lazy_call(call):
     call() if _initialized else _queued.append(call)
@@ -66,7 +70,7 @@ profiler = types.SimpleNamespace(record_function=_Scope)
 
 def _is_history_enabled():
     # The real one ends the process.
-    assert _initialized, "PyTorch has no allocator yet"
+    assert _has_allocator, "PyTorch has no allocator yet"
     return _recording
 
 _C = types.SimpleNamespace(_cuda_isHistoryEnabled=_is_history_enabled)

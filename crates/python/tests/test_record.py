@@ -71,6 +71,12 @@ def test_a_function_is_recorded_each_time(program):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("entries", [0, -1, True, "x", 2.5, None])
+def test_rings_without_entries_are_refused(entries):
+    with pytest.raises(tonnage.UsageError, match="at least 1"):
+        tonnage.record(max_entries=entries)
+
+
 def test_functions_that_go_on_after_their_call_are_recorded_to_their_end(program):
     done = program(
         BEGIN
@@ -149,6 +155,11 @@ def test_other_exceptions_pass_untouched(program):
 
 
 def test_a_history_of_the_programs_own_is_left_alone(program):
+    own = "import torch\ntorch.cuda.memory._record_memory_history(max_entries=3)\n"
+    seen = "assert [it for it in torch.calls if it[0] == 'record'] == [('record', 'all', {'max_entries': 3})]\n"
+    done = program(own + "torch.empty(3, device='cuda')\n" + seen, *RECORD)
+    assert done.returncode == 0, done.stderr
+    assert "saved " in done.stderr
     done = program(
         BEGIN
         + "torch.cuda.memory._record_memory_history(max_entries=3)\n"
@@ -171,7 +182,8 @@ def test_without_a_gpu_it_says_so_and_the_program_goes_on(program):
         "    print(error)\n",
         STAND_IN_GPU="0",
     )
-    assert "nothing is recorded: PyTorch sees no GPU" in done.stderr
+    # At the line that asked for it.
+    assert "train.py:2: RuntimeWarning: tonnage: nothing is recorded: PyTorch sees no GPU" in done.stderr
     assert done.stdout == "nothing was recorded: PyTorch did not use a GPU\n"
 
 
@@ -326,6 +338,22 @@ def test_the_command_has_a_file_for_each_process(program):
     assert done.returncode == 0, done.stderr
     names = sorted(it.name for it in (program.folder.parent / "out").iterdir())
     assert names == ["train.memory.rank0.pickle", "train.memory.rank1.pickle"]
+
+
+def test_the_command_names_files_of_spawned_processes_by_the_script(program):
+    done = program(
+        "import multiprocessing, torch\n"
+        "def work():\n"
+        "    torch.empty(3, device='cuda')\n"
+        "if __name__ == '__main__':\n"
+        "    process = multiprocessing.get_context('spawn').Process(target=work)\n"
+        "    process.start()\n"
+        "    process.join()\n",
+        *RECORD,
+    )
+    assert done.returncode == 0, done.stderr
+    (name,) = [it.name for it in program.folder.iterdir() if it.suffix == ".pickle"]
+    assert name.startswith("train.memory.pid"), name
 
 
 def test_memory_that_runs_out_under_the_command_has_its_rank_once(program):

@@ -24,19 +24,22 @@ class Job:
 
     def __init__(self, recorder: Any, torch: Any) -> None:
         entries = int(os.environ.get("TONNAGE_RECORD_ENTRIES", recorder.MOST_ENTRIES))
-        folder = os.environ.get("TONNAGE_RECORD_FOLDER")
-        path = f"{recorder.script()}.memory.pickle"
-        if folder:
-            path = os.path.join(folder, os.path.basename(path))
         self._recorder = recorder
         self._torch = torch
-        self._recording = recorder.Recording(entries, path, True)
+        self._recording = recorder.Recording(entries, None, True)
 
     def begin(self) -> None:
         """Records once the program uses a GPU, and no sooner: what comes before is for every fork of it."""
-        self._torch.cuda._lazy_call(self._recording.start)
+        self._torch.cuda._lazy_call(self._start)
         self._recorder.explain_uncaught(self._recording)
         atexit.register(self.end, os.getpid())
+
+    def _start(self) -> None:
+        # A spawned process does not know its script before.
+        path = f"{self._recorder.script()}.memory.pickle"
+        folder = os.environ.get("TONNAGE_RECORD_FOLDER")
+        self._recording.save_as(os.path.join(folder, os.path.basename(path)) if folder else path)
+        self._recording.start()
 
     def end(self, process: int) -> None:
         """Saves what there is. A fork of this process has nothing of its own to save."""

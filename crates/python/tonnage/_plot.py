@@ -139,6 +139,9 @@ class Plot:
             chart += bars.encode(x="event:Q", x2="end:Q", y=altair.value("height"), opacity=opacity)
         return chart
 
+    def __repr__(self) -> str:
+        return f"<tonnage plot of {', '.join(self.groups)}: {len(self.columns):,} columns>"
+
     def _repr_svg_(self) -> str:
         # Notebooks want it without the line that files begin with.
         return self.svg.partition("?>")[2].lstrip()

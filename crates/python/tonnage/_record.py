@@ -44,6 +44,10 @@ class Recording:
         #: Where the snapshot was saved, if it was.
         self.path: str | None = None
 
+    def __repr__(self) -> str:
+        state = "under way" if self._ours else "not under way"
+        return f"<tonnage recording, {state}{f', saved as {self.path}' if self.path else ''}>"
+
     def __enter__(self) -> Recording:
         self.start()
         return self
@@ -67,10 +71,16 @@ class Recording:
         if torch is None or not sees_gpu(torch):
             _warn("nothing is recorded: " + ("PyTorch is not installed" if torch is None else "PyTorch sees no GPU"))
             return
+        # Recording does as much; and before, PyTorch has no allocator to ask, and asks it all the same: that ends the process.
+        torch.cuda.init()
         if is_recording(torch):
             return
         torch.cuda.memory._record_memory_history(max_entries=self._max_entries, stacks="python")
         self._ours = True
+
+    def save_as(self, path: str) -> None:
+        """Where the snapshot is to be written at the end, or when memory runs out."""
+        self._path = path
 
     def stop(self) -> None:
         """Ends the recording, and keeps what it has."""
@@ -224,6 +234,10 @@ class _Record:
     """What ``tonnage.record()`` gives: for a ``with``, or for functions."""
 
     def __init__(self, max_entries: int, path: str | os.PathLike[str] | None, save: bool) -> None:
+        if isinstance(max_entries, bool) or not isinstance(max_entries, int) or max_entries < 1:
+            from tonnage import UsageError
+
+            raise UsageError(f"max_entries is a number of entries, at least 1, not {max_entries!r}")
         self._make = functools.partial(_make, max_entries, path, save)
         self._entered: list[Recording] = []
 
@@ -298,10 +312,7 @@ def sees_gpu(torch: Any) -> bool:
 
 
 def is_recording(torch: Any) -> bool:
-    """Whether the program records a history already."""
-    # Before its first use of a GPU, PyTorch has no allocator to ask, and asks it all the same: that ends the process.
-    if not torch.cuda.is_initialized():
-        return False
+    """Whether the program records a history already. Not to be asked before PyTorch has an allocator."""
     enabled = getattr(torch._C, "_cuda_isHistoryEnabled", None)
     return bool(enabled is not None and enabled())
 
@@ -328,7 +339,11 @@ def _tell(text: str) -> None:
 
 
 def _warn(text: str) -> None:
-    warnings.warn(text if text.startswith("tonnage") else f"tonnage: {text}", RuntimeWarning, stacklevel=3)
+    # At the line of the program, not of this file.
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename == __file__:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text if text.startswith("tonnage") else f"tonnage: {text}", RuntimeWarning, stacklevel=level)
 
 
 #: Variables by which launchers tell a process its place among all of the job: torchrun and Accelerate; Slurm; Open MPI;

@@ -249,8 +249,8 @@ class Snapshot:
         return self._text
 
     def __repr__(self) -> str:
-        events = sum(device.events for device in self.devices)
-        return f"<tonnage snapshot {self.name}: {len(self.devices)} devices, {events:,} events>"
+        events, devices = sum(device.events for device in self.devices), len(self.devices)
+        return f"<tonnage snapshot {self.name}: {devices} device{'' if devices == 1 else 's'}, {events:,} events>"
 
     def _repr_html_(self) -> str:
         from ._notebook import preformatted

@@ -60,6 +60,13 @@ impl<'b> Spelling<'b> {
     #[inline(always)]
     pub(crate) fn at_beginning_of(bytes: &'b [u8]) -> Option<Self> {
         let mut len = 0;
+        // Nearly all have four bytes: four of them at a time.
+        while let Some(next) = bytes.get(len..).and_then(|it| it.first_chunk::<16>()) {
+            if [next[0], next[5], next[10], next[15]] != [plain::LONG_BINGET; 4] {
+                break;
+            }
+            len += 20;
+        }
         loop {
             match *bytes.get(len)? {
                 plain::LONG_BINGET => len += 5,
@@ -69,19 +76,35 @@ impl<'b> Spelling<'b> {
             }
         }
         let bytes = &bytes[..=len];
-        // Words are multiplied one beside the other: a chain, each with the one before, would take longer than all the rest.
-        // The multiplier is 2⁶⁴ over the golden ratio, which spreads neighbours apart.
-        const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
-        let (words, rest) = bytes.as_chunks::<8>();
-        let rest = rest.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
-        let words = words.iter().map(|word| u64::from_le_bytes(*word)).chain([rest]);
-        let hash = (1_u64..).step_by(2).zip(words).fold(0_u64, |hash, (odd, word)| {
-            let word = word ^ word >> 32;
-            hash.wrapping_add(word.wrapping_mul(SPREAD.wrapping_mul(odd)))
-        });
-        // The upper half depends on all bits of each word.
-        Some(Self { bytes, hash: (hash >> 32) as u32 })
+        Some(Self { bytes, hash: hash(bytes) })
     }
+}
+
+/// Pairs of words are multiplied one beside the other: a chain, each with the one before, would take longer than all the rest.
+#[inline(always)]
+fn hash(bytes: &[u8]) -> u32 {
+    // 2⁶⁴ over the golden ratio, which spreads neighbours apart, and 2⁶⁴ over the root of two.
+    const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+    const OTHER: u64 = 0xb504_f333_f9de_6484;
+    let mix = |place: u64, pair: &[u8; 16]| {
+        let wide = u128::from_le_bytes(*pair);
+        let (low, high) = (wide as u64 ^ place, (wide >> 64) as u64 ^ OTHER);
+        let product = u128::from(low) * u128::from(high);
+        product as u64 ^ (product >> 64) as u64
+    };
+    let (mut hash, mut place) = (SPREAD.wrapping_mul(bytes.len() as u64), SPREAD);
+    for pair in bytes.as_chunks::<16>().0 {
+        hash = hash.wrapping_add(mix(place, pair));
+        place = place.wrapping_add(SPREAD);
+    }
+    // The last ones, some of them once more; or, of a short list, all of them.
+    let last = bytes.last_chunk().copied().unwrap_or_else(|| {
+        let mut last = [0; 16];
+        last[..bytes.len()].copy_from_slice(bytes);
+        last
+    });
+    hash = hash.wrapping_add(mix(place, &last));
+    (hash ^ hash >> 32) as u32
 }
 
 impl SpelledStacks {
