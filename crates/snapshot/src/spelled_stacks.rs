@@ -113,7 +113,7 @@ impl SpelledStacks {
     pub(crate) fn get(&self, spelling: Spelling<'_>) -> Option<u32> {
         let mask = self.places.len().checked_sub(1)?;
         for step in 0..LOOKED_AT {
-            let place = self.places.get(spelling.hash as usize + step & mask)?;
+            let place = self.places.get((spelling.hash as usize + step) & mask)?;
             if place.hash == spelling.hash && self.spelling_of(place) == spelling.bytes {
                 return Some(place.stack);
             }
@@ -185,7 +185,7 @@ impl SpelledStacks {
 fn set(places: &mut [Place], place: Place) -> bool {
     let mask = places.len() - 1;
     let free = (0..LOOKED_AT)
-        .map(|step| place.hash as usize + step & mask)
+        .map(|step| (place.hash as usize + step) & mask)
         .find(|at| places[*at].len == 0);
     places[free.unwrap_or(place.hash as usize & mask)] = place;
     free.is_some()
