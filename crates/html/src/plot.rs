@@ -38,8 +38,12 @@ const COLOURS: [&str; 11] = [
     "#44bb99", "#999933", "#777777",
 ];
 
-/// Room around the drawing: above, right, below, left.
-const AROUND: (f64, f64, f64, f64) = (64.0, 20.0, 44.0, 86.0);
+/// Room around the drawing: above, where a row of words has its own beside, right, below, left.
+const AROUND: (f64, f64, f64, f64) = (46.0, 20.0, 44.0, 86.0);
+
+/// How high a row of the legend is, and where its first begins.
+const ROW: f64 = 18.0;
+const FIRST_ROW: f64 = 38.0;
 
 /// More iterations than this are not told apart.
 const MARKED: usize = 120;
@@ -87,22 +91,27 @@ fn wide_of(words: &str) -> f64 {
     7.2 * words.chars().count() as f64
 }
 
-/// Places for words with a sign before each, as far as there is room.
-fn from_left_to_right<T>(
-    items: impl IntoIterator<Item = (String, T)>,
-    until: f64,
-) -> Vec<(f64, String, T)> {
-    let mut x = AROUND.3;
-    let mut placed = Vec::new();
-    for (name, sign) in items {
+/// Words with a sign before each, by their places from the left, in rows.
+type Rows<T> = Vec<Vec<(f64, String, T)>>;
+
+/// Rows of words with a sign before each, each with its place from the left; as many rows as may be. How many words had no
+/// place is told too.
+fn in_rows<T>(items: Vec<(String, T)>, until: f64, most: usize) -> (Rows<T>, usize) {
+    let (mut rows, mut x, all) = (vec![Vec::new()], AROUND.3, items.len());
+    for (place, (name, sign)) in items.into_iter().enumerate() {
         let wide = 20.0 + wide_of(&name);
-        if x + wide > until {
-            break;
+        let row = rows.len();
+        if x + wide > until && rows.last().is_some_and(|it| !it.is_empty()) {
+            if row == most {
+                return (rows, all - place);
+            }
+            rows.push(Vec::new());
+            x = AROUND.3;
         }
-        placed.push((x, name, sign));
+        rows.last_mut().unwrap_or(&mut Vec::new()).push((x, name, sign));
         x += wide + 8.0;
     }
-    placed
+    (rows, 0)
 }
 
 /// Phases are shades of the ink: colours are the groups'.
@@ -118,10 +127,58 @@ fn colour(group: usize) -> &'static str {
     COLOURS[group % COLOURS.len()]
 }
 
+/// How something is drawn: an area, or a line with its dashes.
+#[derive(Clone, Copy)]
+enum Sign {
+    Area(&'static str),
+    /// In the ink if it has no colour.
+    Line(Option<&'static str>, &'static str),
+}
+
+/// Lines that are no line throughout: a limit, and where iterations begin.
+const LIMIT: Sign = Sign::Line(Some("#cc0000"), "6 4");
+const ITERATION: Sign = Sign::Line(None, "2 3");
+
+/// The groups, then the lines, in rows of these dots; rows take half of the room below them at most. What has no room is counted.
+fn legend(strata: &Strata, limit: bool, wide: f64, high: f64) -> Rows<Sign> {
+    let mut items = Vec::new();
+    // The lines come last, but are never those that have no room.
+    items.push(("reserved".to_owned(), Sign::Line(None, "")));
+    if limit {
+        items.push(("limit".to_owned(), LIMIT));
+    }
+    if !strata.failed.is_empty() {
+        items.push(("failed requests".to_owned(), Sign::Line(Some("#cc0000"), "")));
+    }
+    if (1..=MARKED).contains(&strata.iterations.len()) {
+        items.push(("iterations".to_owned(), ITERATION));
+    }
+    let until = AROUND.3 + wide;
+    let most = ((high / 2.0 / ROW) as usize).max(1);
+    let letters = (((wide - 20.0) / wide_of("m")) as usize).min(LONGEST);
+    let groups: Vec<_> = strata.groups.iter().enumerate().collect();
+    // As many groups as have room.
+    let all = |count: usize| {
+        let named = groups.iter().take(count);
+        let mut all: Vec<_> =
+            named.map(|(group, name)| (shown(name, letters), Sign::Area(colour(*group)))).collect();
+        if count < groups.len() {
+            all.push((format!("and {} more", groups.len() - count), Sign::Line(None, "")));
+        }
+        all.extend(items.iter().cloned());
+        in_rows(all, until, most)
+    };
+    let fits = (0..=groups.len()).rev().map(all).find(|(_, left)| *left == 0);
+    fits.map_or_else(|| in_rows(items.clone(), until, most).0, |(rows, _)| rows)
+}
+
 struct Drawing<'a> {
     strata: &'a Strata,
     limit: Option<u64>,
     scale: Scale,
+    legend: Rows<Sign>,
+    /// Room above it.
+    above: f64,
     wide: f64,
     high: f64,
 }
@@ -139,12 +196,18 @@ impl<'a> Drawing<'a> {
         // A limit far above says little and would flatten everything else.
         let limit = options.limit.filter(|&limit| limit / 2 <= most);
         let (above, right, below, left) = AROUND;
+        let wide = f64::from(options.size.0) - left - right;
+        let high = f64::from(options.size.1) - above - below;
+        let legend = legend(strata, limit.is_some(), wide, high);
+        let rows = ROW * legend.len() as f64;
         Self {
             strata,
             limit,
             scale: Scale::of(most.max(limit.unwrap_or(0))),
-            wide: f64::from(options.size.0) - left - right,
-            high: f64::from(options.size.1) - above - below,
+            legend,
+            above: above + rows,
+            wide,
+            high: high - rows,
         }
     }
 
@@ -158,7 +221,7 @@ impl<'a> Drawing<'a> {
     }
 
     fn y(&self, bytes: u64) -> f64 {
-        AROUND.0 + self.high * (1.0 - (bytes as f64 / self.scale.top.max(1) as f64).min(1.0))
+        self.above + self.high * (1.0 - (bytes as f64 / self.scale.top.max(1) as f64).min(1.0))
     }
 
     /// What each group takes, on top of those below it.
@@ -194,8 +257,8 @@ impl<'a> Drawing<'a> {
     }
 
     fn axes(&self, ink: &str) -> Markup {
-        let (above, _, _, left) = AROUND;
-        let (right, bottom) = (left + self.wide, above + self.high);
+        let left = AROUND.3;
+        let (right, bottom) = (left + self.wide, self.above + self.high);
         let last = self.strata.events.saturating_sub(1);
         html! {
             @for step in 0..=4_u64 {
@@ -205,7 +268,9 @@ impl<'a> Drawing<'a> {
             }
             @for step in 0..=4_usize {
                 @let x = left + self.wide * step as f64 / 4.0;
-                text x=(x) y=(bottom + 20.0) text-anchor="middle" { (grouped(last * step / 4)) }
+                // The last one may be wider than the room beside it.
+                @let anchor = if step == 4 { "end" } else { "middle" };
+                text x=(x) y=(bottom + 20.0) text-anchor=(anchor) { (grouped(last * step / 4)) }
             }
             text x=(right) y=(bottom + 38.0) text-anchor="end" { (AXIS) }
         }
@@ -214,7 +279,7 @@ impl<'a> Drawing<'a> {
     /// Below the axis what the program was doing, and what its shades mean; the latter as far as there is room.
     fn phases(&self, ink: &str) -> Markup {
         let columns = &self.strata.columns;
-        let bottom = AROUND.0 + self.high;
+        let bottom = self.above + self.high;
         let mut stretches: Vec<(Phase, usize, usize)> = Vec::new();
         for (column, it) in columns.iter().enumerate() {
             match (stretches.last_mut(), it.phase) {
@@ -228,12 +293,13 @@ impl<'a> Drawing<'a> {
         let names = Phase::ALL.into_iter().filter(|&it| stretches.iter().any(|at| at.0 == it));
         let names = names.map(|it| (it.name().to_owned(), it));
         let until = AROUND.3 + self.wide - wide_of(AXIS);
+        let (rows, _) = in_rows(names.collect(), until, 1);
         html! {
             @for &(phase, from, to) in &stretches {
                 rect x=(format!("{:.2}", self.x(from))) y=(bottom + 1.0) height="6"
                     width=(format!("{:.2}", self.x(to) - self.x(from))) fill=(ink) fill-opacity=(shade(phase)) {}
             }
-            @for (x, name, phase) in from_left_to_right(names, until) {
+            @for (x, name, phase) in rows.into_iter().flatten() {
                 rect x=(x) y=(bottom + 28.0) width="12" height="12" fill=(ink) fill-opacity=(shade(phase)) {}
                 text x=(x + 16.0) y=(bottom + 38.0) { (name) }
             }
@@ -242,7 +308,7 @@ impl<'a> Drawing<'a> {
 
     /// Iterations, failed requests and the limit.
     fn marks(&self, ink: &str) -> Markup {
-        let (top, bottom) = (AROUND.0, AROUND.0 + self.high);
+        let (top, bottom) = (self.above, self.above + self.high);
         let iterations = &self.strata.iterations;
         html! {
             @if iterations.len() <= MARKED { @for &event in iterations {
@@ -261,26 +327,19 @@ impl<'a> Drawing<'a> {
         }
     }
 
-    /// The groups, then the lines, from left to right; what has no room is left out.
     fn legend(&self, ink: &str) -> Markup {
-        let groups = self.strata.groups.iter().enumerate();
-        let mut items: Vec<(String, (&str, bool))> =
-            groups.map(|(group, name)| (shown(name, LONGEST), (colour(group), true))).collect();
-        items.push(("reserved".to_owned(), (ink, false)));
-        if self.limit.is_some() {
-            items.push(("limit".to_owned(), ("#cc0000", false)));
-        }
-        if !self.strata.failed.is_empty() {
-            items.push(("failed requests".to_owned(), ("#cc0000", false)));
-        }
-        if (1..=MARKED).contains(&self.strata.iterations.len()) {
-            items.push(("iterations".to_owned(), (ink, false)));
-        }
         html! {
-            @for (x, name, (colour, filled)) in from_left_to_right(items, AROUND.3 + self.wide) {
-                @if filled { rect x=(x) y="38" width="12" height="12" fill=(colour) {} }
-                @else { line x1=(x) x2=(x + 12.0) y1="44" y2="44" stroke=(colour) stroke-width="2" {} }
-                text x=(x + 16.0) y="48" { (name) }
+            @for (row, items) in self.legend.iter().enumerate() {
+                @let y = FIRST_ROW + ROW * row as f64;
+                @for (x, name, sign) in items {
+                    @match sign {
+                        Sign::Area(colour) => rect x=(x) y=(y) width="12" height="12" fill=(colour) {},
+                        Sign::Line(colour, dashes) => line x1=(x) x2=(x + 12.0) y1=(y + 6.0) y2=(y + 6.0)
+                            stroke=(colour.unwrap_or(ink)) stroke-width="2"
+                            stroke-dasharray=[(!dashes.is_empty()).then_some(dashes)] {},
+                    }
+                    text x=(x + 16.0) y=(y + 10.0) { (name) }
+                }
             }
         }
     }

@@ -58,6 +58,26 @@ def test_what_the_program_was_doing_stands_below(snapshot):
     assert "optimizer" in texts(marked.svg) and "backward" not in texts(marked.svg)
 
 
+def test_the_legend_names_everything_in_as_many_rows_as_it_takes():
+    wide = tonnage.read(recording("gpt2_varlen.default.stacks"))
+    plot = wide.plot(by="module", limit="12GiB")
+    assert len(plot.groups) > 8
+    root = xml.fromstring(plot.svg.encode())
+    words = [it for it in root.iter(f"{SVG}text")]
+    signs = {it.text for it in words if float(it.get("y")) < 240}
+    assert {"reserved", "limit", "iterations", "(no module)"} <= signs
+    assert len(signs & set(plot.groups)) + sum("…" in it for it in signs) >= len(plot.groups)
+    # Rows lie below each other, and above the drawing.
+    rows = sorted({float(it.get("y")) for it in words if it.text in signs})
+    assert len(rows) > 3 and all(below - above >= 16 for above, below in zip(rows, rows[1:]))
+    top = min(float(it.get("y1")) for it in root.iter(f"{SVG}line") if it.get("stroke-opacity") == "0.15")
+    legend = max(float(it.get("y")) for it in words if it.text in {"reserved", "iterations"})
+    assert legend < top
+    # Where there is no room, the rest is counted, and the lines are named.
+    small = texts(wide.plot(by="module", limit="12GiB", width=320, height=200).svg)
+    assert {"reserved", "limit", "iterations"} <= set(small) and any(it.startswith("and ") for it in small), small
+
+
 def test_a_picture_by_module_names_the_modules(snapshot):
     assert any("nn.linear" in it for it in texts(snapshot.plot(by="module", width=1600).svg))
 
