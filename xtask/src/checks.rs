@@ -1,8 +1,9 @@
 //! What must pass before a change lands.
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 
 use crate::install;
+use crate::scripts::{APART, install_meanwhile};
 use crate::shell::{present, root, run, run_with};
 use crate::web::web;
 
@@ -29,6 +30,7 @@ pub(crate) fn test() -> anyhow::Result<()> {
 
 /// What CI does.
 pub(crate) fn ci() -> anyhow::Result<()> {
+    let pytorch = install_meanwhile();
     run("cargo fmt --all --check")?;
     run("cargo clippy --workspace --all-targets --locked -- -D warnings")?;
     // With the workspace its feature `explain` is on; by itself it is not.
@@ -40,7 +42,10 @@ pub(crate) fn ci() -> anyhow::Result<()> {
     licences()?;
     // Called by its README name, so that what people are told to run is what is tested; the soak for a
     // minute.
-    run_with("cargo xtask test", &[("TONNAGE_SOAK_SECONDS", "60")])?;
+    run_with("cargo xtask test", &[("TONNAGE_SOAK_SECONDS", "60"), (APART, "1")])?;
+    // PyTorch scripts without a GPU. PyTorch is fetched, so without it there is no passing.
+    pytorch.join().map_err(|_| anyhow!("installing PyTorch came to a bad end"))??;
+    run("cargo xtask scripts --light")?;
     // PyTorch's own allocator, of two releases; fetched, so without it there is no passing.
     run("cargo xtask oracle --light")?;
     // One pass over each benchmark, so that they always build and finish; as the tests are built, which takes a

@@ -1,5 +1,8 @@
 //! What the tests need and a fresh machine lacks: a Python, its packages, a browser, a terminal.
 
+use std::path::PathBuf;
+use std::process::Command;
+
 use anyhow::{Context, bail};
 
 use crate::shell::{present, run};
@@ -38,7 +41,7 @@ pub(crate) fn node() -> anyhow::Result<()> {
     if !present("node --version") || !present("npm --version") {
         debian_packages("nodejs npm").context("the page is built with `node` and `npm`")?;
     }
-    let recent = std::process::Command::new("node").args(["-e", RECENT]).status();
+    let recent = Command::new("node").args(["-e", RECENT]).status();
     if !recent.is_ok_and(|status| status.success()) {
         bail!(
             "the page is built with Node 18.19 or later: install one and put it first on the path"
@@ -93,4 +96,20 @@ pub(crate) fn python(folder: &str, requirements: &[&str]) -> anyhow::Result<()> 
     }
     let files: String = requirements.iter().map(|file| format!(" --requirement {file}")).collect();
     run(&format!("{pip} install --quiet --disable-pip-version-check{files}"))
+}
+
+/// A Python by its name: on the path, or among those that pyenv has.
+pub(crate) fn find_python(name: &str) -> Option<String> {
+    if present(&format!("{name} --version")) {
+        return Some(name.to_owned());
+    }
+    let output = Command::new("pyenv").arg("root").output().ok()?;
+    let versions = PathBuf::from(String::from_utf8(output.stdout).ok()?.trim()).join("versions");
+    let mut found: Vec<_> = std::fs::read_dir(versions)
+        .ok()?
+        .filter_map(|entry| Some(entry.ok()?.path().join("bin").join(name)))
+        .filter(|path| path.exists())
+        .collect();
+    found.sort();
+    found.pop()?.into_os_string().into_string().ok()
 }

@@ -33,7 +33,8 @@ const HELP: &str = "\
 cargo xtask COMMAND
 
   test           install what the tests need and run them all (the README's test command)
-  ci             what CI does: format, lints, docs, licences, tests, the oracle's light run, benchmarks as smoke tests
+  ci             what CI does: format, lints, docs, licences, tests, PyTorch scripts without a GPU, the oracle's light run,
+                 benchmarks as smoke tests
   sweep          the n-th device call failing, for every n, over all streams and recordings
   model [SEEDS]  the random model with more seeds (default 20000)
   fuzz [SECONDS] each fuzz target for so long (default 60); grows fuzz/corpus

@@ -3,12 +3,13 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::thread::sleep;
+use std::thread::{JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
-use crate::shell::{present, root, run};
+use crate::install::find_python;
+use crate::shell::{root, run};
 
 /// PyTorch's release whose recordings there are.
 const TORCH: &str = "2.11.0";
@@ -100,7 +101,7 @@ fn environment(light: bool) -> anyhow::Result<()> {
     let until = Instant::now() + PATIENCE;
     if !python().is_file() {
         // Python 3.12 is what the recordings were made with: others free in another order.
-        let python = if present("python3.12 --version") { "python3.12" } else { "python3" };
+        let python = find_python("python3.12").unwrap_or_else(|| "python3".to_owned());
         run(&format!("{python} -m venv {}", folder.display()))?;
     }
     let there = installed(&folder);
@@ -162,8 +163,19 @@ pub(crate) fn python_that_trains() -> anyhow::Result<PathBuf> {
     Ok(python())
 }
 
+/// Installs what the light cases need, in a thread: that waits for a network while others compute.
+pub(crate) fn install_meanwhile() -> JoinHandle<anyhow::Result<()>> {
+    std::thread::spawn(|| environment(true))
+}
+
+/// Says that whoever runs the tests runs the light cases as well.
+pub(crate) const APART: &str = "TONNAGE_SCRIPTS_APART";
+
 /// The light cases where their environment is; else what was left out.
 pub(crate) fn light_if_there() -> anyhow::Result<()> {
+    if std::env::var_os(APART).is_some() {
+        return Ok(());
+    }
     if is_there() {
         return scripts(["--light".to_owned()].into_iter());
     }

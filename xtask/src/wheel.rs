@@ -14,7 +14,8 @@ use std::process::Command;
 
 use anyhow::{Context, bail, ensure};
 
-use crate::shell::{present, root, run, run_with};
+use crate::install::find_python;
+use crate::shell::{root, run, run_with};
 use crate::{install, scripts};
 
 /// The Python that builds.
@@ -65,7 +66,7 @@ pub(crate) fn full() -> anyhow::Result<()> {
     install::browser()?;
     let wheel = wheel("fast")?;
     let here: Vec<(&str, String)> =
-        PYTHONS.into_iter().filter_map(|name| Some((name, find(name)?))).collect();
+        PYTHONS.into_iter().filter_map(|name| Some((name, find_python(name)?))).collect();
     let (Some(oldest), Some(newest)) = (here.first(), here.last()) else {
         bail!("none of {} is on the path", PYTHONS.join(", "));
     };
@@ -124,22 +125,6 @@ fn test_with_pytorch(wheel: &Path, tests: &str) -> anyhow::Result<()> {
         &format!("{python} -m pytest --quiet -p no:cacheprovider {tests}"),
         &[("PYTHONPATH", &folder.display().to_string())],
     )
-}
-
-/// A Python by its name: on the path, or among those that pyenv has.
-fn find(name: &str) -> Option<String> {
-    if present(&format!("{name} --version")) {
-        return Some(name.to_owned());
-    }
-    let output = Command::new("pyenv").arg("root").output().ok()?;
-    let versions = PathBuf::from(String::from_utf8(output.stdout).ok()?.trim()).join("versions");
-    let mut found: Vec<_> = fs::read_dir(versions)
-        .ok()?
-        .filter_map(|entry| Some(entry.ok()?.path().join("bin").join(name)))
-        .filter(|path| path.exists())
-        .collect();
-    found.sort();
-    found.pop()?.into_os_string().into_string().ok()
 }
 
 /// Builds the wheel with a profile of cargo's, and says where it is.

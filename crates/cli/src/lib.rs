@@ -53,6 +53,8 @@ mod predict_model;
 
 mod predict_script;
 
+mod predict_ranks;
+
 mod predict_search;
 
 mod record;

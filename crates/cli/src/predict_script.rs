@@ -13,15 +13,18 @@ use tonnage::analysis::report::{Report, ReportOptions};
 use tonnage::snapshot::OutputFile;
 use tonnage_scripts::model::ScriptFile;
 use tonnage_scripts::{
-    Axis, Card, Ending, Environment, Fit, Gpu, Options, Outcome, Peaks, Phase, Range, predict,
+    Axis, Card, Ending, Environment, Fit, Gpu, Options, Outcome, Peaks, Phase, Range, World,
+    Written, predict,
 };
 
 use crate::Answer;
 use crate::ask::Answered;
 use crate::output::{
-    counted, grouped, plain, remove_unfinished_when_stopped, with_causes, write_file,
+    counted, grouped, is_the_command, note, plain, remove_unfinished_when_stopped, with_causes,
+    write_file,
 };
 use crate::predict_model::{Model, with_facts};
+use crate::predict_ranks;
 use crate::predict_search;
 use crate::progress::Progress;
 use crate::recipe::{self, try_next};
@@ -32,6 +35,9 @@ const GPU: &str = "h200";
 /// Seconds of each run if nobody says: chosen, longer than anyone waits without having said so.
 const SECONDS: u64 = 600;
 
+/// GPUs of a host if nobody says.
+const PER_HOST: u32 = 8;
+
 /// What PyTorch calls the exception of memory that does not suffice.
 const OUT_OF_MEMORY: &str = "OutOfMemoryError";
 
@@ -40,6 +46,9 @@ const LINES: usize = 12;
 
 /// Guesses that are shown; the JSON has all.
 const GUESSES: usize = 8;
+
+/// Files that are shown; the JSON has all.
+const FILES: usize = 8;
 
 /// Changes that are shown of the report's.
 const CHANGES: usize = 3;
@@ -61,8 +70,27 @@ pub(crate) struct Script {
     #[arg(long, value_name = "NAME=VALUES", requires = "subject", help_heading = "Scripts")]
     search: Vec<Axis>,
 
-    /// A PyTorch script instead of a recipe, behind `--`: `python train.py --batch 8`. It really runs, twice, and what it saves
-    /// are zeros: take a copy of its folder, or another one for its output
+    /// Ranks of a job of so many: the script runs as one rank, with RANK, WORLD_SIZE and the like in its environment, and the
+    /// others are taken to do as it does. `torchrun` runs its script in the same way, whatever its own options
+    #[arg(long, value_name = "RANKS", requires = "command", help_heading = "Scripts", value_parser = clap::value_parser!(u32).range(1..))]
+    world: Option<u32>,
+
+    /// The ranks that are asked for, each a prediction: `0,31,63` [default: 0]
+    #[arg(
+        long,
+        value_name = "RANKS",
+        requires = "world",
+        value_delimiter = ',',
+        help_heading = "Scripts"
+    )]
+    rank: Vec<u32>,
+
+    /// GPUs of a host, and so ranks on it [default: 8, or the number of ranks if there are fewer]
+    #[arg(long, value_name = "N", requires = "world", help_heading = "Scripts", value_parser = clap::value_parser!(u32).range(1..))]
+    per_host: Option<u32>,
+
+    /// A PyTorch script instead of a recipe, behind `--`: `python train.py --batch 8`. It really runs, twice or more, and what
+    /// it saves are zeros: take a copy of its folder, or another one for its output
     #[arg(
         last = true,
         value_name = "COMMAND",
@@ -80,6 +108,17 @@ pub(crate) struct Script {
 }
 
 impl Script {
+    /// The ranks that are asked for.
+    fn worlds(&self) -> anyhow::Result<Vec<World>> {
+        let Some(size) = self.world else { return Ok(Vec::new()) };
+        let per_host = self.per_host.unwrap_or(PER_HOST).min(size);
+        let ranks = if self.rank.is_empty() { &[0][..] } else { &self.rank };
+        if let Some(rank) = ranks.iter().find(|rank| **rank >= size) {
+            bail!("--rank {rank}: of a world of {size} the last rank is {}", size - 1);
+        }
+        Ok(ranks.iter().map(|&rank| World { size, rank, per_host }).collect())
+    }
+
     /// Whether there is a script.
     pub(crate) fn is_asked_for(&self) -> bool {
         !self.command.is_empty() || self.model.is_asked_for()
@@ -137,18 +176,30 @@ fn look(
         Some(file) => script.model.command(&file.path(), flags, &script.search)?,
         None => script.command.clone(),
     };
+    let worlds = script.worlds()?;
     let options = Options {
         command,
         gpu: Gpu::find(script.gpu.as_deref().unwrap_or(GPU))?,
         limit: flags.limit.map(|limit| limit.0),
         settings: Some(flags.conf.clone()).filter(|conf| !conf.is_empty()),
         time: Duration::from_secs(script.time.unwrap_or(SECONDS)),
+        // Nothing of the user's is touched: what was written is listed.
+        keep_files: true,
+        world: worlds.first().copied(),
+        // A search has the largest that fits for an answer, not what it needs, and many runs.
+        thorough: script.search.is_empty(),
     };
     let environment = Environment::of(&options.command)?;
-    if !script.search.is_empty() {
-        let subject =
-            Subject { options: &options, environment: &environment, model: model.as_ref() };
-        return predict_search::look(&script.search, &subject, flags.save.as_deref());
+    if model.is_none() && is_the_command() {
+        note(ABOUT_FILES);
+    }
+    let subject = Subject { options: &options, environment: &environment, model: model.as_ref() };
+    let save = flags.save.as_deref();
+    match (&script.search[..], &worlds[..]) {
+        ([], [] | [_]) => {}
+        ([], worlds) => return predict_ranks::look(worlds, &subject, save),
+        (axes, [] | [_]) => return predict_search::look(axes, &subject, save),
+        _ => bail!("--search takes one rank at a time: a largest for each is a search for each"),
     }
     let outcome = {
         let _progress = Progress::unmeasured("running the script without a GPU");
@@ -164,6 +215,10 @@ fn look(
         _ => Ok((answered, None)),
     }
 }
+
+/// What is said before a script runs.
+const ABOUT_FILES: &str =
+    "the script really runs here, more than once; what it writes is written, and is made of zeros";
 
 /// What is run, or searched.
 pub(crate) struct Subject<'a> {
@@ -189,6 +244,11 @@ impl Seen {
             options.command = file.by_its_name(&options.command);
         }
         Self { options, outcome, verdict, is_model: model.is_some() }
+    }
+
+    /// Whether it fits for certain.
+    pub(crate) fn fits(&self) -> bool {
+        matches!(self.verdict, Verdict::Fits)
     }
 
     /// Whether there is something to save.
@@ -323,22 +383,43 @@ fn to_json(
         .collect();
     let card =
         |card: &Card| json!({ "gpu": card.name, "memory": card.memory, "fits": card.fit.name() });
+    let cards = |peaks: Option<&Peaks>| -> Vec<Value> {
+        peaks.map_or(Vec::new(), |peaks| peaks.cards.iter().map(card).collect())
+    };
+    let need = outcome.need.as_ref();
+    let file = |file: &Written| {
+        let path = file.path.to_string_lossy();
+        json!({ "path": path, "what": file.what.name() })
+    };
     json!({
         "schema": 1,
         "command": options.command,
         "gpu": options.gpu.name,
         "limit": options.limit,
+        "rank": options.world.map(|world| world.rank),
+        "world": options.world.map(|world| world.size),
         "torch": outcome.torch,
         "requested": peaks.map(|peaks| range(&peaks.requested)),
         "allocated": peaks.map(|peaks| range(&peaks.allocated)),
         "reserved": peaks.map(|peaks| range(&peaks.reserved)),
         "context": options.gpu.context,
+        "beside": peaks.map(|peaks| peaks.together.beside),
+        "others": peaks.map(|peaks| json!({
+            "processes": peaks.together.others,
+            "reserved": peaks.together.of_others,
+        })),
+        "by_guess": peaks.map(|peaks| peaks.by_guess),
         "peak": at.map(|at| json!({ "phase": at.phase.name(), "line": at.line })),
         "allocations": outcome.stat("allocation.all.allocated"),
         "ooms": outcome.stat("num_ooms"),
         "retries": outcome.stat("num_alloc_retries"),
         "fits": result.fits(),
-        "cards": peaks.map_or(Vec::new(), |peaks| peaks.cards.iter().map(card).collect()),
+        "cards": cards(need.or(peaks)),
+        "need": need.map(|need| json!({
+            "requested": range(&need.requested),
+            "allocated": range(&need.allocated),
+            "reserved": range(&need.reserved),
+        })),
         "error": outcome.failure.as_ref().map(|failure| json!({
             "type": failure.kind,
             "message": failure.message,
@@ -348,21 +429,21 @@ fn to_json(
         "advice": help.map_or(&[][..], |help| &help.changes),
         "guesses": guesses,
         "unknown": outcome.unknown,
+        "files": outcome.files.iter().map(file).collect::<Vec<_>>(),
         "seconds": outcome.time.as_secs_f64(),
         "snapshot": saved.map(|path| path.to_string_lossy()),
     })
 }
 
 /// A range in words: one figure where it is one.
-fn show(range: Range) -> String {
+fn show(range: Range, by_guess: bool) -> String {
     let most = Bytes(range.high).to_string();
+    let why = if by_guess { "what is guessed" } else { "the order of addresses" };
     match range.low == range.high {
         true => format!("{most:>12}  {} bytes", grouped(range.high)),
-        false => format!(
-            "{most:>12}  {} to {} bytes, by the order of addresses",
-            grouped(range.low),
-            grouped(range.high)
-        ),
+        false => {
+            format!("{most:>12}  {} to {} bytes, by {why}", grouped(range.low), grouped(range.high))
+        }
     }
 }
 
@@ -384,9 +465,12 @@ fn describe(
     let gpu = &options.gpu;
     let mut text = String::new();
     // Writing to a string cannot fail.
+    let rank = options
+        .world
+        .map_or(String::new(), |world| format!(" as rank {} of {}", world.rank, world.size));
     let _ = writeln!(
         text,
-        "{}\nas one {} ({}) and PyTorch {} would run it",
+        "{}\nas one {} ({}) and PyTorch {} would run it{rank}",
         plain(&options.command.join(" ")).bold(),
         plain(&gpu.name),
         Bytes(gpu.memory),
@@ -406,7 +490,7 @@ fn describe(
             ("allocated", peaks.allocated),
             ("reserved", peaks.reserved),
         ] {
-            let _ = writeln!(text, "{name:<11}{}", show(range));
+            let _ = writeln!(text, "{name:<11}{}", show(range, peaks.by_guess));
         }
         if let Some(at) = &peaks.at {
             let line =
@@ -417,7 +501,9 @@ fn describe(
     text.push('\n');
     describe_fit(&mut text, options, outcome, result);
     describe_failure(&mut text, outcome, result, help);
+    describe_need(&mut text, options, outcome);
     describe_guesses(&mut text, outcome);
+    describe_files(&mut text, outcome);
     if let Some(path) = saved {
         let path = path.to_string_lossy();
         let next = [
@@ -443,17 +529,25 @@ fn describe_fit(text: &mut String, options: &Options, outcome: &Outcome, result:
         }
         None => format!("the card's {}", Bytes(gpu.memory)),
     };
-    let driver = format!("the driver's own {}", Bytes(gpu.context));
+    let driver = among(options, outcome);
     let _ = match (result, &outcome.peaks) {
         (Verdict::Fits, Some(peaks)) => {
-            let needed = Bytes(peaks.reserved.high + gpu.context);
+            let needed = Bytes(peaks.reserved.high + peaks.together.taken(gpu.context));
             writeln!(text, "{}: {needed} of {room}, {driver} among them", "fits".green().bold())
         }
-        (Verdict::MayNotFit, _) => writeln!(
-            text,
-            "{}: by one order of addresses a request fails, with {room}, {driver} among them",
-            "may not fit".red().bold()
-        ),
+        (Verdict::MayNotFit, Some(peaks)) => {
+            let needed = peaks.reserved.high + peaks.together.taken(gpu.context);
+            let why = match (needed > gpu.total(options.limit), peaks.by_guess) {
+                (true, false) => format!("all that is taken at once may come to {}", Bytes(needed)),
+                (_, true) => "by one of the guesses a request fails".to_owned(),
+                (false, false) => "by one order of addresses a request fails".to_owned(),
+            };
+            writeln!(
+                text,
+                "{}: {why}, with {room}, {driver} among them",
+                "may not fit".red().bold()
+            )
+        }
         (Verdict::DoesNotFit, _) => writeln!(
             text,
             "{}: it needs more than {room}, {driver} among them",
@@ -477,6 +571,40 @@ fn describe_fit(text: &mut String, options: &Options, outcome: &Outcome, result:
     if let Some(peaks) = &outcome.peaks {
         describe_cards(text, peaks, gpu.memory);
     }
+}
+
+/// What is taken beside the script's own reserved memory.
+fn among(options: &Options, outcome: &Outcome) -> String {
+    let driver = format!("the driver's own {}", Bytes(options.gpu.context));
+    let Some(peaks) = &outcome.peaks else { return driver };
+    let mut parts = vec![driver];
+    let together = peaks.together;
+    if together.others > 0 {
+        parts[0] += " for each process";
+        let others = counted(together.others, "other process");
+        parts.push(format!("{} that {others} reserved", Bytes(together.of_others)));
+    }
+    if together.beside > 0 {
+        parts.push(format!("{} obtained past PyTorch's allocator", Bytes(together.beside)));
+    }
+    match &parts[..] {
+        [first @ .., last] if !first.is_empty() => format!("{} and {last}", first.join(", ")),
+        _ => parts.concat(),
+    }
+}
+
+/// What a script needs that does not fit, from a run with more memory.
+fn describe_need(text: &mut String, options: &Options, outcome: &Outcome) {
+    let Some(need) = &outcome.need else { return };
+    let needed = need.reserved.high + need.together.taken(options.gpu.context);
+    let _ = writeln!(
+        text,
+        "\n{}: {} in all, {} of them reserved, in a run with as much memory as it asks for",
+        "it needs".bold(),
+        Bytes(needed),
+        Bytes(need.reserved.high)
+    );
+    describe_cards(text, need, options.gpu.memory);
 }
 
 /// Other cards by whether they serve the same requests.
@@ -531,6 +659,23 @@ fn show_output(text: &mut String, outcome: &Outcome) {
     let _ = writeln!(text, "\nthe last that the script printed:");
     for line in &lines[lines.len().saturating_sub(LINES)..] {
         let _ = writeln!(text, "  {}", plain(line));
+    }
+}
+
+/// What the script wrote.
+fn describe_files(text: &mut String, outcome: &Outcome) {
+    if outcome.files.is_empty() {
+        return;
+    }
+    let _ = writeln!(text, "\n{} that the script wrote or removed:", "files".bold());
+    let here = std::env::current_dir().unwrap_or_default();
+    for file in outcome.files.iter().take(FILES) {
+        let path = file.path.strip_prefix(&here).unwrap_or(&file.path);
+        let _ = writeln!(text, "  {}: {}", plain(&path.to_string_lossy()), file.what.name());
+    }
+    let more = outcome.files.len().saturating_sub(FILES);
+    if more > 0 {
+        let _ = writeln!(text, "  and {} more, in --json", grouped(more));
     }
 }
 

@@ -1,25 +1,53 @@
 //! How many devices there are, and where they are plugged in.
 
+use std::cell::Cell;
 use std::ffi::{c_char, c_int};
 
 use tonnage_cuda_codes::Code;
 
-/// The device that is current, since there is no other.
-pub(crate) const CURRENT: c_int = 0;
+use crate::state::State;
+
+thread_local! {
+    /// The device of this thread. All are alike and have the same memory: a rank of a job uses one of them.
+    static CURRENT: Cell<c_int> = const { Cell::new(0) };
+}
 
 /// What programs hide devices with.
 const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 
-/// How many devices there are: one, or none if the environment hides all.
-pub(crate) fn visible() -> c_int {
-    std::env::var(VISIBLE).map_or(1, |text| visible_by(&text))
+/// The device that is current.
+pub(crate) fn current() -> c_int {
+    CURRENT.try_with(Cell::get).unwrap_or(0)
 }
 
-fn visible_by(text: &str) -> c_int {
+/// Makes a device current.
+pub(crate) fn make_current(device: c_int) {
+    // A thread that is ending has no device any more.
+    let _ = CURRENT.try_with(|current| current.set(device));
+}
+
+impl State {
+    /// How many devices there are: those of the profile, unless the environment hides some.
+    pub(crate) fn devices(&self) -> c_int {
+        let there = self.profile.devices.max(1);
+        std::env::var(VISIBLE).map_or(there, |text| visible_by(&text, there))
+    }
+
+    /// Whether there is one of this number.
+    pub(crate) fn has_device(&self, device: c_int) -> bool {
+        (0..self.devices()).contains(&device)
+    }
+}
+
+fn visible_by(text: &str, there: c_int) -> c_int {
+    let is_device = |word: &&str| match word.trim().parse::<c_int>() {
+        // Whoever names one device of another machine means one.
+        Ok(number) => number >= 0 && (number < there || there == 1),
+        Err(_) => word.trim().starts_with("GPU-") || word.trim().starts_with("MIG-"),
+    };
     // A list ends where something is no device.
-    let first = text.split(',').next().unwrap_or_default().trim();
-    let hidden = first.is_empty() || first.starts_with('-') || first == "NoDevFiles";
-    c_int::from(!hidden)
+    let named = text.split(',').take_while(is_device).count();
+    c_int::try_from(named).unwrap_or(there).min(there)
 }
 
 /// Writes where a device is plugged in, as far as there is room.
@@ -53,10 +81,17 @@ mod tests {
 
     #[test]
     fn devices_can_be_hidden() {
-        for (text, count) in
-            [("0", 1), ("0,1,2", 1), ("", 0), ("-1", 0), ("GPU-5ebe9f43", 1), ("NoDevFiles", 0)]
-        {
-            assert_eq!(visible_by(text), count, "{text:?}");
+        for (text, of_one, of_eight) in [
+            ("0", 1, 1),
+            ("0,1,2", 1, 3),
+            ("7, 3", 1, 2),
+            ("0,9,1", 1, 1),
+            ("", 0, 0),
+            ("-1", 0, 0),
+            ("GPU-5ebe9f43", 1, 1),
+            ("NoDevFiles", 0, 0),
+        ] {
+            assert_eq!((visible_by(text, 1), visible_by(text, 8)), (of_one, of_eight), "{text:?}");
         }
     }
 

@@ -5,8 +5,9 @@ use std::ffi::{c_char, c_int, c_void};
 use tonnage_cuda_codes::Code;
 
 use crate::addresses::on_device;
-use crate::devices::CURRENT;
+use crate::devices::current;
 use crate::entry::library_entry as entry;
+use crate::notes;
 use crate::state::{State, put};
 
 /// The release that is told: 2.28.9.
@@ -48,6 +49,12 @@ unsafe fn create(
     ranks: c_int,
     rank: c_int,
 ) -> Result<(), Code> {
+    if ranks > 1 {
+        notes::note(
+            notes::GUESSES_FILE,
+            "NCCL keeps buffers of its own on the device, which are not known and not counted",
+        );
+    }
     let handle = state.next_handle();
     state.communicators.insert(handle, Communicator { ranks, rank });
     // SAFETY: the caller's promise.
@@ -102,7 +109,7 @@ entry! {
         unsafe { create(state, place, ranks, rank) }
     }
 
-    /// A part of the ranks, taken to be as many.
+    /// A part of the ranks. How many is not told here: only what is this rank's own then counts as known.
     fn ncclCommSplit(
         from: u64,
         _color: c_int,
@@ -110,9 +117,9 @@ entry! {
         place: *mut u64,
         _configuration: *mut c_void,
     ) |state| {
-        let Communicator { ranks, rank } = communicator(state, from)?;
+        communicator(state, from)?;
         // SAFETY: the caller's promise.
-        unsafe { create(state, place, ranks, rank) }
+        unsafe { create(state, place, 1, 0) }
     }
 
     /// Nothing is left of it.
@@ -139,10 +146,10 @@ entry! {
         unsafe { put(rank, communicator(state, handle)?.rank) }
     }
 
-    /// On the one device.
+    /// On the thread's device.
     fn ncclCommCuDevice(_handle: u64, device: *mut c_int) |_| {
         // SAFETY: the caller's promise.
-        unsafe { put(device, CURRENT) }
+        unsafe { put(device, current()) }
     }
 
     /// Nothing went wrong.

@@ -42,6 +42,8 @@ pub struct Profile {
     pub attributes: BTreeMap<c_int, c_int>,
     /// The device in cuDNN's words: the JSON that its device-less mode takes. Empty if there are none.
     pub cudnn: String,
+    /// How many of it there are, all with the same memory; 0 is one.
+    pub devices: c_int,
     /// Whether new addresses ascend, instead of following what a driver was seen to do.
     pub ascending: bool,
 }
@@ -71,12 +73,13 @@ impl Profile {
     #[must_use]
     pub fn to_lines(&self) -> String {
         let mut lines = format!(
-            "name {}\ntotal {}\ncapacity {}\nversion {}\ncudnn {}\nascending {}\n",
+            "name {}\ntotal {}\ncapacity {}\nversion {}\ncudnn {}\ndevices {}\nascending {}\n",
             self.name.replace('\n', " "),
             self.total,
             self.capacity,
             self.version,
             self.cudnn.replace('\n', " "),
+            self.devices,
             self.ascending
         );
         for (number, value) in &self.attributes {
@@ -107,6 +110,7 @@ impl Profile {
             "capacity" => self.capacity = value.parse().ok()?,
             "version" => self.version = value.parse().ok()?,
             "cudnn" => value.clone_into(&mut self.cudnn),
+            "devices" => self.devices = value.parse().ok()?,
             "ascending" => self.ascending = value.parse().ok()?,
             "attribute" => {
                 let (number, value) = value.split_once(' ')?;
@@ -146,6 +150,7 @@ mod tests {
             version: 13000,
             attributes: [(16, 132), (75, 9), (76, 1), (39, 2048), (106, 32)].into(),
             cudnn: "{\"a\": [1, 2]}".to_owned(),
+            devices: 8,
             ascending: true,
         };
         assert_eq!(Profile::from_lines(&profile.to_lines()), Ok(profile.clone()));

@@ -54,9 +54,10 @@ impl Shadow {
         }
     }
 
-    /// What is known, with zeros for the rest.
-    pub(crate) fn read(&self, address: u64, into: &mut [u8]) {
+    /// What is known, with zeros for the rest; whether that is all.
+    pub(crate) fn read(&self, address: u64, into: &mut [u8]) -> bool {
         into.fill(0);
+        let mut known = 0;
         let end = address.saturating_add(into.len() as u64);
         let before = self.pieces.range(..address).next_back();
         for (&start, piece) in before.into_iter().chain(self.pieces.range(address..end)) {
@@ -65,8 +66,10 @@ impl Shadow {
             if from < to {
                 into[(from - address) as usize..(to - address) as usize]
                     .copy_from_slice(&piece[(from - start) as usize..(to - start) as usize]);
+                known += to - from;
             }
         }
+        known == into.len() as u64
     }
 
     /// Bytes move on the device.
@@ -134,7 +137,11 @@ mod tests {
         shadow.write(0, &[7; 8]);
         shadow.write(0, &vec![1; LARGEST + 1]);
         let mut read = [9; 8];
-        shadow.read(0, &mut read);
+        assert!(!shadow.read(0, &mut read));
         assert_eq!(read, [0; 8]);
+        shadow.write(0, &[7; 4]);
+        shadow.write(4, &[6; 3]);
+        assert!(shadow.read(1, &mut read[..6]), "two pieces are one");
+        assert!(!shadow.read(0, &mut read));
     }
 }

@@ -52,6 +52,8 @@ pub(crate) struct State {
     pub(crate) recurrent: Recurrent,
     /// Groups of ranks, by handle.
     pub(crate) communicators: BTreeMap<u64, Communicator>,
+    /// Most bytes that were given out at once, to whomever.
+    pub(crate) most: u64,
     last_handle: u64,
 }
 
@@ -89,6 +91,7 @@ impl State {
             settings: BTreeMap::new(),
             recurrent: Recurrent::default(),
             communicators: BTreeMap::new(),
+            most: 0,
             last_handle: FIRST_HANDLE,
         }
     }
@@ -98,6 +101,11 @@ impl State {
         self.last_handle
     }
 
+    /// Memory was given out.
+    pub(crate) fn note_use(&mut self) {
+        self.most = self.most.max(self.device.used());
+    }
+
     /// Whether an address of host memory lies in page-locked memory.
     pub(crate) fn is_pinned(&self, address: usize) -> bool {
         [&self.pinned, &self.registered].into_iter().any(|memory| {
@@ -105,6 +113,12 @@ impl State {
             below.is_some_and(|(&start, &size)| address - start < size)
         })
     }
+}
+
+/// Most bytes of the device that were given out at once: to PyTorch's allocator, and to whoever asks beside it.
+#[unsafe(no_mangle)]
+extern "C" fn tonnage_fake_most() -> u64 {
+    with_state(|state| state.most).unwrap_or(0)
 }
 
 /// What the device refuses, as a code.

@@ -95,8 +95,18 @@ impl Gpu {
         limit.unwrap_or(self.memory).min(self.memory)
     }
 
-    /// The device that a script meets: under a limit, one that has no more.
-    pub(crate) fn profile(&self, limit: Option<u64>, version: c_int) -> Result<Profile, Error> {
+    /// The same with other memory.
+    pub(crate) fn with_memory(&self, memory: u64) -> Self {
+        Self { memory, ..self.clone() }
+    }
+
+    /// The device that a script meets, so many times: under a limit, one that has no more.
+    pub(crate) fn profile(
+        &self,
+        limit: Option<u64>,
+        version: c_int,
+        devices: u32,
+    ) -> Result<Profile, Error> {
         Ok(Profile {
             name: self.name.clone(),
             total: self.total(limit),
@@ -104,6 +114,7 @@ impl Gpu {
             version,
             attributes: self.attributes.clone(),
             cudnn: if self.cudnn.is_null() { String::new() } else { self.cudnn.to_string() },
+            devices: c_int::try_from(devices).unwrap_or(1),
             ascending: false,
         })
     }
@@ -118,7 +129,7 @@ mod tests {
         let mut last = 0;
         for (name, _) in KNOWN {
             let gpu = Gpu::find(name).unwrap();
-            let profile = gpu.profile(None, 13000).unwrap();
+            let profile = gpu.profile(None, 13000, 1).unwrap();
             assert_eq!(profile.capacity, gpu.memory - gpu.context, "{name}");
             assert!(profile.architecture() >= 50, "{name}");
             assert_eq!(gpu.measured, name == "h200", "{name}");
@@ -136,7 +147,7 @@ mod tests {
     #[test]
     fn limits_leave_something_or_are_refused() {
         let gpu = Gpu::find("H200").unwrap();
-        let capacity = |limit| gpu.profile(Some(limit), 13000).map(|profile| profile.capacity);
+        let capacity = |limit| gpu.profile(Some(limit), 13000, 1).map(|profile| profile.capacity);
         assert_eq!(capacity(24 << 30).unwrap(), (24 << 30) - gpu.context);
         assert_eq!(capacity(1 << 50).unwrap(), gpu.memory - gpu.context);
         assert!(matches!(capacity(1 << 20), Err(Error::NoRoom { .. })));

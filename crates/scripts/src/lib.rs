@@ -10,20 +10,25 @@
 //! 2. `libraries` writes a library for each of these, with its name, its symbol versions and its exported names
 //!    (`stub`), into a folder that is gone afterwards.
 //! 3. `gpu` says what the device is.
-//! 4. `process` runs the command there, with a time limit and a bound on what is kept of its output; `hook/`, inside the
-//!    script, takes figures and history when it ends.
+//! 4. `place` is the folder with all that, in which `process` runs the command, with a time limit and a bound on what is kept
+//!    of its output; `hook/`, inside the script, takes figures and history when it ends. `files` puts back what it changed.
 //! 5. `predict` does that twice: with values computed beside, to know what the script reads from the device; then
-//!    without, given these reads. Figures are those of the second.
-//! 6. `history` tells where the peak was; `orders` replays the second run's requests under other orders of addresses: where
-//!    they differ, figures are ranges.
+//!    without, given these reads. Figures are those of the second. Where sizes rest on a guess it does so again with others;
+//!    where memory does not suffice, once more with all that can be wished for, to know how much that is.
+//! 6. `answer` joins what the script's processes tell; `history` tells where the peak was; `orders` replays the second run's
+//!    requests under other orders of addresses: where they differ, figures are ranges.
 //!
 //! `search` asks for many predictions: which values of a command are tried for the largest that fits.
 
 #![forbid(unsafe_code)]
 
+mod answer;
+
 mod environment;
 
 mod error;
+
+mod files;
 
 mod gpu;
 
@@ -35,6 +40,8 @@ pub mod model;
 
 mod orders;
 
+mod place;
+
 mod plain_run;
 
 mod predict;
@@ -45,13 +52,16 @@ mod search;
 
 mod stub;
 
+pub use answer::{Card, Failure, Peaks, Together};
 pub use environment::Environment;
 pub use error::Error;
+pub use files::{Change, Written};
 pub use gpu::Gpu;
 pub use history::{PeakAt, Phase};
 pub use libraries::libraries_in;
 pub use orders::{Fit, Range};
+pub use place::abandon;
 pub use plain_run::plain_run;
-pub use predict::{Card, Failure, Guess, Options, Outcome, Peaks, abandon, predict};
+pub use predict::{Guess, Options, Outcome, World, predict};
 pub use process::{Ending, stop_scripts_when};
 pub use search::{Axis, BadAxis, Found, Row, Tried, fill, missing, search};

@@ -52,8 +52,11 @@ impl Libraries {
         if cfg!(not(all(target_os = "linux", target_arch = "x86_64"))) {
             return Err(Error::Platform);
         }
-        let core = core()?;
-        let behaving = exports(&core)?.names;
+        let behaving_file = core()?;
+        let behaving = exports(&behaving_file)?.names;
+        // By a path of ours: where programs are installed, paths may have spaces, which part a list of libraries.
+        let core = folder.join(CORE);
+        std::os::unix::fs::symlink(&behaving_file, &core).map_err(Error::of(&core))?;
         let mut preload = vec![core.clone()];
         let mut write = |file: &str, version: &str, names: BTreeSet<String>| {
             let names: Vec<String> =
@@ -171,6 +174,10 @@ mod tests {
             assert!(names.contains(name), "{name}");
         }
         assert!(!names.contains("malloc"), "what it asks of others is not among it");
+        let folder = tempfile::tempdir().unwrap();
+        let written = Libraries::write(folder.path(), &[]).unwrap();
+        assert!(written.preload.iter().all(|path| path.starts_with(folder.path())), "{written:?}");
+        assert_eq!(written.core.canonicalize().unwrap(), core.canonicalize().unwrap());
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("libcudart.so.13");
         fs::write(&path, "not a library").unwrap();

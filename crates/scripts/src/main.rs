@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use tonnage_events::{Action, StreamId, TraceEntry};
-use tonnage_scripts::{Environment, Gpu, Options, Outcome, predict};
+use tonnage_scripts::{Environment, Gpu, Options, Outcome, World, predict};
 
 /// How alike a prediction and the recording must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,18 +35,24 @@ struct Case {
     /// Most that peak reserved may be off, in percent.
     percent: f64,
     light: bool,
+    /// The case whose recording it is compared with, as rank 0 of 8; its own if not given.
+    rank_like: Option<&'static str>,
 }
 
 const fn script(name: &'static str, must: Alike, percent: f64) -> Case {
-    Case { name, setting: None, must, percent, light: false }
+    Case { name, setting: None, must, percent, light: false, rank_like: None }
 }
 
 const fn workload(name: &'static str, must: Alike, percent: f64) -> Case {
-    Case { name, setting: Some("default"), must, percent, light: false }
+    Case { name, setting: Some("default"), must, percent, light: false, rank_like: None }
 }
 
 const fn light(case: Case) -> Case {
     Case { light: true, ..case }
+}
+
+const fn rank_like(recorded: &'static str, case: Case) -> Case {
+    Case { rank_like: Some(recorded), ..case }
 }
 
 const fn under(setting: &'static str, case: Case) -> Case {
@@ -67,6 +73,7 @@ const CASES: &[Case] = &[
     light(script("small_gpt", Requests, 1.0)),
     light(script("small_cnn", Figure, 1.0)),
     light(script("fsdp_rank", Requests, 1.0)),
+    light(rank_like("fsdp_rank", script("fsdp_world", Requests, 1.0))),
     light(script("compile_mlp", Figure, 7.0)),
     workload("mlp_seed", Entries, 0.0),
     under("gc60", workload("mlp_seed", Entries, 0.0)),
@@ -132,7 +139,7 @@ impl Case {
 
     /// Figures, settings, limit and history of the recording.
     fn truth(&self) -> Result<Recording, Failed> {
-        let title = self.title();
+        let title = self.rank_like.map_or_else(|| self.title(), str::to_owned);
         let (truth, conf, limit, path) = if self.setting.is_some() {
             let folder = testdata().join("traces");
             let text = std::fs::read_to_string(folder.join(format!("{title}.json")))?;
@@ -149,7 +156,7 @@ impl Case {
             let folder = testdata().join("scripts");
             let text = std::fs::read_to_string(folder.join("truths.json"))?;
             let truths: BTreeMap<String, Truth> = serde_json::from_str(&text)?;
-            let truth = *truths.get(self.name).ok_or("no truth of this script")?;
+            let truth = *truths.get(&title).ok_or("no truth of this script")?;
             (truth, String::new(), None, folder.join(format!("{title}.pickle.xz")))
         };
         Ok(Recording { truth, conf, limit, entries: entries(&path)? })
@@ -167,6 +174,10 @@ impl Case {
             limit: None,
             settings: Some(conf).filter(|conf| !conf.is_empty()),
             time: Duration::from_secs(1200),
+            world: self.rank_like.map(|_| World { size: 8, rank: 0, per_host: 8 }),
+            keep_files: false,
+            // Each case is compared as it is.
+            thorough: false,
         };
         let outcome = predict(&options, environment)?;
         let predicted = match &outcome.snapshot {

@@ -6,7 +6,9 @@
 //! Among equal free blocks the lowest address is taken, and addresses depend on what else a process maps, so that any
 //! order may come. One figure holds only where all agree.
 
+use tonnage_analysis::devices;
 use tonnage_device::{Arenas, FirstFit, Placement};
+use tonnage_events::Action;
 use tonnage_replay::job::Job;
 use tonnage_replay::recording::{RecordingOptions, recorded_config};
 use tonnage_replay::what_if::{Prediction, WhatIf};
@@ -32,6 +34,11 @@ impl Range {
     pub(crate) fn with(self, bytes: u64) -> Self {
         Self { low: self.low.min(bytes), high: self.high.max(bytes) }
     }
+
+    /// That holds another one too.
+    pub(crate) fn and(self, other: Self) -> Self {
+        self.with(other.low).with(other.high)
+    }
 }
 
 /// Whether requests are served from so much memory.
@@ -49,6 +56,15 @@ pub enum Fit {
 }
 
 impl Fit {
+    /// What comes of either.
+    pub(crate) fn or(self, other: Self) -> Self {
+        match (self, other) {
+            (one, other) if one == other => one,
+            (Self::Yes, Self::Tight) | (Self::Tight, Self::Yes) => Self::Tight,
+            _ => Self::Depends,
+        }
+    }
+
     /// In a word.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -65,12 +81,23 @@ impl Fit {
 pub(crate) struct Orders {
     job: Job,
     what_if: WhatIf,
+    /// Entries of requests that failed when the script ran, which went on all the same.
+    failures: Vec<usize>,
 }
 
 impl Orders {
     pub(crate) fn of(file: &SnapshotFile) -> Option<Self> {
         let (_, job) = Job::read(file, &RecordingOptions::default()).ok()?;
-        Some(Self { job, what_if: WhatIf::new(recorded_config(file)) })
+        let views = devices(file);
+        let entries = views.first().map_or(&[][..], |view| view.entries);
+        let failures = entries.iter().enumerate().filter(|(_, entry)| entry.action == Action::Oom);
+        let failures = failures.map(|(number, _)| number).collect();
+        Some(Self { job, what_if: WhatIf::new(recorded_config(file)), failures })
+    }
+
+    /// Whether a request is not served that the script was served, or that it would not get over.
+    fn fails(&self, prediction: &Prediction) -> bool {
+        prediction.stopped_at.is_some_and(|entry| !self.failures.contains(&entry))
     }
 
     /// Serves them from so many bytes, by each order.
@@ -87,7 +114,7 @@ impl Orders {
     pub(crate) fn widen(&self, allocated: &mut Range, reserved: &mut Range, room: u64) -> bool {
         let mut all = true;
         for prediction in self.serve(room) {
-            if prediction.stopped() {
+            if self.fails(&prediction) {
                 all = false;
                 continue;
             }
@@ -99,7 +126,7 @@ impl Orders {
 
     /// Whether all are served from so many bytes, where some order takes more if it is there.
     pub(crate) fn fit(&self, room: u64) -> Option<Fit> {
-        let served: Vec<_> = self.serve(room).map(|it| !it.stopped()).collect();
+        let served: Vec<_> = self.serve(room).map(|it| !self.fails(&it)).collect();
         match (served.contains(&true), served.contains(&false)) {
             (true, false) => Some(Fit::Tight),
             (true, true) => Some(Fit::Depends),
@@ -135,6 +162,17 @@ mod tests {
         assert_eq!(reserved, Range { low: 157_286_400, high: 161_480_704 });
         let [_, reserved] = peaks("mlp_seed.default", 195_529_216, 218_103_808);
         assert_eq!(reserved, Range::exactly(218_103_808));
+    }
+
+    /// The recording ends with a request that failed; a script may catch that and end well.
+    #[test]
+    fn a_last_failure_that_the_script_got_over_is_none() {
+        let orders = recording("mlp_seed.tight");
+        assert_eq!(orders.failures.len(), 1);
+        let mut ranges = [Range::exactly(1 << 30); 2];
+        let [allocated, reserved] = &mut ranges;
+        assert!(orders.widen(allocated, reserved, 201_326_592));
+        assert!(!orders.widen(allocated, reserved, 150_000_000), "an earlier request fails");
     }
 
     #[test]

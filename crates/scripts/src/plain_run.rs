@@ -25,7 +25,7 @@ pub fn plain_run(
 ) -> Result<Vec<(&'static str, OsString)>, Error> {
     let version = i32::try_from(environment.cuda).unwrap_or(13) * 1000;
     let profile = folder.join("profile");
-    fs::write(&profile, gpu.profile(limit, version)?.to_lines()).map_err(Error::of(&profile))?;
+    fs::write(&profile, gpu.profile(limit, version, 1)?.to_lines()).map_err(Error::of(&profile))?;
     let make = |name: &str| {
         let path = folder.join(name);
         fs::create_dir_all(&path).map_err(Error::of(&path)).map(|()| path)

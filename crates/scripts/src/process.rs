@@ -55,16 +55,24 @@ pub(crate) struct Ended {
     pub(crate) process: u32,
 }
 
-/// Groups that are alive, by the number of their first process.
-static ALIVE: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
+/// Groups that are alive, by the number of their first process, and whether none may begin any more.
+#[derive(Default)]
+struct Alive {
+    groups: BTreeSet<u32>,
+    over: bool,
+}
 
-fn alive() -> MutexGuard<'static, BTreeSet<u32>> {
+static ALIVE: Mutex<Alive> = Mutex::new(Alive { groups: BTreeSet::new(), over: false });
+
+fn alive() -> MutexGuard<'static, Alive> {
     ALIVE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Ends every script that runs: for programs that are about to end themselves.
+/// Ends every script that runs, and lets none begin any more: for programs that are about to end themselves.
 pub(crate) fn end_all() {
-    for &group in &*alive() {
+    let mut alive = alive();
+    alive.over = true;
+    for &group in &alive.groups {
         kill(group);
     }
 }
@@ -80,9 +88,16 @@ fn kill(group: u32) {
 struct Group(Child);
 
 impl Group {
-    fn new(child: Child) -> Self {
-        alive().insert(child.id());
-        Self(child)
+    /// Starts it, with the list of groups in hand: whoever ends all of them finds it there, or it does not begin.
+    fn start(command: &mut Command) -> Result<Self, Error> {
+        let program = command.get_program().to_string_lossy().into_owned();
+        let mut alive = alive();
+        if alive.over {
+            return Err(Error::Stopped);
+        }
+        let child = command.spawn().map_err(|error| Error::Program { program, error })?;
+        alive.groups.insert(child.id());
+        Ok(Self(child))
     }
 }
 
@@ -90,7 +105,7 @@ impl Drop for Group {
     fn drop(&mut self) {
         kill(self.0.id());
         let _ = self.0.wait();
-        alive().remove(&self.0.id());
+        alive().groups.remove(&self.0.id());
     }
 }
 
@@ -116,9 +131,7 @@ pub(crate) fn run(command: &mut Command, limit: Duration) -> Result<Ended, Error
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     let program = command.get_program().to_string_lossy().into_owned();
     let started = Instant::now();
-    let child =
-        command.spawn().map_err(|error| Error::Program { program: program.clone(), error })?;
-    let mut group = Group::new(child);
+    let mut group = Group::start(command)?;
     let tail = Arc::new(Mutex::new(Vec::new()));
     let done = [
         group.0.stdout.take().map(|stream| keep_tail(stream, &tail)),
@@ -203,6 +216,28 @@ mod tests {
         assert!(matches!(stop_scripts_when(flag, run), Err(Error::Stopped)));
         wait.join().unwrap();
         assert_eq!(shell("exit 0", LONG).ending, Ending::Exit(0), "others go on");
+    }
+
+    /// In a process of its own, since nothing runs in it afterwards.
+    #[test]
+    fn once_all_are_ended_none_begins() {
+        const ENDING: &str = "TONNAGE_TEST_ENDS_ALL";
+        if std::env::var_os(ENDING).is_none() {
+            let name = "process::tests::once_all_are_ended_none_begins";
+            let mut again = Command::new(std::env::current_exe().unwrap());
+            let output = again.args([name, "--exact"]).env(ENDING, "1").output().unwrap();
+            let said = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success() && said.contains("1 passed"), "{said}");
+            return;
+        }
+        let first = std::thread::spawn(|| shell("sleep 1000", LONG).ending);
+        while alive().groups.is_empty() {
+            std::thread::sleep(LOOK);
+        }
+        end_all();
+        assert_eq!(first.join().unwrap(), Ending::Signal(9));
+        let second = run(Command::new("sh").args(["-c", "exit 0"]), LONG);
+        assert!(matches!(second, Err(Error::Stopped)), "{second:?}");
     }
 
     #[test]

@@ -372,7 +372,8 @@ mod tests {
 
     #[test]
     fn the_largest_fits_and_the_next_does_not_whatever_memory_grows_like() {
-        let rules: [(&str, fn(u64) -> u64); 6] = [
+        type Rule = fn(u64) -> u64;
+        let rules: [(&str, Rule); 6] = [
             ("evenly", |n| 1_000_000 + 777 * n),
             ("from nothing", |n| 1000 * n),
             ("as a square", |n| 5000 + 3 * n * n),

@@ -160,7 +160,10 @@ fn a_script_that_catches_the_error_and_gives_up_does_not_fit() {
     // Without a request that failed, it is not for want of memory.
     let output = place.predict("mlp_seed.default", &[]);
     assert_eq!(output.status.code(), Some(2));
-    assert_eq!(text(&output.stderr), "error: the script ended with status 3\n");
+    assert!(
+        text(&output.stderr).ends_with("error: the script ended with status 3\n"),
+        "{output:?}"
+    );
 }
 
 #[test]
@@ -216,4 +219,78 @@ fn what_cannot_be_run_is_said() {
     assert!(text(&output.stderr).contains("/nowhere/python"), "{}", text(&output.stderr));
     let output = command().args(["predict", "--gpu", "t4"]).output().unwrap();
     assert!(text(&output.stderr).contains("required"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn what_a_script_changes_among_files_is_listed_and_stays() {
+    let place = Place::new(
+        "import os, torch\ntorch.cuda.init()\nos.makedirs('out', exist_ok=True)\nopen('out/new', 'w').write('zeros')\n\
+         open('kept.txt', 'w').write('zeros')\n",
+    );
+    std::fs::write(place.path("kept.txt"), "mine").unwrap();
+    let output = place.predict("mlp_seed.default", &[]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let said = text(&output.stdout);
+    let words =
+        "files that the script wrote or removed:\n  kept.txt: changed\n  out/new: changed\n";
+    assert!(said.contains(words), "{said}");
+    let before = "note: the script really runs here, more than once; what it writes is written";
+    assert!(text(&output.stderr).starts_with(before), "{}", text(&output.stderr));
+    assert_eq!(std::fs::read_to_string(place.path("kept.txt")).unwrap(), "zeros");
+    let value = valid(&place.predict("mlp_seed.default", &["--json"]));
+    assert_eq!(value["files"][0]["what"], "changed");
+}
+
+#[test]
+fn a_path_with_spaces_is_a_path() {
+    let place = Place::new(TRAINS);
+    let folder = place.path("a folder: of temporary files");
+    std::fs::create_dir(&folder).unwrap();
+    let mut command = command();
+    command.args(["predict", "--json", "--", "python3", "train.py"]);
+    command.current_dir(place.path("")).env("PYTHONPATH", place.path("")).env("TMPDIR", &folder);
+    command.env("STAND_IN", testdata("traces").join("mlp_seed.default"));
+    let output = command.output().unwrap();
+    assert_eq!(valid(&output)["fits"], true, "{}", text(&output.stderr));
+}
+
+/// One request fails at the end of the recording; a script that ends well got over it.
+#[test]
+fn a_failure_that_the_script_got_over_does_not_decide() {
+    let place = Place::new(TRAINS);
+    let value = valid(&place.predict("mlp_seed.tight", &["--json"]));
+    assert_eq!((&value["fits"], &value["ooms"]), (&true.into(), &1.into()));
+}
+
+#[test]
+fn ranks_stand_side_by_side() {
+    let place = Place::new(
+        "import json, os, torch\ntorch.cuda.init()\n\
+         names = ['RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'LOCAL_WORLD_SIZE', 'GROUP_RANK']\n\
+         print(json.dumps([int(os.environ[name]) for name in names]))\n\
+         assert [int(os.environ[name]) for name in names] in ([0, 64, 0, 8, 0], [31, 64, 7, 8, 3])\n",
+    );
+    let ranks = ["--world", "64", "--rank", "0,31"];
+    let output = place.predict("mlp_seed.default", &ranks);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let said = text(&output.stdout);
+    for words in [
+        "2 ranks of a job of 64, 8 on each host, each by itself",
+        "     0    186.47 MiB    186.47 MiB    208.00 MiB  fits\n",
+        "    31    186.47 MiB    186.47 MiB    208.00 MiB  fits\n",
+    ] {
+        assert!(said.contains(words), "{words:?} is not in\n{said}");
+    }
+    let value = valid(&place.predict("mlp_seed.default", &[&ranks[..], &["--json"]].concat()));
+    assert_eq!(value["ranks"][1]["prediction"]["rank"], 31);
+    assert_eq!(value["reserved"]["high"], 218_103_808);
+    for (flags, why) in [
+        (&["--world", "8", "--rank", "8"][..], "of a world of 8 the last rank is 7"),
+        (&["--world", "8", "--rank", "0,1", "--save", "x.pickle"], "--save keeps one run"),
+        (&["--rank", "1"], "--world"),
+    ] {
+        let output = place.predict("mlp_seed.default", flags);
+        assert_eq!(output.status.code(), Some(2), "{flags:?}");
+        assert!(text(&output.stderr).contains(why), "{}", text(&output.stderr));
+    }
 }

@@ -6,7 +6,7 @@ use tonnage_cuda_codes::{Code, driver_text};
 use tonnage_device::Device;
 
 use super::entry;
-use crate::devices::{CURRENT, bus_id, put_text, visible};
+use crate::devices::{bus_id, current, put_text};
 use crate::state::put;
 
 /// The handle of the one context.
@@ -17,7 +17,9 @@ const CONTEXT_VERSION: c_uint = 3020;
 
 entry! {
     /// Nothing has to be done.
-    fn cuInit(_flags: c_uint) |_| { if visible() == 0 { Err(Code::NO_DEVICE) } else { Ok(()) } }
+    fn cuInit(_flags: c_uint) |state| {
+        if state.devices() == 0 { Err(Code::NO_DEVICE) } else { Ok(()) }
+    }
 
     /// The version that the profile tells.
     fn cuDriverGetVersion(version: *mut c_int) |state| {
@@ -26,14 +28,14 @@ entry! {
     }
 
     /// How many devices there are.
-    fn cuDeviceGetCount(count: *mut c_int) |_| {
+    fn cuDeviceGetCount(count: *mut c_int) |state| {
         // SAFETY: the caller's promise.
-        unsafe { put(count, visible()) }
+        unsafe { put(count, state.devices()) }
     }
 
     /// A device goes by its number.
-    fn cuDeviceGet(device: *mut c_int, ordinal: c_int) |_| {
-        if !(0..visible().max(1)).contains(&ordinal) {
+    fn cuDeviceGet(device: *mut c_int, ordinal: c_int) |state| {
+        if !(0..state.devices().max(1)).contains(&ordinal) {
             return Err(Code::INVALID_DEVICE);
         }
         // SAFETY: the caller's promise.
@@ -95,10 +97,10 @@ entry! {
         unsafe { put(context, CONTEXT) }
     }
 
-    /// The one device.
+    /// That of the thread.
     fn cuCtxGetDevice(device: *mut c_int) |_| {
         // SAFETY: the caller's promise.
-        unsafe { put(device, CURRENT) }
+        unsafe { put(device, current()) }
     }
 
     /// The manual's number.

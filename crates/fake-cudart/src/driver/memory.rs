@@ -8,7 +8,7 @@ use tonnage_events::Address;
 
 use super::entry;
 use crate::addresses::on_device;
-use crate::devices::CURRENT;
+use crate::devices::current;
 use crate::runtime::copies::copy;
 use crate::state::{code_of, put};
 
@@ -55,6 +55,7 @@ entry! {
     /// A page.
     fn cuMemCreate(page: *mut u64, size: usize, _properties: Opaque, _flags: u64) |state| {
         let made = state.device.create_page(size as u64).map_err(code_of)?;
+        state.note_use();
         // SAFETY: the caller's promise.
         unsafe { put(page, made.0) }
     }
@@ -76,6 +77,7 @@ entry! {
     /// A segment.
     fn cuMemAlloc_v2(address: *mut u64, size: usize) |state| {
         let segment = state.device.acquire(size as u64).map_err(code_of)?;
+        state.note_use();
         // SAFETY: the caller's promise.
         unsafe { put(address, segment.0) }
     }
@@ -105,7 +107,7 @@ entry! {
             // SAFETY: the caller's promise.
             POINTER_CONTEXT => unsafe { put(value.cast::<u64>(), 0) },
             // SAFETY: the caller's promise.
-            POINTER_DEVICE => unsafe { put(value.cast(), CURRENT) },
+            POINTER_DEVICE => unsafe { put(value.cast(), current()) },
             _ => Err(Code::NOT_SUPPORTED),
         }
     }

@@ -26,11 +26,12 @@ pub(crate) unsafe fn copy(state: &mut State, to: *mut c_void, from: *const c_voi
             state.shadow.write(to.addr() as u64, bytes);
         }
         (false, true) => {
-            let mut bytes = vec![0; length];
-            state.shadow.read(from.addr() as u64, &mut bytes);
-            state.reads.read(&mut bytes);
             // SAFETY: the caller's promise.
-            unsafe { to.cast::<u8>().copy_from(bytes.as_ptr(), length) };
+            unsafe { to.cast::<u8>().write_bytes(0, length) };
+            // SAFETY: the caller's promise; all of it was written above, and nobody looks there before the call ends.
+            let bytes = unsafe { std::slice::from_raw_parts_mut(to.cast::<u8>(), length) };
+            let known = state.shadow.read(from.addr() as u64, bytes);
+            state.reads.read(bytes, known);
         }
     }
 }

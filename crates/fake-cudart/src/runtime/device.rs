@@ -1,4 +1,4 @@
-//! One device, and what PyTorch asks of it.
+//! Devices, all alike, and what PyTorch asks of them.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -6,7 +6,7 @@ use tonnage_cuda_codes::Code;
 use tonnage_device::Device;
 
 use super::{entry, properties};
-use crate::devices::{CURRENT, bus_id, visible};
+use crate::devices::{bus_id, current, make_current};
 use crate::state::{State, put};
 
 /// The version that is told without a profile: 13.0, in the runtime's way of writing it.
@@ -17,22 +17,26 @@ fn version(state: &State) -> c_int {
 }
 
 entry! {
-    /// There is one device, unless the environment hides it.
-    fn cudaGetDeviceCount(count: *mut c_int) |_| {
+    /// Those of the profile, unless the environment hides some.
+    fn cudaGetDeviceCount(count: *mut c_int) |state| {
         // SAFETY: the caller's promise.
-        unsafe { put(count, visible()) }?;
-        if visible() == 0 { Err(Code::NO_DEVICE) } else { Ok(()) }
+        unsafe { put(count, state.devices()) }?;
+        if state.devices() == 0 { Err(Code::NO_DEVICE) } else { Ok(()) }
     }
 
-    /// It is always current.
+    /// That of the thread.
     fn cudaGetDevice(device: *mut c_int) |_| {
         // SAFETY: the caller's promise.
-        unsafe { put(device, CURRENT) }
+        unsafe { put(device, current()) }
     }
 
-    /// Nothing changes.
-    fn cudaSetDevice(device: c_int) |_| {
-        if (0..visible()).contains(&device) { Ok(()) } else { Err(Code::INVALID_DEVICE) }
+    /// The thread's from now on.
+    fn cudaSetDevice(device: c_int) |state| {
+        if !state.has_device(device) {
+            return Err(Code::INVALID_DEVICE);
+        }
+        make_current(device);
+        Ok(())
     }
 
     /// Everything is done at once.
@@ -115,7 +119,7 @@ unsafe fn write_properties(
     device: c_int,
     state: &State,
 ) -> Result<(), Code> {
-    if !(0..visible()).contains(&device) {
+    if !state.has_device(device) {
         return Err(Code::INVALID_DEVICE);
     }
     if place.is_null() {

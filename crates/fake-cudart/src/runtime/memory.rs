@@ -22,6 +22,7 @@ unsafe fn acquire(state: &mut State, address: *mut *mut c_void, size: usize) -> 
         return Err(Code::INVALID_VALUE);
     }
     let segment = state.device.acquire(size as u64).map_err(code_of)?;
+    state.note_use();
     // SAFETY: the caller's promise. Nothing lies there: nobody follows the pointer.
     unsafe { put(address, std::ptr::without_provenance_mut(segment.0 as usize)) }
 }

@@ -7,7 +7,7 @@ use tonnage_cuda_codes::Code;
 
 use super::entry;
 use crate::addresses::on_device;
-use crate::devices::CURRENT;
+use crate::devices::current;
 use crate::state::{State, put};
 
 /// What page-locked memory is aligned to.
@@ -97,9 +97,9 @@ entry! {
     fn cudaPointerGetAttributes(place: *mut c_void, pointer: *mut c_void) |state| {
         let nowhere = std::ptr::null_mut();
         let attributes = if on_device(pointer.addr()) {
-            PointerAttributes { kind: OF_THE_DEVICE, device: CURRENT, on_device: pointer, on_host: nowhere }
+            PointerAttributes { kind: OF_THE_DEVICE, device: current(), on_device: pointer, on_host: nowhere }
         } else if state.is_pinned(pointer.addr()) {
-            PointerAttributes { kind: OF_THE_HOST, device: CURRENT, on_device: pointer, on_host: pointer }
+            PointerAttributes { kind: OF_THE_HOST, device: current(), on_device: pointer, on_host: pointer }
         } else {
             PointerAttributes { kind: OF_NOBODY, device: NO_DEVICE, on_device: nowhere, on_host: pointer }
         };

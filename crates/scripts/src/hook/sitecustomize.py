@@ -1,14 +1,18 @@
 """Runs inside a script whose memory `tonnage predict` asks for: Python imports this before the script begins.
 
 Once PyTorch is imported its allocator's history is switched on; when the process ends, figures, history and the
-exception that ended it, if any, are written where the command looks for them. The script's own `sitecustomize`, if
-there is one, runs as well. Nothing here allocates on the device.
+exception that ended it, if any, are written where the command looks for them. What the script changes among files is
+written down. The script's own `sitecustomize`, if there is one, runs as well. Nothing here allocates on the device.
 """
 
 import atexit
+import ctypes
 import json
 import os
 import sys
+import time
+
+import tonnage_files
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 OUT = os.environ.get("TONNAGE_OUT")
@@ -22,6 +26,8 @@ class Watch:
         self.process = os.getpid()
         self.error = None
         self.done = False
+        self.began = time.time()
+        self.counted = Counted(torch)
         torch.cuda._lazy_call(self.begin)
         self.chained = sys.excepthook
         sys.excepthook = self.failed
@@ -36,9 +42,13 @@ class Watch:
     def begin(self):
         """The device is initialised: from now on everything is written down."""
         stacks = os.environ.get("TONNAGE_STACKS") == "1"
-        self.torch.cuda.memory._record_memory_history(
+        self.began = time.time()
+        memory = self.torch.cuda.memory
+        memory._record_memory_history(
             enabled="all", context="alloc" if stacks else None, stacks="python", max_entries=sys.maxsize
         )
+        # The script may record too: it gets this history, which has more, and none is lost.
+        memory._record_memory_history = lambda *args, **kwargs: None
 
     def failed(self, kind, error, trace):
         self.error = {"type": kind.__name__, "message": str(error)[:4000], "line": line_of(trace)}
@@ -54,7 +64,7 @@ class Watch:
             return
         self.done = True
         torch.cuda.synchronize()
-        stats = torch.cuda.memory_stats()
+        stats = self.counted.whole(stats_of(torch))
         snapshot = os.path.join(OUT, f"{self.process}.pickle")
         torch.cuda.memory._dump_snapshot(snapshot)
         answer = {
@@ -64,12 +74,72 @@ class Watch:
             "error": self.error,
             "share": share_of(torch),
             "compiled": "torch._inductor.compile_fx" in sys.modules,
+            "given_out": given_out(),
+            "began": self.began,
+            "ended": time.time(),
             "snapshot": snapshot,
         }
         partly = os.path.join(OUT, f"{self.process}.part")
         with open(partly, "w") as file:
             json.dump(answer, file)
         os.replace(partly, os.path.join(OUT, f"{self.process}.json"))
+
+
+def stats_of(torch):
+    """PyTorch's figures of the device that was used: of several there is one."""
+    count = getattr(torch.cuda, "device_count", lambda: 1)()
+    if count <= 1:
+        return torch.cuda.memory_stats()
+    return max(map(torch.cuda.memory_stats, range(count)), key=lambda it: it.get("reserved_bytes.all.peak", 0))
+
+
+class Counted:
+    """Figures of the whole run, of a script that sets some of them back on its way."""
+
+    PEAKS = ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats")
+    SUMS = ("_cuda_resetAccumulatedMemoryStats", "_accelerator_resetAccumulatedStats")
+
+    def __init__(self, torch):
+        self.torch = torch
+        self.peaks, self.sums = {}, {}
+        inside = getattr(torch, "_C", None)
+        for names, keep in ((self.PEAKS, self.keep_peaks), (self.SUMS, self.keep_sums)):
+            for name in names:
+                if hasattr(inside, name):
+                    setattr(inside, name, self.kept_before(getattr(inside, name), keep))
+
+    def kept_before(self, reset, keep):
+        def kept(*args):
+            if self.torch.cuda.is_initialized():
+                keep(stats_of(self.torch))
+            return reset(*args)
+
+        return kept
+
+    def keep_peaks(self, stats):
+        for name, value in stats.items():
+            if name.endswith(".peak"):
+                self.peaks[name] = max(value, self.peaks.get(name, 0))
+
+    def keep_sums(self, stats):
+        for name, value in stats.items():
+            if name.endswith((".allocated", ".freed")) or name in ("num_alloc_retries", "num_ooms"):
+                self.sums[name] = value + self.sums.get(name, 0)
+
+    def whole(self, stats):
+        return {
+            name: max(value, self.peaks.get(name, value)) + self.sums.get(name, 0) for name, value in stats.items()
+        }
+
+
+def given_out():
+    """Most bytes of the device that were given out at once: to PyTorch, and to whoever asks beside it."""
+    core = os.environ.get("TONNAGE_CORE")
+    if not core:
+        return 0
+    most = ctypes.CDLL(core).tonnage_fake_most
+    most.restype = ctypes.c_uint64
+    return most()
 
 
 def share_of(torch):
@@ -87,7 +157,7 @@ def line_of(trace):
         code = trace.tb_frame.f_code
         lines.append((code.co_filename, trace.tb_lineno, code.co_name))
         trace = trace.tb_next
-    own = [line for line in lines if "site-packages" not in line[0] and not line[0].startswith("<")]
+    own = [line for line in lines if "site-packages" not in line[0] and not line[0].startswith(("<", FOLDER))]
     return list((own or lines or [None])[-1] or ()) or None
 
 
@@ -106,8 +176,19 @@ def run_the_next():
     sys.path.append(FOLDER)
 
 
+def with_torch(torch):
+    tonnage_files.watch_torch(torch)
+    Watch(torch)
+    if os.environ.get("TONNAGE_WORLD") == "1":
+        import tonnage_world
+
+        tonnage_world.install(torch)
+
+
 if OUT:
     from tonnage_after_import import AfterImport
 
-    AfterImport("torch", Watch).install()
+    tonnage_files.install()
+    AfterImport("torch", with_torch).install()
+    AfterImport("safetensors", tonnage_files.watch_safetensors).install()
 run_the_next()

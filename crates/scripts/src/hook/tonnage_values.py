@@ -8,16 +8,28 @@ The mode that this needs changes what autograd allocates; so the figures of this
 list of reads, which a second run without it is given.
 """
 
+import atexit
+import contextlib
 import ctypes
 import json
 import os
 import sys
 
+HOOK = os.path.dirname(os.path.abspath(__file__))
+"""Where nothing is the program's own."""
+
 LIMIT = 1 << 16
 """Bytes of a storage that may have a shadow."""
 
-DENSITY = 0.5
+DENSITY = float(os.environ.get("TONNAGE_DENSITY", "0.5"))
 """The share of entries that are taken to be true where a mask is not known."""
+
+MASK = "mask"
+"""The kind of a guess that sizes depend on, and that can be made otherwise."""
+
+ZEROS = "values taken to be zeros"
+DRAWN = "random numbers, which a GPU draws otherwise"
+"""What guessed values follow from."""
 
 RANDOM = {
     "bernoulli", "bernoulli_", "exponential_", "multinomial", "native_dropout", "normal", "normal_", "rand",
@@ -31,29 +43,30 @@ KEPT = {"_amp_foreach_non_finite_check_and_unscale_"}
 
 
 class Guesses:
-    """Lines of the program at which a guess was looked at, with what was guessed and how often."""
+    """Lines of the program at which a guess was looked at, with what was guessed."""
 
     def __init__(self, path):
-        self.path, self.counts = path, {}
+        self.path, self.told, self.silent = path, set(), 0
 
-    def add(self, what):
-        line = self.line()
-        key = (line, what)
-        self.counts[key] = self.counts.get(key, 0) + 1
-        if self.counts[key] == 1:
-            self.say(line, what)
+    def add(self, what, kind=None):
+        if self.silent:
+            return
+        key = (self.line(), what)
+        if key not in self.told:
+            self.told.add(key)
+            self.say(*key, kind)
 
-    def say(self, line, what):
+    def say(self, line, what, kind=None):
         if self.path:
             with open(self.path, "a") as file:
-                file.write(json.dumps({"line": line, "what": what}) + "\n")
+                file.write(json.dumps({"line": line, "what": what, "kind": kind}) + "\n")
 
     @staticmethod
     def line():
         frame, found = sys._getframe(2), None
         while frame is not None:
             name = frame.f_code.co_filename
-            if "site-packages" not in name and not name.startswith("<") and name != __file__:
+            if "site-packages" not in name and not name.startswith(("<", HOOK)):
                 return f"{name}:{frame.f_lineno}"
             if found is None and "torch" not in name:
                 found = f"{name}:{frame.f_lineno}"
@@ -69,6 +82,8 @@ def make(torch):
     device.tonnage_fake_answer.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
     device.tonnage_fake_peek.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_size_t]
     device.tonnage_fake_forget.argtypes = [ctypes.c_uint64, ctypes.c_size_t]
+    device.tonnage_fake_unanswered.argtypes = [ctypes.c_int]
+    device.tonnage_fake_unanswered.restype = ctypes.c_uint64
 
     def tensors_in(tree):
         return [item for item in tree_flatten(tree)[0] if isinstance(item, torch.Tensor)]
@@ -84,7 +99,7 @@ def make(torch):
         def __init__(self):
             super().__init__()
             self.shadows = {}
-            self.guessed = set()
+            self.guessed = {}
             self.generator = torch.Generator().manual_seed(0)
             self.guesses = Guesses(os.environ.get("TONNAGE_GUESSES"))
 
@@ -118,7 +133,8 @@ def make(torch):
             except RuntimeError:
                 return None
 
-        def put(self, tensor, values, guessed=False):
+        def put(self, tensor, values, guessed=None):
+            """Notes values, and what they follow from if they are guessed."""
             key, size = self.key(tensor), self.bytes_of(tensor)
             if not key:
                 return
@@ -127,7 +143,13 @@ def make(torch):
                 return
             self.shadows[key] = torch.UntypedStorage(size)
             self.get(tensor).copy_(values)
-            (self.guessed.add if guessed else self.guessed.discard)(key)
+            self.note_guess(key, guessed)
+
+        def note_guess(self, key, guessed):
+            if guessed:
+                self.guessed[key] = guessed
+            else:
+                self.guessed.pop(key, None)
 
         def drop(self, tensor):
             key = self.key(tensor)
@@ -135,8 +157,9 @@ def make(torch):
                 self.shadows.pop(key, None)
                 device.tonnage_fake_forget(key, self.bytes_of(tensor))
 
-        def is_guessed(self, tensor):
-            return self.key(tensor) in self.guessed
+        def guess_of(self, tensor):
+            """What the values follow from if they are guessed; else nothing."""
+            return self.guessed.get(self.key(tensor))
 
         def known_or_guessed(self, tensor):
             """Values; for integers that nobody knows what the device's memory reads as."""
@@ -146,7 +169,7 @@ def make(torch):
                 shadow = torch.UntypedStorage(size)
                 device.tonnage_fake_peek(shadow.data_ptr(), key, size)
                 self.shadows[key] = shadow
-                self.guessed.add(key)
+                self.guessed[key] = ZEROS
                 values = self.get(tensor)
             return values
 
@@ -159,6 +182,8 @@ def make(torch):
                 device.tonnage_fake_answer(values.data_ptr(), values.numel() * values.element_size())
             result = call()
             device.tonnage_fake_answers_end()
+            # Whether it is known is said by whoever asked.
+            device.tonnage_fake_unanswered(0)
             return result
 
         def read(self, tensor, call):
@@ -172,8 +197,8 @@ def make(torch):
                 self.guesses.add(f"{what} is read, and taken to be 1")
             elif values is None:
                 self.guesses.add(f"{what} is read, and taken to be zeros")
-            elif self.is_guessed(tensor):
-                self.guesses.add(f"{what} is read that follows from values taken to be zeros")
+            elif self.guess_of(tensor):
+                self.guesses.add(f"{what} is read that follows from {self.guess_of(tensor)}")
             return values, self.answered(values, call)
 
         def of_reads(self, name, func, args, kwargs, tensors):
@@ -186,7 +211,7 @@ def make(torch):
                 return (result if values is None else func(values),)
             if name == "equal":
                 values = [self.get(it) if it.is_cuda else it for it in tensors]
-                result = call()
+                result = self.answered(None, call)
                 if any(it is None for it in values):
                     self.guesses.add("two tensors are compared whose values are not known")
                     return (result,)
@@ -209,20 +234,38 @@ def make(torch):
                 it for it in tensors if it.is_cuda and (name == "nonzero" or it.dtype in (torch.bool, torch.uint8))
             ]
             for mask in masks[-1:] if name == "masked_select" else masks:
-                values = None if self.is_guessed(mask) else self.get(mask)
-                if values is None:
-                    self.guesses.add(f"of a mask of {tuple(mask.shape)} half is taken to be true")
+                guess = self.guess_of(mask)
+                values = None if guess == ZEROS else self.get(mask)
                 count = int(mask.numel() * DENSITY) if values is None else int(values.count_nonzero())
+                if values is None:
+                    self.guesses.add(f"of a mask of {tuple(mask.shape)} {count:,} are taken to be true", MASK)
+                elif guess:
+                    self.guesses.add(f"of a mask of {tuple(mask.shape)} {count:,} are true, which follows from {guess}")
                 answer = ctypes.c_int64(count)
                 device.tonnage_fake_answer(ctypes.addressof(answer), 8)
             result = call()
             device.tonnage_fake_answers_end()
+            device.tonnage_fake_unanswered(0)
             return masks, result
 
         # Everything else.
 
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            kwargs = kwargs or {}
+            result = self.dispatched(func, args, kwargs or {})
+            if device.tonnage_fake_unanswered(0):
+                self.guesses.add(f"{func} reads what is not known, and is told zeros")
+            return result
+
+        def note_backward(self):
+            """What hooks of a backward read, in which no value is computed, and other threads meanwhile."""
+            if device.tonnage_fake_unanswered(1):
+                self.guesses.add("something is read during the backward, and taken to be zeros")
+
+        def note_rest(self):
+            if device.tonnage_fake_unanswered(1):
+                self.guesses.say("", "something is read by another thread, and taken to be zeros")
+
+        def dispatched(self, func, args, kwargs):
             if func.namespace not in ("aten", "prims"):
                 return func(*args, **kwargs)
             flat, spec = tree_flatten((args, kwargs))
@@ -261,8 +304,9 @@ def make(torch):
             return result
 
         def note_selection(self, name, masks, inputs, result):
-            if name == "nonzero" and inputs is not None and not self.is_guessed(masks[0]):
-                self.put(result, torch.nonzero(self.get(masks[0])))
+            guess = self.guess_of(masks[0])
+            if name == "nonzero" and inputs is not None and guess != ZEROS:
+                self.put(result, torch.nonzero(self.get(masks[0])), guess)
             else:
                 self.drop(result)
 
@@ -282,7 +326,8 @@ def make(torch):
             written = self.written(schema, args, kwargs)
             if name in KEPT:
                 written = [it for it in written if it.numel() > 1]
-            guessed = any(self.is_guessed(it) for it in on_device)
+            guesses = {self.guess_of(it) for it in on_device}
+            guessed = ZEROS if ZEROS in guesses else DRAWN if DRAWN in guesses else None
             if inputs is not None and all(self.bytes_of(it) <= LIMIT for it in results):
                 if self.computed(func, inputs, spec, results, written, guessed):
                     return
@@ -315,7 +360,7 @@ def make(torch):
                 return False
             if written:
                 if guessed:
-                    self.guessed.update(self.key(it) for it in written)
+                    self.guessed.update((self.key(it), guessed) for it in written)
                 return True
             values = tensors_in(values)
             if len(values) != len(results):
@@ -328,7 +373,7 @@ def make(torch):
             """Whether a whole storage was written with something that is known."""
             if name not in ("copy_", "fill_", "zero_") or len(written) != 1:
                 return False
-            target = written[0]
+            target, guess = written[0], None
             if self.bytes_of(target) > LIMIT or target.nbytes != self.bytes_of(target):
                 return False
             if name == "zero_":
@@ -336,10 +381,10 @@ def make(torch):
             else:
                 values = tensors[1] if len(tensors) > 1 else torch.as_tensor(args[1])
                 if values.is_cuda:
-                    values = self.get(values)
+                    guess, values = self.guess_of(values), self.get(values)
             if values is None:
                 return False
-            self.put(target, values.expand(target.shape))
+            self.put(target, values.expand(target.shape), guess)
             return True
 
         def note_arrival(self, tensor):
@@ -349,7 +394,7 @@ def make(torch):
                 shadow = torch.UntypedStorage(size)
                 device.tonnage_fake_peek(shadow.data_ptr(), key, size)
                 self.shadows[key] = shadow
-                self.guessed.discard(key)
+                self.guessed.pop(key, None)
 
         def note_made(self, name, args, tensors, results):
             if name == "_to_copy" and len(tensors) == 1 and not tensors[0].is_cuda and results:
@@ -363,10 +408,10 @@ def make(torch):
                 return
             shape = results[0].shape
             if name in ("rand", "randn"):
-                self.put(results[0], getattr(torch, name)(shape, generator=self.generator))
+                self.put(results[0], getattr(torch, name)(shape, generator=self.generator), DRAWN)
             elif name == "randint":
                 low, high = (0, args[0]) if isinstance(args[1], (list, tuple)) else args[:2]
-                self.put(results[0], torch.randint(low, high, shape, generator=self.generator))
+                self.put(results[0], torch.randint(low, high, shape, generator=self.generator), DRAWN)
 
     return Values()
 
@@ -386,11 +431,29 @@ def install(torch):
     backward = torch.autograd.graph._engine_run_backward
 
     def without_modes(*args, **kwargs):
-        with _disable_current_modes():
-            return backward(*args, **kwargs)
+        try:
+            with _disable_current_modes():
+                return backward(*args, **kwargs)
+        finally:
+            MODE.note_backward()
+
+    atexit.register(MODE.note_rest)
 
     torch.autograd.graph._engine_run_backward = without_modes
     torch.autograd._engine_run_backward = without_modes
+
+
+@contextlib.contextmanager
+def unlisted():
+    """While this is entered, what is read is no guess: nothing depends on it."""
+    if MODE is None:
+        yield
+        return
+    MODE.guesses.silent += 1
+    try:
+        yield
+    finally:
+        MODE.guesses.silent -= 1
 
 
 def install_or_say(torch):

@@ -1,0 +1,276 @@
+//! A folder in which scripts run: libraries, hook and GPU's data beside each other; and a run there.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tonnage_fake_cudart::notes::NOTES_VARIABLE;
+use tonnage_fake_cudart::profile::PROFILE_VARIABLE;
+use tonnage_fake_cudart::reads::{READS_IN_VARIABLE, READS_OUT_VARIABLE};
+
+use crate::files::{Journal, Written};
+use crate::libraries::Libraries;
+use crate::process::{Ended, end_all, run};
+use crate::{Environment, Error, Gpu, Options, World};
+
+/// What runs inside the script.
+const HOOK: [(&str, &str); 5] = [
+    ("sitecustomize.py", include_str!("hook/sitecustomize.py")),
+    ("tonnage_after_import.py", include_str!("hook/tonnage_after_import.py")),
+    ("tonnage_files.py", include_str!("hook/tonnage_files.py")),
+    ("tonnage_values.py", include_str!("hook/tonnage_values.py")),
+    ("tonnage_world.py", include_str!("hook/tonnage_world.py")),
+];
+
+/// Where PyTorch takes its allocator's settings from.
+const SETTINGS_VARIABLE: &str = "PYTORCH_CUDA_ALLOC_CONF";
+
+/// Where later releases look first.
+const NEWER_SETTINGS_VARIABLE: &str = "PYTORCH_ALLOC_CONF";
+
+/// Folders in which scripts run.
+static FOLDERS: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+
+fn folders() -> MutexGuard<'static, BTreeSet<PathBuf>> {
+    FOLDERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Journals of runs that are under way.
+static JOURNALS: Mutex<Vec<Journal>> = Mutex::new(Vec::new());
+
+fn journals() -> MutexGuard<'static, Vec<Journal>> {
+    JOURNALS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Ends scripts that run, puts back what they changed and removes their folders, for a program that is about to end without
+/// coming back here: when someone presses Ctrl-C.
+pub fn abandon() {
+    end_all();
+    for journal in &*journals() {
+        journal.undo();
+    }
+    for folder in &*folders() {
+        // What cannot be removed stays where temporary files are.
+        let _ = fs::remove_dir_all(folder);
+    }
+}
+
+/// A folder that goes with this value.
+#[derive(Debug)]
+pub(crate) struct Folder(tempfile::TempDir);
+
+impl Folder {
+    /// Where temporary files go, or else where no path has what a list of libraries is parted by.
+    pub(crate) fn new() -> Result<Self, Error> {
+        let parts = |path: &Path| path.to_string_lossy().contains([' ', '\t', '\n', ':', ';']);
+        let usual = std::env::temp_dir();
+        let others = ["/tmp", "/var/tmp", "/dev/shm"].map(PathBuf::from);
+        let mut places = [usual.clone()].into_iter().chain(others).filter(|path| !parts(path));
+        let make = |place: PathBuf| tempfile::Builder::new().prefix("tonnage-").tempdir_in(place);
+        let first = places.next().map_or_else(|| make(usual.clone()), make);
+        let folder =
+            places.fold(first, |made, place| made.or_else(|error| make(place).or(Err(error))));
+        let folder = folder.map_err(Error::of(&usual))?;
+        folders().insert(folder.path().to_owned());
+        Ok(Self(folder))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        folders().remove(self.0.path());
+    }
+}
+
+/// What a run is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pass {
+    /// Values are computed beside, and what the script reads is written down.
+    Values,
+    /// The script is given what it read, and its figures count.
+    Figures,
+}
+
+impl Pass {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Values => "values",
+            Self::Figures => "figures",
+        }
+    }
+}
+
+/// How a script is tried: with which device, and which guesses.
+#[derive(Clone, Debug)]
+pub(crate) struct Trial<'a> {
+    /// A word for its folder.
+    pub(crate) name: &'a str,
+    pub(crate) gpu: &'a Gpu,
+    pub(crate) limit: Option<u64>,
+    /// The share of unknown masks that is taken to be true, if not the usual one.
+    pub(crate) density: Option<f64>,
+}
+
+/// A folder with what scripts need to run.
+pub(crate) struct Place<'a> {
+    folder: &'a Path,
+    libraries: Libraries,
+    /// CUDA's release, in its own way of writing it.
+    version: i32,
+}
+
+/// A run that is over.
+pub(crate) struct Done {
+    pub(crate) ended: Ended,
+    /// Where its processes left their answers.
+    pub(crate) out: PathBuf,
+    /// Where the libraries left their notes.
+    pub(crate) notes: PathBuf,
+    /// What it wrote.
+    pub(crate) files: Vec<Written>,
+}
+
+impl<'a> Place<'a> {
+    pub(crate) fn prepare(folder: &'a Path, environment: &Environment) -> Result<Self, Error> {
+        let hook = make(&folder.join("hook"))?;
+        for (name, text) in HOOK {
+            write(&hook.join(name), text)?;
+        }
+        let libraries = Libraries::write(&make(&folder.join("lib"))?, &environment.libraries)?;
+        let version = i32::try_from(environment.cuda).unwrap_or(13) * 1000;
+        Ok(Self { folder, libraries, version })
+    }
+
+    /// The lines of a trial's guesses.
+    pub(crate) fn guess_lines(&self, trial: &Trial<'_>) -> PathBuf {
+        self.folder.join(trial.name).join("guesses")
+    }
+
+    /// Runs the script; what it changes among files is put back, unless it is to be kept.
+    pub(crate) fn run(
+        &self,
+        options: &Options,
+        trial: &Trial<'_>,
+        pass: Pass,
+    ) -> Result<Done, Error> {
+        let of_trial = make(&self.folder.join(trial.name))?;
+        let of_pass = make(&of_trial.join(pass.name()))?;
+        let (out, notes) = (make(&of_pass.join("out"))?, make(&of_pass.join("notes"))?);
+        let profile = of_trial.join("profile");
+        let devices = options.world.map_or(1, |world| world.per_host);
+        write(&profile, &trial.gpu.profile(trial.limit, self.version, devices)?.to_lines())?;
+        let journal = Journal::new(&of_pass);
+        let mut command = self.command(options, &of_pass, &journal);
+        command.env(PROFILE_VARIABLE, profile);
+        command.env(NOTES_VARIABLE, &notes);
+        command.env("TONNAGE_OUT", &out);
+        command.env("TONNAGE_STACKS", if pass == Pass::Figures { "1" } else { "0" });
+        let reads = of_trial.join("reads");
+        match pass {
+            Pass::Values => {
+                command.env("TONNAGE_VALUES", "1").env("TONNAGE_GUESSES", self.guess_lines(trial));
+                command.env(READS_OUT_VARIABLE, reads);
+            }
+            Pass::Figures => {
+                command.env("TONNAGE_VALUES", "0").env(READS_IN_VARIABLE, reads);
+            }
+        }
+        if let Some(density) = trial.density {
+            command.env("TONNAGE_DENSITY", density.to_string());
+        }
+        if !options.keep_files {
+            journals().push(journal.clone());
+        }
+        let ended = run(&mut command, options.time);
+        let files = journal.written();
+        if !options.keep_files {
+            journal.undo();
+            journals().retain(|it| it.file != journal.file);
+        }
+        Ok(Done { ended: ended?, out, notes, files })
+    }
+
+    /// The command with everything that is the same in all its runs.
+    fn command(&self, options: &Options, of_pass: &Path, journal: &Journal) -> Command {
+        let mut words = options.command.iter();
+        let mut command = Command::new(words.next().map_or("python3", String::as_str));
+        command.args(words);
+        let join = |variable: &str, first: String| match std::env::var(variable) {
+            Ok(rest) if !rest.is_empty() => format!("{first}:{rest}"),
+            _ => first,
+        };
+        let preload: Vec<_> =
+            self.libraries.preload.iter().map(|path| path.to_string_lossy().into_owned()).collect();
+        command.env("LD_PRELOAD", join("LD_PRELOAD", preload.join(":")));
+        let of_folder = |name: &str| self.folder.join(name).to_string_lossy().into_owned();
+        command.env("LD_LIBRARY_PATH", join("LD_LIBRARY_PATH", of_folder("lib")));
+        command.env("PYTHONPATH", join("PYTHONPATH", of_folder("hook")));
+        command.env("TONNAGE_CORE", &self.libraries.core);
+        command.env("TONNAGE_FOLDER", self.folder);
+        command.env("TONNAGE_JOURNAL", &journal.file);
+        if !options.keep_files {
+            command.env("TONNAGE_ASIDE", &journal.aside);
+            command.env("TONNAGE_ASIDE_HERE", &journal.aside_here);
+        }
+        // What is compiled for a device that computes nothing, and chosen by times that are none, stays here.
+        command.env("TORCHINDUCTOR_CACHE_DIR", of_pass.join("inductor"));
+        command.env("TRITON_CACHE_DIR", of_pass.join("triton"));
+        if let Some(world) = options.world {
+            be_rank(&mut command, world);
+        }
+        if let Some(settings) = &options.settings {
+            command.env(SETTINGS_VARIABLE, settings).env_remove(NEWER_SETTINGS_VARIABLE);
+        }
+        command
+    }
+}
+
+/// Tells a script which rank it is, in the words of `torchrun`.
+fn be_rank(command: &mut Command, world: World) {
+    let World { size, rank, per_host } = world;
+    let (host, hosts) = (rank / per_host, size.div_ceil(per_host));
+    for (name, value) in [
+        ("RANK", rank),
+        ("WORLD_SIZE", size),
+        ("LOCAL_RANK", rank % per_host),
+        ("LOCAL_WORLD_SIZE", per_host),
+        ("GROUP_RANK", host),
+        ("GROUP_WORLD_SIZE", hosts),
+        ("NODE_RANK", host),
+        ("ROLE_RANK", rank),
+        ("ROLE_WORLD_SIZE", size),
+        ("MASTER_PORT", 29500),
+        ("TORCHELASTIC_RESTART_COUNT", 0),
+        ("TORCHELASTIC_MAX_RESTARTS", 0),
+        ("TONNAGE_WORLD", 1),
+        // A thread that asks the store whether other ranks are alive: they are not there.
+        ("TORCH_NCCL_ENABLE_MONITORING", 0),
+    ] {
+        command.env(name, value.to_string());
+    }
+    command.env("MASTER_ADDR", "localhost").env("TORCHELASTIC_RUN_ID", "tonnage");
+}
+
+/// A folder that is there afterwards.
+fn make(path: &Path) -> Result<PathBuf, Error> {
+    fs::create_dir_all(path).map_err(Error::of(path)).map(|()| path.to_owned())
+}
+
+fn write(path: &Path, text: &str) -> Result<(), Error> {
+    fs::write(path, text).map_err(Error::of(path))
+}
+
+/// Lines of a file; none if it is not there.
+pub(crate) fn lines(path: &Path) -> Result<Vec<String>, Error> {
+    match fs::read(path) {
+        Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).lines().map(str::to_owned).collect()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(Error::of(path)(error)),
+    }
+}
