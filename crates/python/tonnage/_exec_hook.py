@@ -9,6 +9,7 @@ The folder of this file is first on the path, under the name ``sitecustomize``; 
 from __future__ import annotations
 
 import importlib.machinery
+import importlib.util
 import json
 import os
 import sys
@@ -47,7 +48,9 @@ def install() -> None:
     sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder) != here]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize")
     if spec is not None and spec.loader is not None:
-        spec.loader.exec_module(sys.modules[__name__])
+        # A module of its own, which knows its own file: it may be another hook of ours, as in `tonnage record -- tonnage exec …`.
+        sys.modules["sitecustomize"] = module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
 
 
 if __name__ == "sitecustomize":

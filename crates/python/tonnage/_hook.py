@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import importlib.machinery
+import importlib.util
 import os
 import sys
 
@@ -72,7 +73,9 @@ def install() -> None:
     sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder) != here]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize")
     if spec is not None and spec.loader is not None:
-        spec.loader.exec_module(sys.modules[__name__])
+        # A module of its own, which knows its own file: it may be another hook of ours, as in `tonnage record -- tonnage exec …`.
+        sys.modules["sitecustomize"] = module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
 
 
 if __name__ == "sitecustomize":

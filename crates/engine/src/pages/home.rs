@@ -109,10 +109,12 @@ impl<D: Device> Engine<D> {
         self.policy.is_nearly_full(request, self.reserved().saturating_add(request.size), most)
     }
 
-    /// Whether the limit, and what figures can count, allow so many bytes more.
+    /// Whether the limit, the device's size and what figures can count allow so many bytes more. So a list of pages is
+    /// never longer than what a device could hold.
     fn may_hold(&self, bytes: u64) -> bool {
         let after = self.reserved().saturating_add(bytes);
-        self.limit.is_none_or(|limit| after <= limit) && after <= MOST_RESERVED
+        let most = self.limit.unwrap_or(u64::MAX).min(self.device.total()).min(MOST_RESERVED);
+        after <= most
     }
 
     /// Whether so many bytes more are in proportion to the most that was ever in use, with the request.

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use tonnage_device::Dry;
-use tonnage_engine::{Allocation, Capture, Config, Engine, Policy, Release, Slack, StreamFilter};
+use tonnage_engine::{
+    AllocError, Allocation, Capture, Config, Engine, Policy, Release, Slack, StreamFilter,
+};
 use tonnage_events::{PoolId, StreamId};
 
 use crate::ordered::Ordered;
@@ -380,4 +382,20 @@ fn a_page_that_lent_its_end_is_whole_again_when_both_parts_are_free() {
     allocate(&mut engine, 6, ONE);
     engine.free(&other).unwrap();
     engine.check_invariants().unwrap();
+}
+
+/// Its pages were listed before anyone asked whether a device could have as many.
+#[test]
+fn more_than_any_device_has_is_out_of_memory_beside_free_pages_too() {
+    for bytes in [5 << 30, 1 << 50, (1 << 60) - 1] {
+        let mut engine = engine(0.02);
+        let first = allocate(&mut engine, 4, ONE);
+        allocate(&mut engine, 3, ONE);
+        engine.free(&first).unwrap();
+        let error = engine.allocate(bytes, ONE).unwrap_err();
+        let AllocError::OutOfMemory(report) = error else { panic!("{error}") };
+        assert_eq!(report.requested, bytes);
+        engine.check_invariants().unwrap();
+        allocate(&mut engine, 4, ONE);
+    }
 }

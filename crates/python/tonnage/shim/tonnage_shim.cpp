@@ -15,10 +15,12 @@
 
 #include <atomic>
 #include <cstring>
+#include <exception>
 #include <deque>
 #include <limits>
 #include <optional>
 #include <unordered_map>
+#include <utility>
 
 #include "contexts.h"
 #include "tonnage.h"
@@ -48,8 +50,30 @@ const Interface* engine = nullptr;
 thread_local std::vector<std::string> compiling;
 thread_local std::string metadata;
 
+// What a function of PyTorch's threw while the engine called it. No exception goes through the engine: it waits here until
+// that call is over.
+thread_local std::exception_ptr thrown;
+
+// Calls a function of PyTorch's for the engine; where it throws, `otherwise` is its answer.
+template <typename Call>
+uint8_t kept_from_throwing(Call call, uint8_t otherwise) noexcept {
+  try {
+    return call();
+  } catch (...) {
+    thrown = std::current_exception();
+    return otherwise;
+  }
+}
+
+void throw_what_was_kept() {
+  if (C10_UNLIKELY(thrown != nullptr)) {
+    std::rethrow_exception(std::exchange(thrown, nullptr));
+  }
+}
+
 // What cannot be goes to the caller as PyTorch's error; what breaks the allocator too.
 void check(Status status) {
+  throw_what_was_kept();
   if (C10_UNLIKELY(status != OK)) {
     const Failure failure = engine->failure();
     TORCH_CHECK(false, failure.text);
@@ -189,6 +213,11 @@ class Allocator final : public CUDAAllocator {
     uint64_t bytes = 0;
     const Status status = engine->free(here(), address_of(pointer), stack, &device, &bytes);
     done_with(stack);
+    if (C10_UNLIKELY(status == BROKEN)) {
+      // Tensors go in destructors, which must not throw; the next call that may says what happened.
+      TORCH_WARN_ONCE("tonnage: memory is not taken back: ", engine->failure().text);
+      return;
+    }
     check(status);
     if (const auto* python = c10::impl::GPUTrace::get_trace()) {
       (*python)->trace_gpu_memory_deallocation(c10::DeviceType::CUDA, reinterpret_cast<uintptr_t>(pointer));
@@ -448,10 +477,15 @@ class Allocator final : public CUDAAllocator {
     check(engine->track(
         [](void* self, uint32_t device, const Entry* entry) {
           auto& allocator = *static_cast<Allocator*>(self);
-          const TraceEntry told = allocator.entry_of(static_cast<DeviceIndex>(device), *entry);
-          for (const auto& tracker : *allocator.trackers_.load()) {
-            tracker(told);
-          }
+          kept_from_throwing(
+              [&]() -> uint8_t {
+                const TraceEntry told = allocator.entry_of(static_cast<DeviceIndex>(device), *entry);
+                for (const auto& tracker : *allocator.trackers_.load()) {
+                  tracker(told);
+                }
+                return 0;
+              },
+              0);
         },
         this));
   }
@@ -466,7 +500,11 @@ class Allocator final : public CUDAAllocator {
         device,
         name_of(pool),
         [](void* filter, uint64_t stream) -> uint8_t {
-          return (*static_cast<Filter*>(filter))(reinterpret_cast<cudaStream_t>(pointer(stream)));
+          return kept_from_throwing(
+              [&]() -> uint8_t {
+                return (*static_cast<Filter*>(filter))(reinterpret_cast<cudaStream_t>(pointer(stream)));
+              },
+              0);
         },
         new Filter(std::move(filter)),
         [](void* filter) { delete static_cast<Filter*>(filter); }));
@@ -491,7 +529,11 @@ class Allocator final : public CUDAAllocator {
   void markCaptureBegin(DeviceIndex device) override {
     use(device);
     check(engine->begin_capture(device, []() -> uint8_t {
-      return c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
+      return kept_from_throwing(
+          []() -> uint8_t {
+            return c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
+          },
+          1);
     }));
   }
 
@@ -691,6 +733,13 @@ class Allocator final : public CUDAAllocator {
       status = engine->allocate_uncached(device, bytes, number_of(stream), stack, freed, &address);
     }
     done_with(stack);
+    if (C10_UNLIKELY(thrown != nullptr)) {
+      if (status == OK) {
+        // The caller gets an exception, and no memory with it.
+        engine->free(device, address, NO_STACK, nullptr, nullptr);
+      }
+      throw_what_was_kept();
+    }
     if (C10_UNLIKELY(status == OUT_OF_MEMORY)) {
       fail(device);
     }

@@ -129,6 +129,8 @@ def install(
         print(f"tonnage: {error}\ntonnage: PyTorch's pluggable interface is used instead; its limits:", file=sys.stderr)
         for text in PLUGGABLE_LIMITS:
             print(f"tonnage:   {text}", file=sys.stderr)
+        if history is not None and history is not False:
+            print("tonnage:   no history is recorded, whatever `history` says", file=sys.stderr)
         return _install_pluggable(torch, policy, conf, bytes_limit, options, publish)
     _install_shim(torch, path, policy, conf, bytes_limit, publish)
     _state.options = options
@@ -218,16 +220,19 @@ def _install_shim(torch: Any, path: str, policy: str, conf: str | None, limit: i
     place = shim.tonnage_install
     place.restype = ctypes.c_char_p
     place.argtypes = [ctypes.c_void_p, ctypes.POINTER(_Options)]
+    if conf:
+        # PyTorch reads them too, for pinned memory; what it refuses is refused before anything has changed.
+        read = getattr(torch._C, "_accelerator_setAllocatorSettings", None)
+        read = read or torch._C._cuda_cudaCachingAllocator_set_allocator_settings
+        try:
+            read(conf)
+        except (RuntimeError, ValueError) as error:
+            raise InstallError(f"PyTorch does not take these settings, {conf!r}: {error}") from error
     options = _options(torch, policy, conf, limit, publish)
     wrong = place(_tonnage.drop_in_interface(), ctypes.byref(options))
     if wrong:
         raise InstallError(wrong.decode(errors="replace"))
     _state.kept.append(shim)
-    if conf:
-        # PyTorch reads them too, for pinned memory.
-        read = getattr(torch._C, "_accelerator_setAllocatorSettings", None)
-        read = read or torch._C._cuda_cudaCachingAllocator_set_allocator_settings
-        read(conf)
 
 
 def _install_pluggable(

@@ -39,17 +39,19 @@ def library(torch: Any) -> str:
     """The path of the shim for this PyTorch, which is built if it is not there."""
     folders = [folder for folder in cache_folders() if folder is not None]
     command = _command(torch)
-    # Without a compiler, what an earlier one has built serves.
+    if command is None:
+        found = _built_before(torch, folders)
+        if found is not None:
+            return found
+        raise NoCompiler(
+            "the shim for PyTorch has to be built once, and no C++ compiler was found: install one (`apt install g++`, "
+            "`dnf install gcc-c++`, `conda install cxx-compiler`), or name one by CXX"
+        )
     name = _name(torch, command)
     for folder in folders:
         path = os.path.join(folder, name)
         if os.path.isfile(path):
             return path
-    if command is None:
-        raise NoCompiler(
-            "the shim for PyTorch has to be built once, and no C++ compiler was found: install one (`apt install g++`, "
-            "`dnf install gcc-c++`, `conda install cxx-compiler`), or name one by CXX"
-        )
     for folder in folders:
         try:
             os.makedirs(folder, exist_ok=True)
@@ -72,7 +74,8 @@ def cache_folders() -> list[str | None]:
     if named:
         return [os.path.join(named, "shim")]
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return [os.path.join(cache, "tonnage", "shim")]
+    # A user without a home has no cache: what lies in the folder of the moment may be anyone's.
+    return [os.path.join(cache, "tonnage", "shim")] if os.path.isabs(cache) else []
 
 
 def _compiler() -> list[str] | None:
@@ -117,23 +120,37 @@ def _command(torch: Any) -> list[str] | None:
 CXX20_FROM = (2, 14)
 
 
-def _name(torch: Any, command: list[str] | None) -> str:
+def _stem(torch: Any) -> str:
+    """What the name of a shim for this PyTorch begins with, whoever built it."""
     digest = hashlib.sha256()
     for folder, folders, files in os.walk(SOURCES):
         folders.sort()
         for file in sorted(files):
             with open(os.path.join(folder, file), "rb") as source:
                 digest.update(file.encode() + b"\0" + source.read() + b"\0")
-    # Where PyTorch lies does not change what is built from it; its version and its CUDA do.
+    digest.update(f"{torch.version.cuda}\0{torch._C._GLIBCXX_USE_CXX11_ABI}".encode())
+    return f"torch-{torch.__version__}-{digest.hexdigest()[:16]}"
+
+
+def _name(torch: Any, command: list[str]) -> str:
+    # Where PyTorch lies does not change what is built from it; the compiler does.
     here = os.path.dirname(os.path.abspath(torch.__file__))
-    words = [word.replace(here, "").replace(SOURCES, "") for word in command or []]
-    digest.update("\0".join([torch.__version__, str(torch.version.cuda), *words, _version(command)]).encode())
-    return f"torch-{torch.__version__}-{digest.hexdigest()[:16]}.so"
+    words = [word.replace(here, "").replace(SOURCES, "") for word in command]
+    digest = hashlib.sha256("\0".join([*words, _version(command)]).encode())
+    return f"{_stem(torch)}-{digest.hexdigest()[:8]}.so"
 
 
-def _version(command: list[str] | None) -> str:
-    if command is None:
-        return ""
+def _built_before(torch: Any, folders: list[str]) -> str | None:
+    """A shim for this PyTorch that some compiler has built."""
+    stem = _stem(torch)
+    for folder in filter(os.path.isdir, folders):
+        found = sorted(name for name in os.listdir(folder) if name.startswith(stem + "-") and name.endswith(".so"))
+        if found:
+            return os.path.join(folder, found[0])
+    return None
+
+
+def _version(command: list[str]) -> str:
     try:
         asked = subprocess.run([command[0], "--version"], capture_output=True, text=True, check=False)
     except OSError:
