@@ -232,3 +232,28 @@ def test_signals_go_on_to_the_program(tmp_path, number):
         time.sleep(0.05)
     process.send_signal(number)
     assert process.wait(timeout=600) == -number
+
+
+def test_without_a_compiler_what_an_earlier_one_has_built_serves(program):
+    assert "way='shim'" in program(INSTALL).stdout
+    done = program(INSTALL, CXX="", PATH="/nowhere")
+    assert done.returncode == 0 and "way='shim'" in done.stdout, done.stderr
+
+
+def test_hooks_stand_behind_each_other_and_the_programs_own_knows_its_file(tmp_path):
+    package = os.path.dirname(tonnage.__file__)
+    for name in ("one", "two"):
+        folder = tmp_path / name
+        folder.mkdir()
+        shutil.copy(os.path.join(package, "_exec_hook.py"), folder / "sitecustomize.py")
+        shutil.copy(os.path.join(package, "_after_import.py"), folder / "tonnage_after_import.py")
+    own = tmp_path / "own" / "sitecustomize.py"
+    own.parent.mkdir()
+    own.write_text("print('own', __file__)\n")
+    path = os.pathsep.join(str(tmp_path / name) for name in ("one", "two", "own"))
+    count = "import sys; print(sum(type(it).__name__ == 'AfterImport' for it in sys.meta_path))"
+    done = subprocess.run(
+        [sys.executable, "-c", count], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False
+    )
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == [f"own {own}", "2"]
