@@ -184,7 +184,6 @@ fn look(
         settings: Some(flags.conf.clone()).filter(|conf| !conf.is_empty()),
         time: Duration::from_secs(script.time.unwrap_or(SECONDS)),
         // Nothing of the user's is touched: what was written is listed.
-        keep_files: true,
         world: worlds.first().copied(),
         // A search has the largest that fits for an answer, not what it needs, and many runs.
         thorough: script.search.is_empty(),

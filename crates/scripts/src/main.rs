@@ -175,7 +175,6 @@ impl Case {
             settings: Some(conf).filter(|conf| !conf.is_empty()),
             time: Duration::from_secs(1200),
             world: self.rank_like.map(|_| World { size: 8, rank: 0, per_host: 8 }),
-            keep_files: false,
             // Each case is compared as it is.
             thorough: false,
         };

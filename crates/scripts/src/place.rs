@@ -37,20 +37,10 @@ fn folders() -> MutexGuard<'static, BTreeSet<PathBuf>> {
     FOLDERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Journals of runs that are under way.
-static JOURNALS: Mutex<Vec<Journal>> = Mutex::new(Vec::new());
-
-fn journals() -> MutexGuard<'static, Vec<Journal>> {
-    JOURNALS.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Ends scripts that run, puts back what they changed and removes their folders, for a program that is about to end without
-/// coming back here: when someone presses Ctrl-C.
+/// Ends scripts that run and removes their folders, for a program that is about to end without coming back here: when
+/// someone presses Ctrl-C.
 pub fn abandon() {
     end_all();
-    for journal in &*journals() {
-        journal.undo();
-    }
     for folder in &*folders() {
         // What cannot be removed stays where temporary files are.
         let _ = fs::remove_dir_all(folder);
@@ -152,7 +142,7 @@ impl<'a> Place<'a> {
         self.folder.join(trial.name).join("guesses")
     }
 
-    /// Runs the script; what it changes among files is put back, unless it is to be kept.
+    /// Runs the script.
     pub(crate) fn run(
         &self,
         options: &Options,
@@ -184,16 +174,8 @@ impl<'a> Place<'a> {
         if let Some(density) = trial.density {
             command.env("TONNAGE_DENSITY", density.to_string());
         }
-        if !options.keep_files {
-            journals().push(journal.clone());
-        }
-        let ended = run(&mut command, options.time);
-        let files = journal.written();
-        if !options.keep_files {
-            journal.undo();
-            journals().retain(|it| it.file != journal.file);
-        }
-        Ok(Done { ended: ended?, out, notes, files })
+        let ended = run(&mut command, options.time)?;
+        Ok(Done { ended, out, notes, files: journal.written() })
     }
 
     /// The command with everything that is the same in all its runs.
@@ -214,10 +196,6 @@ impl<'a> Place<'a> {
         command.env("TONNAGE_CORE", &self.libraries.core);
         command.env("TONNAGE_FOLDER", self.folder);
         command.env("TONNAGE_JOURNAL", &journal.file);
-        if !options.keep_files {
-            command.env("TONNAGE_ASIDE", &journal.aside);
-            command.env("TONNAGE_ASIDE_HERE", &journal.aside_here);
-        }
         // What is compiled for a device that computes nothing, and chosen by times that are none, stays here.
         command.env("TORCHINDUCTOR_CACHE_DIR", of_pass.join("inductor"));
         command.env("TRITON_CACHE_DIR", of_pass.join("triton"));

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use tonnage_fake_cudart::notes::{GUESSES_FILE, READS_FILE, UNKNOWN_FILE};
 
 use crate::answer::{Answer, Failure, Peaks};
-use crate::files::Written;
+use crate::files::{Written, joined};
 use crate::place::{Done, Folder, Pass, Place, Trial, lines};
 use crate::{Ending, Environment, Error, Gpu};
 
@@ -36,8 +36,6 @@ pub struct Options {
     pub time: Duration,
     /// The rank that the script is, of a job whose others are not there.
     pub world: Option<World>,
-    /// Whether what the script writes stays; else files are put back as they were.
-    pub keep_files: bool,
     /// Whether other guesses are tried, and what a script needs that does not fit: up to four more runs.
     pub thorough: bool,
 }
@@ -175,7 +173,8 @@ struct Tried {
 impl Tried {
     fn of(place: &Place<'_>, options: &Options, trial: &Trial<'_>) -> Result<Self, Error> {
         let values = place.run(options, trial, Pass::Values)?;
-        let done = place.run(options, trial, Pass::Figures)?;
+        let mut done = place.run(options, trial, Pass::Figures)?;
+        done.files = joined(values.files, done.files);
         let answer = done.answer()?;
         let (mut guesses, mut mask_guessed) = (Vec::new(), false);
         for line in lines(&place.guess_lines(trial))? {

@@ -1,8 +1,7 @@
-"""What a script changes among files, noted before it happens, so that it can be put back afterwards.
+"""What a script writes among files, noted before it happens. Nothing is changed, and nothing is kept.
 
-A line of the journal is a path and what was there when it was first touched: nothing, a folder, a link, or a file, which is
-kept: it moves aside if it is about to be replaced, else it is linked or copied. What is not done by Python, and not by
-`torch.save` or `safetensors`, is not seen.
+A line of the journal is a path and what was there when it was first touched: nothing, a file with its size and time, or something
+else. What is not done by Python, and not by `torch.save` or `safetensors`, is not seen.
 """
 
 import contextlib
@@ -11,15 +10,9 @@ import os
 import stat
 import sys
 import threading
-import time
 
 JOURNAL = os.environ.get("TONNAGE_JOURNAL")
-OWN = os.environ.get("TONNAGE_FOLDER", "")
-ASIDE = [os.environ.get("TONNAGE_ASIDE", ""), os.environ.get("TONNAGE_ASIDE_HERE", "")]
-"""Folders that files move to: the first on whose disk they lie. None if nothing is to be put back."""
-
-LARGEST = 1 << 30
-"""Files that are only changed are copied up to this size."""
+OWN = os.path.realpath(os.environ["TONNAGE_FOLDER"]) if os.environ.get("TONNAGE_FOLDER") else ""
 
 IGNORED = ("/dev/", "/proc/", "/sys/")
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_TRUNC | os.O_CREAT
@@ -27,9 +20,8 @@ WRITES = os.O_WRONLY | os.O_RDWR | os.O_TRUNC | os.O_CREAT
 
 class Journal:
     def __init__(self):
-        self.touched, self.linked = set(), set()
+        self.touched = set()
         self.busy = threading.local()
-        self.count = 0
 
     def write(self, *line):
         file = os.open(JOURNAL, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -43,125 +35,40 @@ class Journal:
     def opened(self, path, mode, flags):
         if isinstance(path, int) or not flags & WRITES or flags & os.O_TMPFILE == os.O_TMPFILE:
             return
-        self.writes(os.fsdecode(path), bool(flags & os.O_TRUNC and flags & os.O_CREAT), bool(flags & os.O_EXCL))
-
-    def writes(self, path, replaces, makes=False):
-        """A file is about to be written, from its beginning on or in its midst."""
-        path = os.path.realpath(path)
-        if not self.concerns(path):
-            return
-        there = os.path.lexists(path)
-        if there and (makes or not os.access(path, os.W_OK) or not os.path.isfile(path)):
-            # It will be refused, or is a device.
-            return
-        self.touch(path, os.rename if replaces else None)
-        if ASIDE[0]:
-            self.part(path, replaces)
-
-    def part(self, path, replaces):
-        """A file that is kept by a link of it must not change through another name."""
-        import shutil
-
-        with contextlib.suppress(FileNotFoundError):
-            found = os.stat(path)
-            if (found.st_dev, found.st_ino) in self.linked and found.st_nlink > 1:
-                beside = f"{path}.tonnage-{os.getpid()}"
-                if replaces:
-                    os.unlink(path)
-                elif found.st_size <= LARGEST:
-                    shutil.copy2(path, beside)
-                    os.replace(beside, path)
-
-    def goes(self, path):
-        self.touch(path, os.link)
+        self.touch(os.path.realpath(os.fsdecode(path)))
 
     def moves(self, old, new):
-        self.touch(new, os.link)
-        self.touch(old, os.link)
-        # A folder moves with what is in it, to where nothing or an empty folder is.
-        if is_folder(old) and (is_folder(new) or not os.path.lexists(new)):
-            for folder, folders, files in os.walk(old):
-                for name in (*folders, *files):
-                    child = os.path.join(folder, name)
-                    self.touch(child, os.link)
-                    self.touch(os.path.join(new, os.path.relpath(child, old)), os.link)
-
-    def links(self, old, new):
-        with contextlib.suppress(OSError):
-            found = os.stat(old)
-            self.linked.add((found.st_dev, found.st_ino))
         self.touch(new)
+        self.touch(old)
+        # A folder moves with what is in it.
+        if is_folder(old):
+            for folder, _, files in os.walk(old):
+                for name in files:
+                    child = os.path.join(folder, name)
+                    self.touch(child)
+                    self.touch(os.path.join(new, os.path.relpath(child, old)))
 
     # What was there.
 
-    def touch(self, path, way=None):
-        """Notes what is at a path, the first time; a file is kept in this way if it can be, else copied."""
-        if not self.concerns(path) or path in self.touched:
+    def touch(self, path):
+        """Notes what is at a path, the first time."""
+        if path in self.touched or not self.concerns(path):
             return
         self.touched.add(path)
         try:
-            found = os.lstat(path)
-        except (FileNotFoundError, NotADirectoryError):
+            found = os.stat(path)
+        except OSError:
             self.write(path, "nothing")
             return
-        if stat.S_ISDIR(found.st_mode):
-            self.write(path, "folder")
-        elif stat.S_ISLNK(found.st_mode):
-            self.write(path, "link", os.readlink(path))
-        elif stat.S_ISREG(found.st_mode) and found.st_size == 0:
-            # Those that lock something stay what they are.
-            self.write(path, "empty")
-        elif stat.S_ISREG(found.st_mode) and not (way and self.aside(path, found, way)):
-            self.copied(path, found)
+        if stat.S_ISREG(found.st_mode):
+            seconds, rest = divmod(found.st_mtime_ns, 1_000_000_000)
+            self.write(path, "file", f"{found.st_size} {seconds} {rest}")
+        else:
+            self.write(path, "other")
 
     @staticmethod
     def concerns(path):
-        if path.startswith(IGNORED) or (OWN and path.startswith(OWN)) or "__pycache__" in path:
-            return False
-        try:
-            path.encode()
-        except UnicodeError:
-            return False
-        return not any(folder and path.startswith(folder) for folder in ASIDE)
-
-    def aside(self, path, found, way):
-        """Moves or links a file to where it is kept; whether that worked."""
-        for folder in filter(None, ASIDE):
-            place = self.place_in(folder)
-            try:
-                os.makedirs(folder, exist_ok=True)
-                os.link(path, place)
-            except OSError:
-                # Another disk, or one without links.
-                continue
-            self.write(path, "file", place)
-            if way is os.rename:
-                os.unlink(path)
-            else:
-                self.linked.add((found.st_dev, found.st_ino))
-            return True
-        return False
-
-    def copied(self, path, found):
-        import shutil
-
-        if not ASIDE[0]:
-            self.write(path, "file", "")
-            return
-        place = self.place_in(ASIDE[0])
-        try:
-            if found.st_size > LARGEST:
-                raise OSError("too large")
-            os.makedirs(ASIDE[0], exist_ok=True)
-            shutil.copy2(path, place)
-        except OSError:
-            self.write(path, "lost")
-        else:
-            self.write(path, "file", place)
-
-    def place_in(self, folder):
-        self.count += 1
-        return os.path.join(folder, f"{os.getpid()}-{time.time_ns()}-{self.count}")
+        return not (path.startswith(IGNORED) or (OWN and path.startswith(OWN)) or "__pycache__" in path)
 
     # Python's own reports.
 
@@ -198,14 +105,12 @@ def of_path(path):
 
 SEEN = {
     "open": Journal.opened,
-    "os.remove": lambda it, path, folder: it.goes(whole(path, folder)),
+    "os.remove": lambda it, path, folder: it.touch(whole(path, folder)),
     "os.rename": lambda it, old, new, f, t: it.moves(whole(old, f), whole(new, t)),
-    "os.mkdir": lambda it, path, mode, folder: it.touch(whole(path, folder)),
-    "os.rmdir": lambda it, path, folder: it.touch(whole(path, folder)),
-    "os.link": lambda it, old, new, f, t: it.links(whole(old, f), whole(new, t)),
+    "os.link": lambda it, old, new, f, t: it.touch(whole(new, t)),
     "os.symlink": lambda it, old, new, folder: it.touch(whole(new, folder)),
-    "os.truncate": lambda it, path, size: it.writes(path, False) if of_path(path) else None,
-    "sqlite3.connect": lambda it, path: it.writes(path, False) if ":memory:" not in str(path) else None,
+    "os.truncate": lambda it, path, size: it.touch(os.path.realpath(os.fsdecode(path))) if of_path(path) else None,
+    "sqlite3.connect": lambda it, path: it.touch(os.path.realpath(path)) if ":memory:" not in str(path) else None,
 }
 """What Python tells before it does it."""
 
