@@ -231,8 +231,7 @@ fn what_a_script_changes_among_files_is_listed_and_stays() {
     let output = place.predict("mlp_seed.default", &[]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let said = text(&output.stdout);
-    let words =
-        "files that the script wrote or removed:\n  kept.txt: changed\n  out/new: new\n";
+    let words = "files that the script wrote or removed:\n  kept.txt: changed\n  out/new: new\n";
     assert!(said.contains(words), "{said}");
     let before = "note: the script really runs here, more than once; what it writes is written";
     assert!(text(&output.stderr).starts_with(before), "{}", text(&output.stderr));
