@@ -24,8 +24,7 @@ pub(crate) fn test() -> anyhow::Result<()> {
     // Threads under a scheduler that tries many interleavings; its locks replace the real ones.
     // With the workspace, since one package by itself would have its dependencies built again with other features.
     run("cargo test --workspace --features tonnage-memory/shuttle --test shuttle --locked")?;
-    crate::scripts::light_if_there()?;
-    crate::drop_in::light_if_there()
+    crate::scripts::light_if_there()
 }
 
 /// What CI does.

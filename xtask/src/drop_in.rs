@@ -36,15 +36,6 @@ pub(crate) fn drop_in(options: impl Iterator<Item = String>) -> anyhow::Result<(
     Ok(())
 }
 
-/// The light cases where PyTorch is.
-pub(crate) fn light_if_there() -> anyhow::Result<()> {
-    if scripts::is_there() {
-        return drop_in(["--light".to_owned()].into_iter());
-    }
-    eprintln!("left out: the drop-in beside PyTorch's allocator, for want of PyTorch, too");
-    Ok(())
-}
-
 /// The package in a folder of its own, as pip would install it.
 fn lay_out() -> anyhow::Result<PathBuf> {
     let folder = root().join("target/drop-in/package");

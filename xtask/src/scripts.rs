@@ -72,7 +72,7 @@ fn python() -> PathBuf {
 }
 
 /// Whether the light cases can run without anything being installed.
-pub(crate) fn is_there() -> bool {
+fn is_there() -> bool {
     let installed = installed(&environment_folder());
     python().is_file() && LIGHT.iter().all(|package| installed.contains(&as_folder(package)))
 }
