@@ -150,10 +150,13 @@ impl<D: Device> Engine<D> {
                 self.look_at_others(request)?;
                 self.borrow(request)
             }
-            Rung::View => self.find_view(request, stack)?,
+            Rung::View => match self.find_view(request, false, stack) {
+                None if self.is_nearly_full(request) => self.find_view(request, true, stack),
+                found => found,
+            },
             Rung::Leftovers => self.find_leftover(request, stack)?,
             Rung::Ends if !self.is_nearly_full(request) => None,
-            Rung::Ends => self.stitch_with_ends(request, stack)?,
+            Rung::Ends => self.use_ends(request, stack)?,
             Rung::GrowWithinSlack => self.grow_home(request, true, stack)?,
             Rung::Stitch => self.stitch(request, Effort::Sensible, stack)?,
             Rung::Reclaim => self.reclaim_pages(request, stack)?,
@@ -196,6 +199,21 @@ impl<D: Device> Engine<D> {
         *request = self.plan(request.bytes, request.stream);
         let id = freed.then(|| self.find_cached(request)).flatten()?;
         Some((Found::Cached(id), *request))
+    }
+
+    /// A view with ends of pages; or new pages first, where more may lie free than by default, so that sizes that never repeat are
+    /// not stitched for ever here either.
+    fn use_ends(
+        &mut self,
+        request: &Request,
+        stack: Option<StackId>,
+    ) -> Result<Option<BlockId>, DeviceError> {
+        if self.allows_much_slack()
+            && let Some(id) = self.grow_home(request, true, stack)?
+        {
+            return Ok(Some(id));
+        }
+        self.stitch_with_ends(request, Effort::Sensible, stack)
     }
 
     /// A part of a free block that is of the request's stream by now, or that another stream is done with.
@@ -250,14 +268,15 @@ impl<D: Device> Engine<D> {
         if request.pool.set == PoolSet::Default {
             self.wait_until_done(self.unknown_in(PoolSet::Default, 0))?;
             self.merge_anyones();
-            if let Some(id) = self.borrow(request) {
+            let found = self.borrow(request).or_else(|| self.find_view(request, true, stack));
+            if let Some(id) = found {
                 return Ok(Some(id));
             }
             if let Some(id) = self.stitch(request, Effort::Any, stack)? {
                 return Ok(Some(id));
             }
             self.drop_unused_views()?;
-            if let Some(id) = self.stitch(request, Effort::Any, stack)? {
+            if let Some(id) = self.stitch(request, Effort::Last, stack)? {
                 return Ok(Some(id));
             }
         }
@@ -271,7 +290,7 @@ impl<D: Device> Engine<D> {
         if request.pool.set != PoolSet::Default {
             return Ok(None);
         }
-        self.stitch_with_ends(request, stack)
+        self.stitch_with_ends(request, Effort::Last, stack)
     }
 
     /// Runs every callback, in the order of their names, and says whether any freed memory.

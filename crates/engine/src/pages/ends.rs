@@ -10,14 +10,15 @@
 //! one: what is *lent* is blocked where the rest is in use, and the rest is blocked where the part was lent to. When the block is freed, the part
 //! goes back at once, which is bookkeeping.
 //!
-//! *Limits.* Of the pages between, all bytes are needed: a view has two ends. A page lends one part at a time. It is the last thing that is tried, since
-//! pages that are used in two places stay where they are for longer.
+//! *Limits.* Of the pages between, all bytes are needed: a view has two ends. A page lends one part at a time. Pages that are used in two
+//! places stay where they are for longer, so it is done where memory is short alone: for large requests near the limit, and for those
+//! that would fail.
 
 use tonnage_device::{Device, DeviceError};
 use tonnage_events::{PoolKind, StackId, StreamId};
 
 use super::place::Part;
-use super::stitch::{Effort, MOST_PLACES};
+use super::stitch::Effort;
 use crate::block::BlockId;
 use crate::engine::Engine;
 use crate::pool::{PoolRef, PoolSet};
@@ -29,23 +30,27 @@ impl<D: Device> Engine<D> {
     pub(crate) fn stitch_with_ends(
         &mut self,
         request: &Request,
+        effort: Effort,
         stack: Option<StackId>,
     ) -> Result<Option<BlockId>, DeviceError> {
         let granule = self.granule();
-        let [tail, head] = self.largest_ends(request);
+        self.drop_a_retired_view()?;
+        let [tail, head] = self.largest_ends(request, effort);
         let of_ends = [tail, head].iter().flatten().map(|end| end.size).sum();
-        let idle = self.pages_to_stitch(request, Effort::Any, granule);
-        let free: u64 = idle.iter().map(|it| it.size).sum();
-        let missing = request.size.saturating_sub(of_ends).saturating_sub(free);
         if of_ends == 0 {
             return Ok(None);
         }
+        let idle = self.pages_to_stitch(request, effort, granule);
+        let free: u64 = idle.iter().map(|it| it.size).sum();
+        let missing = request.size.saturating_sub(of_ends).saturating_sub(free);
+        let policy = self.policy;
+        let suits = |page| effort > Effort::Sensible || policy.stitches(page, request, granule);
         let parts = if missing == 0 {
             join(tail, idle, head, request.size)
-        } else if self.extend_home(request, missing, |_| true, stack)? {
+        } else if self.extend_home(request, missing, suits, stack)? {
             // Free blocks have grown.
-            let [tail, head] = self.largest_ends(request);
-            join(tail, self.pages_to_stitch(request, Effort::Any, granule), head, request.size)
+            let [tail, head] = self.largest_ends(request, effort);
+            join(tail, self.pages_to_stitch(request, effort, granule), head, request.size)
         } else {
             None
         };
@@ -53,10 +58,11 @@ impl<D: Device> Engine<D> {
     }
 
     /// The largest free end of a page, and the largest free beginning of another, that are smaller than the request.
-    fn largest_ends(&self, request: &Request) -> [Option<Part>; 2] {
-        let [tail, head] = self.ends(request.stream).map(|ends| {
+    fn largest_ends(&self, request: &Request, effort: Effort) -> [Option<Part>; 2] {
+        let [tail, head] = self.ends(request.stream, effort).map(|ends| {
             let smaller = ends.into_iter().filter(|end| end.size < request.size);
-            smaller.max_by_key(|end| end.size)
+            let suitable = smaller.filter(|end| self.suits(end.page, request, effort));
+            suitable.max_by_key(|end| end.size)
         });
         // A view has a page once.
         match (tail, head) {
@@ -72,10 +78,10 @@ impl<D: Device> Engine<D> {
     }
 
     /// The free ends of pages that serve a stream, and the free beginnings.
-    pub(super) fn ends(&self, stream: StreamId) -> [Vec<Part>; 2] {
+    pub(super) fn ends(&self, stream: StreamId, effort: Effort) -> [Vec<Part>; 2] {
         let (tails, heads): (Vec<_>, Vec<_>) = self
             .free_to_all(stream)
-            .map(|block| self.ends_of(block))
+            .map(|block| self.ends_of(block, effort))
             .map(|[tail, head]| (tail, head))
             .unzip();
         [tails, heads].map(|ends| ends.into_iter().flatten().collect())
@@ -90,15 +96,14 @@ impl<D: Device> Engine<D> {
     }
 
     /// What of a free block is the end of a page that begins before it, and the beginning of one that ends behind it.
-    fn ends_of(&self, id: BlockId) -> [Option<Part>; 2] {
+    fn ends_of(&self, id: BlockId, effort: Effort) -> [Option<Part>; 2] {
         let block = &self.blocks[id];
         let Some(range) = block.range.map(|range| &self.ranges[range]) else { return [None; 2] };
         let start = block.address.distance_from(range.base);
         let end = start + block.size;
         let part = |(&at, &(page, size)): (&u64, &(_, u64))| {
             let (from, to) = (start.max(at), end.min(at + size));
-            let it = &self.store.pages[page];
-            let lends = it.lent.is_none() && it.places.len() < MOST_PLACES;
+            let lends = self.store.pages[page].lent.is_none() && self.has_room(page, effort);
             (lends && to - from < size).then_some(Part {
                 page,
                 block: id,

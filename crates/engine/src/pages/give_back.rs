@@ -3,11 +3,12 @@
 //! Unmapping does not wait for the GPU, so whoever unmaps does: for all who have used the pages, when memory goes back; and a view
 //! that has grown old goes along with a request that makes a new one, if its users are known to be done.
 
+use rustc_hash::{FxHashMap, FxHashSet};
 use tonnage_device::{Device, DeviceError};
-use tonnage_events::{Address, PoolKind, StackId, StreamId};
+use tonnage_events::{PoolKind, StackId, StreamId};
 
-use super::store::{PageKey, View, ViewKey};
-use crate::block::BlockId;
+use super::store::{PageKey, Place, ViewKey};
+use crate::block::{Block, BlockId};
 use crate::engine::Engine;
 use crate::pool::{PoolRef, PoolSet};
 use crate::segment::{RangeId, Role};
@@ -119,68 +120,70 @@ impl<D: Device> Engine<D> {
         debug_assert!(page.active + 1 < page.places.len(), "it is not in use there");
         self.device.unmap(place.address)?;
         self.store.pages[key].places.pop();
-        self.forget_place(key, place.range, place.address, place.blocked);
+        self.forget_place(place);
         Ok(())
     }
 
-    /// Keeps the books of a page that is no longer mapped in a view.
-    fn forget_place(
-        &mut self,
-        key: PageKey,
-        range: RangeId,
-        address: Address,
-        blocked: Option<BlockId>,
-    ) {
-        let id = blocked.expect("it was in use elsewhere");
+    /// Keeps the books of a page that is no longer mapped in a place in a view. Returns the unmapped block that is there now.
+    fn forget_place(&mut self, place: Place) -> BlockId {
+        let id = place.blocked.expect("it was in use elsewhere");
         self.take(id);
         self.blocks[id].blocked = false;
         self.join_gaps(id);
-        let range = &mut self.ranges[range];
-        range.laid.remove(&address.distance_from(range.base));
-        let Role::View(view) = range.role else { return };
-        self.store.views[view].pages.retain(|&page| page != key);
-        self.retire(view);
+        let range = &mut self.ranges[place.range];
+        range.laid.remove(&place.address.distance_from(range.base));
+        if let Role::View(view) = range.role {
+            self.retire(view);
+        }
+        id
     }
 
     /// Gives back the addresses of views and homes that have no pages left.
     pub(super) fn drop_empty_ranges(&mut self) -> Result<(), DeviceError> {
-        for view in self.store.retired.clone() {
-            if self.store.views[view].pages.is_empty() {
-                self.forget_view(view)?;
-            }
+        let views = self.store.retired.iter().map(|&view| self.store.views[view].range);
+        let homes = self.store.homes.iter().map(|&(_, range)| range);
+        let empty = views.chain(homes).filter(|&range| self.ranges[range].laid.is_empty());
+        let empty: FxHashSet<_> = empty.collect();
+        if empty.is_empty() {
+            return Ok(());
         }
-        for (pool, range) in self.store.homes.clone() {
-            if self.ranges[range].laid.is_empty() {
-                self.release_empty_range(range)?;
-                self.store.homes.retain(|&known| known != (pool, range));
+        // One walk for all of them.
+        let of_empty = |(id, it): (BlockId, &Block)| Some((it.range?, id));
+        let found = self.blocks.iter().filter_map(of_empty);
+        let found: Vec<_> = found.filter(|(range, _)| empty.contains(range)).collect();
+        for (range, only) in found {
+            match self.ranges[range].role {
+                Role::View(view) => self.forget_view(view, only)?,
+                _ => {
+                    self.release_empty_range(range, only)?;
+                    self.store.homes.retain(|&(_, known)| known != range);
+                }
             }
         }
         Ok(())
     }
 
     /// Gives back a range without pages, of which one unmapped block is left.
-    fn release_empty_range(&mut self, range: RangeId) -> Result<(), DeviceError> {
-        let base = self.ranges[range].base;
-        let blocks = &self.blocks;
-        let only = blocks.iter().find(|(_, it)| it.range == Some(range)).map(|(id, _)| id);
-        let id = only.expect("a range has blocks");
-        debug_assert_eq!(self.blocks[id].address, base, "a range without pages is one block");
+    fn release_empty_range(&mut self, range: RangeId, only: BlockId) -> Result<(), DeviceError> {
+        debug_assert_eq!(self.blocks[only].address, self.ranges[range].base, "it is one block");
         self.ranges.unreserve(&mut self.device, range)?;
-        self.take(id);
-        self.blocks.remove(id);
+        self.take(only);
+        self.blocks.remove(only);
         Ok(())
     }
 
-    /// Forgets a view that has no pages left.
-    fn forget_view(&mut self, view: ViewKey) -> Result<(), DeviceError> {
-        self.release_empty_range(self.store.views[view].range)?;
+    /// Forgets a view that has no pages left, and the one block that stands for all of it.
+    fn forget_view(&mut self, view: ViewKey, only: BlockId) -> Result<(), DeviceError> {
+        self.release_empty_range(self.store.views[view].range, only)?;
         self.store.views.remove(view);
         self.store.retired.retain(|&key| key != view);
         Ok(())
     }
 
-    /// Lets the oldest view of each of these pages that has many places serve no more. It goes when nothing uses it.
+    /// Lets the oldest view of each of these pages that has many places serve no more. It goes when nothing uses it. One that
+    /// many of the pages have in common is enough for all of these.
     pub(crate) fn retire_old_views(&mut self, pages: &[PageKey]) {
+        let mut unused: FxHashMap<ViewKey, bool> = FxHashMap::default();
         for &page in pages {
             if self.store.pages[page].places.len() < MANY_PLACES {
                 continue;
@@ -190,8 +193,13 @@ impl<D: Device> Engine<D> {
                 Role::View(view) => Some(view),
                 _ => None,
             });
-            let oldest = views
-                .filter(|&view| self.is_unused(view) && !self.store.views[view].retired)
+            let serving: Vec<_> = views.filter(|&view| !self.store.views[view].retired).collect();
+            if serving.len() + 1 < MANY_PLACES {
+                continue;
+            }
+            let oldest = serving
+                .into_iter()
+                .filter(|&view| *unused.entry(view).or_insert_with(|| self.is_unused(view)))
                 .min_by_key(|&view| self.store.views[view].used_at);
             if let Some(oldest) = oldest {
                 self.retire(oldest);
@@ -201,8 +209,8 @@ impl<D: Device> Engine<D> {
 
     /// Whether no page is in use in a view.
     fn is_unused(&self, view: ViewKey) -> bool {
-        let View { range, pages, .. } = &self.store.views[view];
-        pages.iter().all(|&page| self.store.pages[page].used_in(*range).is_none())
+        let range = self.store.views[view].range;
+        self.pages_of(range).all(|page| self.store.pages[page].used_in(range).is_none())
     }
 
     /// Lets a view serve no more.
@@ -233,8 +241,9 @@ impl<D: Device> Engine<D> {
 
     /// Unmaps a view that nothing uses, neither blocks nor work.
     fn drop_view(&mut self, view: ViewKey) -> Result<(), DeviceError> {
-        let View { range, .. } = self.store.views[view];
-        while let Some(&key) = self.store.views[view].pages.last() {
+        let range = self.store.views[view].range;
+        let mut only = None;
+        while let Some((_, &(key, _))) = self.ranges[range].laid.last_key_value() {
             let page = &self.store.pages[key];
             let index = page.place_in(range).expect("a view's pages are mapped there");
             let place = page.places[index];
@@ -242,9 +251,13 @@ impl<D: Device> Engine<D> {
             let page = &mut self.store.pages[key];
             page.places.remove(index);
             page.active -= usize::from(page.active > index);
-            self.forget_place(key, range, place.address, place.blocked);
+            only = Some(self.forget_place(place));
         }
-        self.forget_view(view)
+        match only {
+            Some(only) => self.forget_view(view, only),
+            // Its pages have gone before, and its addresses could not.
+            None => self.drop_empty_ranges(),
+        }
     }
 
     /// Drops every view that nothing uses, after waiting for who has used it.

@@ -6,7 +6,7 @@ use tonnage_events::{Address, Event, SegmentEvent, StackId, StreamId};
 use super::store::{Page, Place};
 use crate::block::{Block, BlockId};
 use crate::engine::Engine;
-use crate::policy::Growth;
+use crate::policy::{Growth, Slack};
 use crate::pool::{PoolRef, PoolSet};
 use crate::request::Request;
 use crate::segment::Role;
@@ -107,6 +107,11 @@ impl<D: Device> Engine<D> {
     pub(crate) fn is_nearly_full(&self, request: &Request) -> bool {
         let most = self.limit.unwrap_or(u64::MAX).min(self.device.total());
         self.policy.is_nearly_full(request, self.reserved().saturating_add(request.size), most)
+    }
+
+    /// Whether more memory may lie free than by default, as the settings or the governor want it: there is to be less moving then.
+    pub(crate) fn allows_much_slack(&self) -> bool {
+        self.store.governor.slack(self.policy) > Slack::DEFAULT.share()
     }
 
     /// Whether the limit, the device's size and what figures can count allow so many bytes more. So a list of pages is

@@ -10,33 +10,38 @@ use crate::block::{Block, BlockId};
 use crate::engine::Engine;
 use crate::pool::{PoolRef, PoolSet};
 use crate::request::Request;
-use crate::segment::Role;
+use crate::segment::{RangeId, Role};
 
 /// Places that a page may have: its home and this many views less one. As many were measured to cost no memory.
-pub(super) const MOST_PLACES: usize = 16;
+const MOST_PLACES: usize = 16;
 
 /// How far a request may go to find pages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Effort {
     /// Pages that are of use to the request.
     Sensible,
-    /// Whatever there is, rather than fail.
+    /// Pages of all sizes, rather than fail.
     Any,
+    /// And of however many views. All of these are in use: those that are not were dropped before.
+    Last,
 }
 
 impl<D: Device> Engine<D> {
-    /// A block for the request out of a view that was made before and whose first pages, as many as it needs, are free.
+    /// A block for the request out of a view that was made before and whose first pages, as many as it needs, are free; if
+    /// `with_ends`, of the first page and the last one only an end must be.
     pub(crate) fn find_view(
         &mut self,
         request: &Request,
+        with_ends: bool,
         stack: Option<StackId>,
-    ) -> Result<Option<BlockId>, DeviceError> {
+    ) -> Option<BlockId> {
         let granule = self.granule();
-        let Some(need) = request.size.checked_next_multiple_of(granule) else { return Ok(None) };
+        let need = request.size.checked_next_multiple_of(granule)?;
+        let most = need.saturating_add(need / 2);
         let fits = |view: &View| {
             view.pool == request.pool
                 && !view.retired
-                && (need..=need + need / 2).contains(&view.size)
+                && (need..=most).contains(&view.made_for.next_multiple_of(granule))
                 && self.middle_pages(view, need).all(|page| self.store.pages[page].active == 0)
         };
         let mut fitting: Vec<_> = self
@@ -44,35 +49,37 @@ impl<D: Device> Engine<D> {
             .views
             .iter()
             .filter(|(_, view)| fits(view))
-            .map(|(key, view)| (view.size, u64::MAX - view.used_at, key))
+            .map(|(key, view)| (view.made_for, u64::MAX - view.used_at, key))
             .collect();
         if fitting.is_empty() {
-            return Ok(None);
+            return None;
         }
         fitting.sort_unstable();
-        let idle = self.idle_pages(request.stream, granule).map(|it| (it.page, it)).collect();
-        let [tails, heads] = self
-            .ends(request.stream)
-            .map(|ends| ends.into_iter().map(|it| (it.page, it)).collect());
-        for (.., key) in fitting {
-            let View { range, pages, .. } = &self.store.views[key];
-            let elsewhere = |part: &Part| self.store.pages[part.page].used_in(*range).is_none();
-            let parts = parts_of(pages, request.size, &idle, &tails, &heads);
-            if let Some(parts) = parts.filter(|parts| parts.iter().all(elsewhere)) {
-                return Ok(Some(self.use_view(key, &parts, request.stream, stack)));
-            }
-        }
-        Ok(None)
+        let by_page = |parts: Vec<Part>| parts.into_iter().map(|it| (it.page, it)).collect();
+        let idle = by_page(self.idle_pages(request.stream, granule).collect());
+        // Only where memory is short: to find them takes a walk over all free blocks.
+        let ends =
+            if with_ends { self.ends(request.stream, Effort::Last) } else { Default::default() };
+        let [tails, heads] = ends.map(by_page);
+        let (key, parts) = fitting.into_iter().find_map(|(.., key)| {
+            let range = self.store.views[key].range;
+            let parts = parts_of(self.pages_of(range), request.size, &idle, &tails, &heads)?;
+            let mut pages = parts.iter().map(|part| &self.store.pages[part.page]);
+            pages.all(|page| page.used_in(range).is_none()).then_some((key, parts))
+        })?;
+        Some(self.use_view(key, &parts, request.stream, stack))
+    }
+
+    /// The pages that are laid in a range, by address.
+    pub(super) fn pages_of(&self, range: RangeId) -> impl Iterator<Item = PageKey> + '_ {
+        self.ranges[range].laid.values().map(|&(page, _)| page)
     }
 
     /// The first pages of a view that together have as many bytes, but for the first and the last of them.
-    fn middle_pages<'a>(&'a self, view: &'a View, need: u64) -> impl Iterator<Item = PageKey> + 'a {
-        let sizes = view.pages.iter().map(|&page| (page, self.store.pages[page].size));
-        let ends = sizes.scan(0, |end, (page, size)| {
-            *end += size;
-            Some((page, *end))
-        });
-        ends.skip(1).take_while(move |&(_, end)| end < need).map(|(page, _)| page)
+    fn middle_pages(&self, view: &View, need: u64) -> impl Iterator<Item = PageKey> + '_ {
+        let laid = self.ranges[view.range].laid.iter().skip(1);
+        let before = laid.take_while(move |&(at, (_, size))| at + size < need);
+        before.map(|(_, &(page, _))| page)
     }
 
     /// A block for the request out of pages that lie free at home, mapped once more one behind the other; what is
@@ -93,7 +100,7 @@ impl<D: Device> Engine<D> {
         }
         if free < need {
             let policy = self.policy;
-            let suits = |page| effort == Effort::Any || policy.stitches(page, request, granule);
+            let suits = |page| effort > Effort::Sensible || policy.stitches(page, request, granule);
             if !self.extend_home(request, need - free, suits, stack)? {
                 return Ok(None);
             }
@@ -112,7 +119,8 @@ impl<D: Device> Engine<D> {
         stack: Option<StackId>,
     ) -> Result<Option<BlockId>, DeviceError> {
         let pages: Vec<_> = parts.iter().map(|part| part.page).collect();
-        let Some(view) = self.make_view(&pages, request.pool)? else { return Ok(None) };
+        let made_for = parts.iter().map(|part| part.size).sum();
+        let Some(view) = self.make_view(&pages, made_for, request.pool)? else { return Ok(None) };
         let requests = self.stats().allocation.all.allocated.cast_unsigned();
         self.store.governor.note_moved(pages.len() as u64, requests);
         let id = self.use_view(view, parts, request.stream, stack);
@@ -127,18 +135,24 @@ impl<D: Device> Engine<D> {
         effort: Effort,
         granule: u64,
     ) -> Vec<Part> {
-        let any = effort == Effort::Any;
         let mut idle: Vec<_> = self
             .idle_pages(request.stream, granule)
-            .filter(|it| {
-                let places = self.store.pages[it.page].places.len();
-                let suits = any || self.policy.stitches(it.size, request, granule);
-                suits && places < MOST_PLACES
-            })
+            .filter(|it| self.suits(it.page, request, effort) && self.has_room(it.page, effort))
             .map(|it| (self.blocks[it.block].stream != request.stream, it))
             .collect();
         idle.sort_by_key(|&(foreign, it)| (foreign, u64::MAX - it.size));
         idle.into_iter().map(|(_, it)| it).collect()
+    }
+
+    /// Whether a page of this size is of use to the request, as far as that matters.
+    pub(super) fn suits(&self, page: PageKey, request: &Request, effort: Effort) -> bool {
+        let size = self.store.pages[page].size;
+        effort > Effort::Sensible || self.policy.stitches(size, request, self.granule())
+    }
+
+    /// Whether a page may have one more place.
+    pub(super) fn has_room(&self, page: PageKey, effort: Effort) -> bool {
+        effort == Effort::Last || self.store.pages[page].places.len() < MOST_PLACES
     }
 
     /// Pages of the default pool that lie free at home, for whom nobody needs to wait on this stream.
@@ -172,6 +186,7 @@ impl<D: Device> Engine<D> {
     fn make_view(
         &mut self,
         pages: &[PageKey],
+        made_for: u64,
         pool: PoolRef,
     ) -> Result<Option<ViewKey>, DeviceError> {
         let granule = self.granule();
@@ -202,7 +217,7 @@ impl<D: Device> Engine<D> {
                 Err(error)
             };
         }
-        let view = self.store.views.insert(View::new(range, pool, size, pages.to_vec()));
+        let view = self.store.views.insert(View::new(range, pool, size, made_for));
         self.ranges[range].role = Role::View(view);
         self.add_places(view, pages, pool);
         Ok(Some(view))
@@ -244,7 +259,7 @@ impl<D: Device> Engine<D> {
 /// The parts of a view's first pages that serve a request of `size` bytes: free pages, the first of which may be the free end of one, and
 /// the last the free beginning. None if they do not.
 fn parts_of(
-    pages: &[PageKey],
+    pages: impl Iterator<Item = PageKey>,
     size: u64,
     idle: &FxHashMap<PageKey, Part>,
     tails: &FxHashMap<PageKey, Part>,
@@ -253,10 +268,10 @@ fn parts_of(
     let mut missing = size;
     let mut parts = Vec::new();
     for page in pages {
-        let tail = || tails.get(page).filter(|it| parts.is_empty() && it.size < missing).copied();
-        let head = || heads.get(page).filter(|it| missing <= it.size);
+        let tail = || tails.get(&page).filter(|it| parts.is_empty() && it.size < missing).copied();
+        let head = || heads.get(&page).filter(|it| missing <= it.size);
         let head = || head().map(|&it| Part { size: missing, ..it });
-        let part = idle.get(page).copied().or_else(tail).or_else(head)?;
+        let part = idle.get(&page).copied().or_else(tail).or_else(head)?;
         missing = missing.saturating_sub(part.size);
         parts.push(part);
         if missing == 0 {

@@ -1,7 +1,8 @@
 //! The pages of a device, where each of them lies, and the views made of them.
 //!
-//! *Each page has one place in use. In every other place a blocked block stands for it. The pages of a device are what it
-//! has reserved, each counted once.*
+//! *Each byte of a page is in use in one place: all of the page in the same one, or, where it has lent a part, that part in another. In
+//! every place blocked blocks stand for what is in use elsewhere. The pages of a device are what it has reserved, each counted
+//! once.*
 
 use slotmap::{SlotMap, new_key_type};
 use tonnage_device::PageId;
@@ -68,13 +69,14 @@ impl Page {
     }
 }
 
-/// Pages that lie one behind the other a second time.
+/// Pages that lie one behind the other a second time: those laid in its range.
 #[derive(Clone, Debug)]
 pub(crate) struct View {
     pub(crate) range: RangeId,
     pub(crate) pool: PoolRef,
     pub(crate) size: u64,
-    pub(crate) pages: Vec<PageKey>,
+    /// Bytes of the block that it was made for. With ends of pages that is less than its pages have.
+    pub(crate) made_for: u64,
     /// Stitches so far when it was last used.
     pub(crate) used_at: u64,
     /// The streams that have used it, each until a mark.
@@ -84,8 +86,8 @@ pub(crate) struct View {
 }
 
 impl View {
-    pub(crate) fn new(range: RangeId, pool: PoolRef, size: u64, pages: Vec<PageKey>) -> Self {
-        Self { range, pool, size, pages, used_at: 0, users: Vec::new(), retired: false }
+    pub(crate) fn new(range: RangeId, pool: PoolRef, size: u64, made_for: u64) -> Self {
+        Self { range, pool, size, made_for, used_at: 0, users: Vec::new(), retired: false }
     }
 
     /// Notes that a stream has used it until a mark. Those that are done are forgotten.

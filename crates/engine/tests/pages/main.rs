@@ -1,5 +1,6 @@
 //! The policy `pages`: what it promises whatever is asked of it.
 
+mod ends;
 mod failures;
 mod faults;
 mod loops;
