@@ -4,6 +4,8 @@
 //! Out: a paragraph for each device, or one JSON object; without a GPU one sentence that says why.
 
 use std::fmt::Write;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::Serialize;
@@ -14,9 +16,10 @@ use tonnage::cuda_libs::versions;
 use tonnage::device::cuda::{Cuda, Driver, Properties};
 use tonnage::device::{Device as _, DeviceError};
 use tonnage::monitor::{FigureSheet, Places, processes};
+use tonnage::snapshot::OutputFile;
 
 use crate::Answer;
-use crate::output::{plain, print, print_json};
+use crate::output::{plain, print, print_json, write_file};
 
 /// Show the GPUs of this machine, who holds their memory, and which libraries are here
 ///
@@ -29,6 +32,18 @@ pub(crate) struct Arguments {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+
+    /// Write a file with a GPU's data (name, memory, multiprocessors, attributes, the driver's share), for `tonnage predict --gpu FILE`
+    #[arg(long, value_name = "FILE", conflicts_with = "json")]
+    capture: Option<PathBuf>,
+
+    /// The Python that asks the driver, with PyTorch in it to measure what that takes
+    #[arg(long, value_name = "PATH", requires = "capture", default_value = "python3")]
+    python: String,
+
+    /// The number of the GPU
+    #[arg(long, value_name = "N", requires = "capture", default_value_t = 0)]
+    device: u32,
 }
 
 /// The form of the JSON; counts up when a field changes its meaning or goes.
@@ -106,6 +121,9 @@ struct Levels {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
+    if let Some(path) = &arguments.capture {
+        return capture(path, &arguments.python, arguments.device);
+    }
     let answered = look();
     if arguments.json {
         print_json(&serde_json::to_string_pretty(&answered)?)?;
@@ -113,6 +131,26 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
         print(&text(&answered))?;
     }
     Ok(if answered.devices.is_empty() { Answer::No } else { Answer::Yes })
+}
+
+/// Writes what the card tells of itself.
+fn capture(path: &Path, python: &str, device: u32) -> anyhow::Result<Answer> {
+    let file = OutputFile::at(path)?.only_if_new()?;
+    let (gpu, text) = tonnage_scripts::capture(python, device)?;
+    write_file(&file, |out| Ok(out.write_all(text.as_bytes())?))?;
+    let share = match gpu.is_context_estimated() {
+        true => "an estimate: name a Python with PyTorch by --python, and it is measured",
+        false => "measured",
+    };
+    print(&format!(
+        "{}: {}, {}, the driver's share {}, {share}\ntonnage predict --gpu {} -- python train.py\n",
+        plain(&path.to_string_lossy()),
+        plain(&gpu.name),
+        Bytes(gpu.memory),
+        Bytes(gpu.context),
+        plain(&path.to_string_lossy()),
+    ))?;
+    Ok(Answer::Yes)
 }
 
 fn look() -> Answered {

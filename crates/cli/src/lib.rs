@@ -88,7 +88,7 @@ pub use crate::plot::{Picture, png};
 pub use crate::predict_script::ScriptFailed;
 pub use crate::progress::{Counted, Progress};
 pub use crate::report::report_page;
-pub use tonnage_scripts::{libraries_in, stop_scripts_when};
+pub use tonnage_scripts::{fake_gpu, libraries_in, stop_scripts_when};
 
 /// How much can your GPU carry? GPU memory management for deep learning
 ///

@@ -13,8 +13,8 @@ use tonnage::analysis::report::{Report, ReportOptions};
 use tonnage::snapshot::OutputFile;
 use tonnage_scripts::model::ScriptFile;
 use tonnage_scripts::{
-    Axis, Card, Ending, Environment, Fit, Gpu, Options, Outcome, Peaks, Phase, Range, World,
-    Written, predict,
+    Axis, Card, Elsewhere, Ending, Environment, Fit, Gpu, MayFail, Options, Outcome, Peaks, Phase,
+    Range, World, Written, predict,
 };
 
 use crate::Answer;
@@ -60,7 +60,8 @@ pub(crate) struct Script {
     #[arg(long, value_name = "NAME", requires = "subject", help_heading = "Scripts")]
     gpu: Option<String>,
 
-    /// Seconds that each of the script's two runs may take [default: 600]
+    /// Seconds that each run of the script may take: there are two, four where memory does not suffice, and six where masks are
+    /// not known that decide how long tensors are [default: 600]
     #[arg(long, value_name = "SECONDS", requires = "subject", help_heading = "Scripts")]
     time: Option<u64>,
 
@@ -312,8 +313,12 @@ impl Verdict {
             };
         }
         match &outcome.peaks {
-            Some(peaks) if peaks.may_fail => Self::MayNotFit,
+            Some(peaks) if !peaks.may_fail.is_empty() => Self::MayNotFit,
             Some(_) => Self::Fits,
+            None if outcome.silent > 0 => Self::Failed(anyhow!(
+                "the script ended well, but {} of it that used the GPU ended before telling how much: let processes end by themselves",
+                processes(outcome.silent, "")
+            )),
             None => Self::Failed(anyhow!("the script ended well, and never used the GPU")),
         }
     }
@@ -386,6 +391,7 @@ fn to_json(
         peaks.map_or(Vec::new(), |peaks| peaks.cards.iter().map(card).collect())
     };
     let need = outcome.need.as_ref();
+    let elsewhere = |it: &Elsewhere| json!({ "device": it.device, "reserved": it.reserved });
     let file = |file: &Written| {
         let path = file.path.to_string_lossy();
         json!({ "path": path, "what": file.what.name() })
@@ -402,12 +408,15 @@ fn to_json(
         "allocated": peaks.map(|peaks| range(&peaks.allocated)),
         "reserved": peaks.map(|peaks| range(&peaks.reserved)),
         "context": options.gpu.context,
+        "context_measured": !options.gpu.is_context_estimated(),
         "beside": peaks.map(|peaks| peaks.together.beside),
         "others": peaks.map(|peaks| json!({
             "processes": peaks.together.others,
             "reserved": peaks.together.of_others,
         })),
         "by_guess": peaks.map(|peaks| peaks.by_guess),
+        "silent": outcome.silent,
+        "elsewhere": outcome.elsewhere.iter().map(elsewhere).collect::<Vec<_>>(),
         "peak": at.map(|at| json!({ "phase": at.phase.name(), "line": at.line })),
         "allocations": outcome.stat("allocation.all.allocated"),
         "ooms": outcome.stat("num_ooms"),
@@ -491,6 +500,13 @@ fn describe(
         ] {
             let _ = writeln!(text, "{name:<11}{}", show(range, peaks.by_guess));
         }
+        for Elsewhere { device, reserved } in &outcome.elsewhere {
+            let _ = writeln!(
+                text,
+                "device {device} of its host, another rank's: {} reserved too",
+                Bytes(*reserved)
+            );
+        }
         if let Some(at) = &peaks.at {
             let line =
                 at.line.as_deref().map_or(String::new(), |line| format!(": {}", plain(line)));
@@ -536,11 +552,8 @@ fn describe_fit(text: &mut String, options: &Options, outcome: &Outcome, result:
         }
         (Verdict::MayNotFit, Some(peaks)) => {
             let needed = peaks.reserved.high + peaks.together.taken(gpu.context);
-            let why = match (needed > gpu.total(options.limit), peaks.by_guess) {
-                (true, false) => format!("all that is taken at once may come to {}", Bytes(needed)),
-                (_, true) => "by one of the guesses a request fails".to_owned(),
-                (false, false) => "by one order of addresses a request fails".to_owned(),
-            };
+            let why: Vec<_> = peaks.may_fail.iter().map(|why| in_words(*why, needed)).collect();
+            let why = why.join("; ");
             writeln!(
                 text,
                 "{}: {why}, with {room}, {driver} among them",
@@ -572,15 +585,31 @@ fn describe_fit(text: &mut String, options: &Options, outcome: &Outcome, result:
     }
 }
 
+/// Why a request may fail, of a script that needs so many bytes in all.
+fn in_words(why: MayFail, needed: u64) -> String {
+    match why {
+        MayFail::AtOnce => format!("all that is taken at once may come to {}", Bytes(needed)),
+        MayFail::Guess => "by one of the guesses a request fails".to_owned(),
+        _ => "by one order of addresses a request fails".to_owned(),
+    }
+}
+
+/// So many processes, of a kind.
+fn processes(count: u64, kind: &str) -> String {
+    let word = if count == 1 { "process" } else { "processes" };
+    format!("{} {kind}{word}", grouped(count))
+}
+
 /// What is taken beside the script's own reserved memory.
 fn among(options: &Options, outcome: &Outcome) -> String {
-    let driver = format!("the driver's own {}", Bytes(options.gpu.context));
+    let estimate = if options.gpu.is_context_estimated() { " (an estimate)" } else { "" };
+    let driver = format!("the driver's own {}{estimate}", Bytes(options.gpu.context));
     let Some(peaks) = &outcome.peaks else { return driver };
     let mut parts = vec![driver];
     let together = peaks.together;
     if together.others > 0 {
         parts[0] += " for each process";
-        let others = counted(together.others, "other process");
+        let others = processes(together.others, "other ");
         parts.push(format!("{} that {others} reserved", Bytes(together.of_others)));
     }
     if together.beside > 0 {
@@ -612,9 +641,10 @@ fn describe_cards(text: &mut String, peaks: &Peaks, this: u64) {
         (Fit::Yes, "fits"),
         (Fit::Tight, "fits once cached memory is given back, which is slow"),
         (Fit::Depends, "fits by one order of addresses, by another not"),
+        (Fit::Guessed, "fits by one of the guesses, by another not"),
         (Fit::No, "does not fit"),
     ];
-    let mut heading = "\nthe same requests on other cards, with the driver's share\n";
+    let mut heading = "\nthe same requests on other cards, with the driver's share, an estimate on all but the H200\n";
     for (fit, words) in rows {
         let cards: Vec<_> = peaks
             .cards

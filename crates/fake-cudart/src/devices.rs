@@ -8,7 +8,7 @@ use tonnage_cuda_codes::Code;
 use crate::state::State;
 
 thread_local! {
-    /// The device of this thread. All are alike and have the same memory: a rank of a job uses one of them.
+    /// The device of this thread. All are alike; a rank of a job uses one of them.
     static CURRENT: Cell<c_int> = const { Cell::new(0) };
 }
 

@@ -11,7 +11,7 @@
 //! | --- | --- |
 //! | the state of the device, behind one lock, and the way into every call | `state`, `entry` |
 //! | its parts: events, captures, virtual memory, known bytes, what the host reads | `events`, `captures`, `pages`, `shadow`, `reads` |
-//! | the device that is imitated | [`profile`] |
+//! | the device that is imitated; how many there are, and what each has given out | [`profile`], `devices`, `cards` |
 //! | `cudaMalloc`, `cudaEventRecord` …: the runtime | `runtime/`, a file for each part of it |
 //! | `cuMemCreate`, `cuModuleLoad` …: the driver | `driver/` |
 //! | `cublasCreate`, `cufftCreate` …: libraries that compute | `math/` |
@@ -31,6 +31,8 @@
 pub mod profile;
 
 mod devices;
+
+mod cards;
 
 mod addresses;
 

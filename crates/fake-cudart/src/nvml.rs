@@ -1,6 +1,13 @@
-//! What PyTorch asks the management library when memory runs out: no other process uses the device.
+//! What PyTorch asks the management library when memory runs out: no other process uses the device. And what programs ask it:
+//! how many devices there are, and how much of each is used.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
+
+use tonnage_cuda_codes::Code;
+
+use crate::devices::put_text;
+use crate::entry::library_entry as entry;
+use crate::state::{State, put};
 
 /// Success.
 const SUCCESS: c_int = 0;
@@ -10,6 +17,110 @@ const NOT_SUPPORTED: c_int = 3;
 
 /// Where in the answer about the fabric its state is told; 0 says that there is none.
 const FABRIC_STATE: usize = 28;
+
+/// An argument that is none, in this library's numbers.
+const INVALID: Code = Code(2);
+
+/// The driver that is told.
+const DRIVER: &[u8] = b"580.00\0";
+
+/// Bytes of a device, as `nvmlMemory_t` has them.
+#[repr(C)]
+struct Memory {
+    total: u64,
+    free: u64,
+    used: u64,
+}
+
+/// The same with the driver's share apart, as `nvmlMemory_v2_t` has them.
+#[repr(C)]
+struct MemoryV2 {
+    version: u64,
+    total: u64,
+    reserved: u64,
+    free: u64,
+    used: u64,
+}
+
+/// Busy percent of processors and memory.
+#[repr(C)]
+struct Utilization {
+    processors: c_uint,
+    memory: c_uint,
+}
+
+/// A handle is the device's number and 1, since 0 is none.
+fn number(state: &State, handle: usize) -> Result<c_int, Code> {
+    let number = c_int::try_from(handle).map_err(|_| INVALID)? - 1;
+    if (0..state.profile.devices.max(1)).contains(&number) { Ok(number) } else { Err(INVALID) }
+}
+
+entry! {
+    /// Begins.
+    fn nvmlInitWithFlags(_flags: c_uint) |_| { Ok(()) }
+
+    /// Ends.
+    fn nvmlShutdown() |_| { Ok(()) }
+
+    /// All of the host, whatever a program hides from itself.
+    fn nvmlDeviceGetCount_v2(count: *mut c_uint) |state| {
+        // SAFETY: the caller's promise.
+        unsafe { put(count, c_uint::try_from(state.profile.devices).unwrap_or(1).max(1)) }
+    }
+
+    /// By its number.
+    fn nvmlDeviceGetHandleByIndex_v2(index: c_uint, device: *mut usize) |state| {
+        let handle = index as usize + 1;
+        number(state, handle)?;
+        // SAFETY: the caller's promise.
+        unsafe { put(device, handle) }
+    }
+
+    /// Of the profile.
+    fn nvmlDeviceGetName(device: usize, text: *mut c_char, length: c_uint) |state| {
+        number(state, device)?;
+        let name = format!("{}\0", state.profile.name);
+        // SAFETY: the caller's promise.
+        unsafe { put_text(text, c_int::try_from(length).unwrap_or(c_int::MAX), name.as_bytes()) }
+    }
+
+    /// What can be had, and what is taken; the driver's share is taken.
+    fn nvmlDeviceGetMemoryInfo(device: usize, memory: *mut Memory) |state| {
+        let info = state.memory_info_of(number(state, device)?);
+        let used = info.total - info.free;
+        // SAFETY: the caller's promise.
+        unsafe { put(memory, Memory { total: info.total, free: info.free, used }) }
+    }
+
+    /// The same.
+    fn nvmlDeviceGetMemoryInfo_v2(device: usize, memory: *mut MemoryV2) |state| {
+        let info = state.memory_info_of(number(state, device)?);
+        let used = info.total - info.free;
+        let told = MemoryV2 { version: 0, total: info.total, reserved: 0, free: info.free, used };
+        // SAFETY: the caller's promise.
+        unsafe { put(memory, told) }
+    }
+
+    /// Nothing is computed.
+    fn nvmlDeviceGetUtilizationRates(device: usize, rates: *mut Utilization) |state| {
+        number(state, device)?;
+        // SAFETY: the caller's promise.
+        unsafe { put(rates, Utilization { processors: 0, memory: 0 }) }
+    }
+
+    /// A driver.
+    fn nvmlSystemGetDriverVersion(text: *mut c_char, length: c_uint) |_| {
+        // SAFETY: the caller's promise.
+        unsafe { put_text(text, c_int::try_from(length).unwrap_or(c_int::MAX), DRIVER) }
+    }
+}
+
+/// No result is in words here.
+#[unsafe(no_mangle)]
+#[allow(non_snake_case, reason = "the library's name")]
+extern "C" fn nvmlErrorString(_result: c_int) -> *const c_char {
+    c"a result of the fake management library".as_ptr()
+}
 
 /// Begins.
 #[unsafe(no_mangle)]
@@ -85,4 +196,27 @@ macro_rules! unsupported {
 
 unsupported! {
     nvmlDeviceGetNvLinkRemoteDeviceType nvmlDeviceGetNvLinkRemotePciInfo_v2 nvmlSystemGetCudaDriverVersion_v2
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_is_told_with_its_memory() {
+        let (mut count, mut device) = (0, 0);
+        let mut memory = Memory { total: 0, free: 0, used: 0 };
+        // SAFETY: each place can be written.
+        let codes = unsafe {
+            [
+                nvmlDeviceGetCount_v2(&raw mut count),
+                nvmlDeviceGetHandleByIndex_v2(0, &raw mut device),
+                nvmlDeviceGetMemoryInfo(device, &raw mut memory),
+                nvmlDeviceGetHandleByIndex_v2(count, &raw mut device),
+                nvmlDeviceGetMemoryInfo(0, &raw mut memory),
+            ]
+        };
+        assert_eq!(codes, [SUCCESS, SUCCESS, SUCCESS, INVALID.0, INVALID.0]);
+        assert_eq!((count, memory.free + memory.used), (1, memory.total));
+    }
 }

@@ -62,7 +62,7 @@ impl State {
                 *mappings -= 1;
                 if *mappings == 0 {
                     self.pages.released.remove(&page.0);
-                    self.device.destroy_page(page).map_err(code_of)?;
+                    self.destroy_page(page)?;
                 }
             }
         }
@@ -73,7 +73,7 @@ impl State {
     pub(crate) fn release_page(&mut self, page: u64) -> Result<(), Code> {
         let mappings = self.pages.mapped.values().filter(|(mapped, _)| mapped.0 == page).count();
         if mappings == 0 {
-            return self.device.destroy_page(PageId(page)).map_err(code_of);
+            return self.destroy_page(PageId(page));
         }
         self.pages.released.insert(page, u32::try_from(mappings).map_err(|_| Code::UNKNOWN)?);
         Ok(())

@@ -42,7 +42,7 @@ pub struct Profile {
     pub attributes: BTreeMap<c_int, c_int>,
     /// The device in cuDNN's words: the JSON that its device-less mode takes. Empty if there are none.
     pub cudnn: String,
-    /// How many of it there are, all with the same memory; 0 is one.
+    /// How many of it there are; 0 is one.
     pub devices: c_int,
     /// Whether new addresses ascend, instead of following what a driver was seen to do.
     pub ascending: bool,

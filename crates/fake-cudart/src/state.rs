@@ -7,9 +7,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, PoisonError};
 
 use tonnage_cuda_codes::{Code, SUCCESS};
-use tonnage_device::{Arenas, DeviceError, Dry, Placement};
+use tonnage_device::{Arenas, DeviceError, Dry, FirstFit, Placement};
 
 use crate::captures::Captures;
+use crate::cards::Cards;
 use crate::cudnn::Recurrent;
 use crate::events::Events;
 use crate::nccl::Communicator;
@@ -31,10 +32,13 @@ thread_local! {
     static LAST: Cell<c_int> = const { Cell::new(SUCCESS) };
 }
 
-/// One device and everything made on it.
+/// The devices and everything made on them.
 #[derive(Debug)]
 pub(crate) struct State {
+    /// Addresses, of all devices.
     pub(crate) device: Dry,
+    /// The bytes of each.
+    pub(crate) cards: Cards,
     pub(crate) profile: Profile,
     pub(crate) events: Events,
     pub(crate) pages: Pages,
@@ -52,15 +56,19 @@ pub(crate) struct State {
     pub(crate) recurrent: Recurrent,
     /// Groups of ranks, by handle.
     pub(crate) communicators: BTreeMap<u64, Communicator>,
-    /// Most bytes that were given out at once, to whomever.
-    pub(crate) most: u64,
     last_handle: u64,
 }
 
 impl State {
     /// A device without attributes, with the addresses of the command streams.
     pub(crate) fn new(total: u64, capacity: u64) -> Self {
-        Self::with(Profile::default(), Dry::new(total).with_capacity(capacity))
+        Self::of_many(total, capacity, 1)
+    }
+
+    /// So many of it.
+    pub(crate) fn of_many(total: u64, capacity: u64, devices: c_int) -> Self {
+        let profile = Profile { total, capacity, devices, ..Profile::default() };
+        Self::with(profile, Placement::FirstFit(FirstFit::default()))
     }
 
     /// The device that this process was told of.
@@ -68,17 +76,20 @@ impl State {
         let Some(profile) = Profile::of_environment() else {
             return Self::new(DEFAULT_TOTAL, DEFAULT_TOTAL);
         };
-        let device = Dry::new(profile.total).with_capacity(profile.capacity);
-        let device = match profile.ascending {
-            true => device,
-            false => device.with_placement(Placement::Arenas(Arenas::default())),
+        let placement = match profile.ascending {
+            true => Placement::FirstFit(FirstFit::default()),
+            false => Placement::Arenas(Arenas::default()),
         };
-        Self::with(profile, device)
+        Self::with(profile, placement)
     }
 
-    fn with(profile: Profile, device: Dry) -> Self {
+    fn with(profile: Profile, placement: Placement) -> Self {
+        let devices = u64::try_from(profile.devices).unwrap_or(1).max(1);
+        let of_all = profile.capacity.saturating_mul(devices);
+        let device = Dry::new(profile.total).with_capacity(of_all).with_placement(placement);
         Self {
             device,
+            cards: Cards::new(profile.capacity),
             profile,
             events: Events::default(),
             pages: Pages::default(),
@@ -91,7 +102,6 @@ impl State {
             settings: BTreeMap::new(),
             recurrent: Recurrent::default(),
             communicators: BTreeMap::new(),
-            most: 0,
             last_handle: FIRST_HANDLE,
         }
     }
@@ -101,11 +111,6 @@ impl State {
         self.last_handle
     }
 
-    /// Memory was given out.
-    pub(crate) fn note_use(&mut self) {
-        self.most = self.most.max(self.device.used());
-    }
-
     /// Whether an address of host memory lies in page-locked memory.
     pub(crate) fn is_pinned(&self, address: usize) -> bool {
         [&self.pinned, &self.registered].into_iter().any(|memory| {
@@ -113,12 +118,6 @@ impl State {
             below.is_some_and(|(&start, &size)| address - start < size)
         })
     }
-}
-
-/// Most bytes of the device that were given out at once: to PyTorch's allocator, and to whoever asks beside it.
-#[unsafe(no_mangle)]
-extern "C" fn tonnage_fake_most() -> u64 {
-    with_state(|state| state.most).unwrap_or(0)
 }
 
 /// What the device refuses, as a code.

@@ -39,13 +39,34 @@ pub struct Peaks {
     pub at: Option<PeakAt>,
     /// What others than PyTorch's allocator had of the device, and other processes of the script.
     pub together: Together,
-    /// Whether a request that was served would fail under another order of addresses, or with everything at once.
-    pub may_fail: bool,
+    /// Why a request that was served might fail all the same; nothing if none would.
+    pub may_fail: Vec<MayFail>,
     /// Whether ranges hold what other guesses give.
     pub by_guess: bool,
     /// Whether other cards serve the same requests. None of a script that failed: what it would go on to ask for is not
     /// known.
     pub cards: Vec<Card>,
+}
+
+impl Peaks {
+    /// By another guess a request fails.
+    pub(crate) fn fail_by_guess(&mut self) {
+        if !self.may_fail.contains(&MayFail::Guess) {
+            self.may_fail.push(MayFail::Guess);
+        }
+    }
+}
+
+/// Why a request may fail that was served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MayFail {
+    /// Under another order of addresses.
+    Order,
+    /// If all that is taken of the device is taken at once.
+    AtOnce,
+    /// By another guess about what is not known.
+    Guess,
 }
 
 /// What was taken of the device beside the allocator of the process whose figures count.
@@ -57,6 +78,15 @@ pub struct Together {
     pub others: u64,
     /// Bytes that these had reserved, each at its peak.
     pub of_others: u64,
+}
+
+/// Memory of another device of the host, which is another rank's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+pub struct Elsewhere {
+    /// Its number.
+    pub device: u32,
+    /// Most bytes that were reserved there.
+    pub reserved: u64,
 }
 
 impl Together {
@@ -83,6 +113,12 @@ pub struct Card {
 pub(crate) struct Answer {
     process: u32,
     pub(crate) torch: String,
+    /// The device that the figures are of.
+    #[serde(default)]
+    device: u32,
+    /// Others of the host that it used too, each with what was reserved there.
+    #[serde(default)]
+    pub(crate) elsewhere: Vec<Elsewhere>,
     pub(crate) stats: BTreeMap<String, i64>,
     pub(crate) error: Option<Failure>,
     /// The share of the device that the script allowed itself.
@@ -92,6 +128,12 @@ pub(crate) struct Answer {
     /// Most bytes of the device that were given out at once.
     #[serde(default)]
     given_out: u64,
+    /// The line that asked how much memory there is, if one did.
+    #[serde(default)]
+    pub(crate) asked: Option<String>,
+    /// Most bytes of the host's memory: before the device was used, and at all.
+    #[serde(default)]
+    pub(crate) host: [u64; 2],
     /// When it began to use the device, and when it ended, in seconds.
     #[serde(default)]
     began: f64,
@@ -118,6 +160,20 @@ impl Done {
         }
         Ok(join(answers, self.ended.process))
     }
+
+    /// How many processes used the device, and left no answer: they were ended before they could. The script's own is not
+    /// among them: how that ended is told.
+    pub(crate) fn silent(&self) -> Result<u64, Error> {
+        let mut silent = 0;
+        for entry in fs::read_dir(&self.out).map_err(Error::of(&self.out))? {
+            let path = entry.map_err(Error::of(&self.out))?.path();
+            let process = path.file_stem().and_then(|stem| stem.to_str()?.parse::<u32>().ok());
+            let began = path.extension().is_some_and(|it| it == "began");
+            let told = path.with_extension("json").is_file();
+            silent += u64::from(began && !told && process != Some(self.ended.process));
+        }
+        Ok(silent)
+    }
 }
 
 /// The answer that counts, with what the others held beside it.
@@ -129,6 +185,7 @@ fn join(mut answers: Vec<Answer>, started: u32) -> Option<Answer> {
     let at_once = answers.iter().map(|last| {
         let there = |it: &&Answer| it.began <= last.began && last.began < it.ended;
         let there = answers.iter().filter(there).filter(|it| it.meets(&chosen));
+        let there = there.filter(|it| it.device == chosen.device);
         there
             .fold((0, 0), |(count, bytes), it| (count + 1, bytes + it.given_out.max(it.reserved())))
     });
@@ -171,7 +228,7 @@ impl Answer {
         else {
             return Ok(None);
         };
-        let history = History::open(&self.snapshot)?;
+        let history = History::open(&self.snapshot, self.device)?;
         let whole = self.error.is_none() && ending == Ending::Exit(0);
         let orders = if whole { history.orders() } else { None };
         let all_served =
@@ -188,13 +245,18 @@ impl Answer {
         let cards = if whole { Gpu::known().filter_map(card).collect() } else { Vec::new() };
         let too_much = reserved.high + together.taken(context) > total;
         let alone = together == Together::default();
+        let reasons = [
+            (all_served == Some(false), MayFail::Order),
+            (whole && !alone && too_much, MayFail::AtOnce),
+        ];
+        let may_fail = reasons.into_iter().filter(|it| it.0).map(|it| it.1).collect();
         Ok(Some(Peaks {
             requested,
             allocated,
             reserved,
             at: history.peak(),
             together,
-            may_fail: all_served == Some(false) || (whole && !alone && too_much),
+            may_fail,
             by_guess: false,
             cards,
         }))
@@ -204,11 +266,16 @@ impl Answer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::process::Ended;
 
     fn answer(process: u32, reserved: i64, given_out: u64, began: f64, ended: f64) -> Answer {
         Answer {
             process,
             torch: String::new(),
+            device: 0,
+            elsewhere: Vec::new(),
+            asked: None,
+            host: [0; 2],
             stats: [("reserved_bytes.all.peak".to_owned(), reserved)].into(),
             error: None,
             share: 1.0,
@@ -219,6 +286,18 @@ mod tests {
             snapshot: PathBuf::new(),
             together: Together::default(),
         }
+    }
+
+    #[test]
+    fn processes_that_were_ended_before_they_could_tell_are_counted() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["7.began", "8.began", "8.json", "9.began", "9.part"] {
+            std::fs::write(folder.path().join(name), "").unwrap();
+        }
+        let ended = Ended { ending: Ending::Exit(0), output: String::new(), process: 7 };
+        let (out, notes) = (folder.path().to_owned(), PathBuf::new());
+        let done = Done { ended, out, notes, files: Vec::new() };
+        assert_eq!(done.silent().unwrap(), 1);
     }
 
     #[test]
@@ -238,6 +317,10 @@ mod tests {
         let answers = vec![answer(2, 200, 200, 1.0, 3.0), answer(3, 300, 300, 4.0, 5.0)];
         let most = join(answers, 1).unwrap();
         assert_eq!((most.process, most.together), (3, Together::default()), "one after the other");
+        // On another device of the host they take nothing of this one.
+        let other = Answer { device: 3, ..answer(2, 200, 200, 1.0, 3.0) };
+        let mine = join(vec![answer(1, 10, 10, 0.0, 9.0), other], 1).unwrap();
+        assert_eq!(mine.together, Together::default());
         assert!(join(Vec::new(), 1).is_none());
     }
 }

@@ -50,6 +50,12 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
+    /// A card's data cannot be had from it.
+    #[error("no data of a card could be had: {reason}")]
+    NoCapture {
+        /// What went wrong.
+        reason: String,
+    },
     /// More is to be kept free than there is.
     #[error("a limit of {limit} bytes leaves nothing: the driver's own share is {context} bytes")]
     NoRoom {

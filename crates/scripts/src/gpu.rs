@@ -38,6 +38,8 @@ pub struct Gpu {
     pub memory: u64,
     /// Bytes that the driver takes before a program has asked for any: its context.
     pub context: u64,
+    /// Whether that was measured, where it differs from the rest.
+    context_measured: Option<bool>,
     /// Attributes by the driver's numbers.
     attributes: BTreeMap<c_int, c_int>,
     /// What cuDNN's device-less mode takes.
@@ -63,7 +65,13 @@ impl Gpu {
         Self::parse(name, &text)
     }
 
-    fn parse(path: &str, text: &str) -> Result<Self, Error> {
+    /// Whether the driver's share is an estimate: what an H200's took.
+    #[must_use]
+    pub fn is_context_estimated(&self) -> bool {
+        !self.context_measured.unwrap_or(self.measured)
+    }
+
+    pub(crate) fn parse(path: &str, text: &str) -> Result<Self, Error> {
         let bad = |reason: String| Error::BadGpu { path: path.to_owned(), reason };
         let gpu: Self = serde_json::from_str(text).map_err(|error| bad(error.to_string()))?;
         if gpu.context >= gpu.memory {
@@ -133,6 +141,7 @@ mod tests {
             assert_eq!(profile.capacity, gpu.memory - gpu.context, "{name}");
             assert!(profile.architecture() >= 50, "{name}");
             assert_eq!(gpu.measured, name == "h200", "{name}");
+            assert_eq!(gpu.is_context_estimated(), name != "h200", "{name}");
             assert_eq!(gpu.cudnn["totalGlobalMem"], gpu.memory, "{name}");
             assert_eq!(gpu.cudnn["deviceVer"], 10 * profile.architecture(), "{name}");
             assert_eq!(gpu.cudnn["multiProcessorCount"], profile.attribute(16), "{name}");

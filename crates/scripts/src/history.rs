@@ -53,27 +53,34 @@ pub struct PeakAt {
 }
 
 /// A script's history.
-pub(crate) struct History(SnapshotFile);
+pub(crate) struct History {
+    file: SnapshotFile,
+    /// The device that counts.
+    device: u32,
+}
 
 impl History {
-    pub(crate) fn open(path: &Path) -> Result<Self, Error> {
-        tonnage_snapshot::open(path).map(Self).map_err(|error| Error::Snapshot(error.to_string()))
+    /// Of one device.
+    pub(crate) fn open(path: &Path, device: u32) -> Result<Self, Error> {
+        let file =
+            tonnage_snapshot::open(path).map_err(|error| Error::Snapshot(error.to_string()))?;
+        Ok(Self { file, device })
     }
 
     /// Where most was allocated; nothing if nothing was.
     pub(crate) fn peak(&self) -> Option<PeakAt> {
-        let views = devices(&self.0);
-        let view = views.first()?;
+        let views = devices(&self.file);
+        let view = views.iter().find(|view| view.device.0 == self.device)?;
         let peak = Levels::of(view, &Lifetimes::of(view)).peak(|level| level.allocated)?;
         let entry = view.entries.get(peak.moment.event()?)?;
-        let frames = entry.stack.map_or(&[][..], |stack| self.0.stacks.frames(stack));
-        let line = CallSites::new(&self.0.stacks).get(entry.stack);
+        let frames = entry.stack.map_or(&[][..], |stack| self.file.stacks.frames(stack));
+        let line = CallSites::new(&self.file.stacks).get(entry.stack);
         Some(PeakAt { phase: Phase::of(frames), line: line.map(|line| line.to_string()) })
     }
 
     /// What its requests come to under other orders of addresses; nothing where they cannot be told from the history.
     pub(crate) fn orders(&self) -> Option<Orders> {
-        Orders::of(&self.0)
+        Orders::of(&self.file, self.device)
     }
 }
 

@@ -24,6 +24,8 @@
 
 mod answer;
 
+mod capture;
+
 mod environment;
 
 mod error;
@@ -52,7 +54,8 @@ mod search;
 
 mod stub;
 
-pub use answer::{Card, Failure, Peaks, Together};
+pub use answer::{Card, Elsewhere, Failure, MayFail, Peaks, Together};
+pub use capture::capture;
 pub use environment::Environment;
 pub use error::Error;
 pub use files::{Change, Written};
@@ -61,7 +64,7 @@ pub use history::{PeakAt, Phase};
 pub use libraries::libraries_in;
 pub use orders::{Fit, Range};
 pub use place::abandon;
-pub use plain_run::plain_run;
+pub use plain_run::{fake_gpu, plain_run};
 pub use predict::{Guess, Options, Outcome, World, predict};
 pub use process::{Ending, stop_scripts_when};
 pub use search::{Axis, BadAxis, Found, Row, Tried, fill, missing, search};

@@ -6,6 +6,8 @@
 
 #![forbid(unsafe_code)]
 
+mod checks;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -276,7 +278,7 @@ impl Row {
         let inside = range.is_some_and(|range| (range.low..=range.high).contains(&truth.reserved));
         let range = range.map_or(String::new(), |range| format!("{}–{}", range.low, range.high));
         let text = format!(
-            "{} | {allocated} ({:+.3} %) | {reserved} ({:+.3} %) | {range} {} | {} of {} | {first} | {} | {:.0} s",
+            "{} | {allocated} ({:+.3} %) | {reserved} ({:+.3} %) | {range} {} | {} of {} | {first} | {} | {} MiB, {} | {:.0} s",
             match alike {
                 Entries => "entries",
                 Requests => "requests",
@@ -288,6 +290,8 @@ impl Row {
             stat("allocation.all.allocated"),
             truth.allocations,
             outcome.guesses.len(),
+            outcome.host[1] >> 20,
+            outcome.host[0] >> 20,
             outcome.time.as_secs_f64()
         );
         let percent = off(reserved, truth.reserved).abs();
@@ -314,9 +318,9 @@ fn main() -> ExitCode {
     let only_light = flags.iter().any(|flag| *flag == "--light");
     println!("PyTorch {} on {}\n", environment.torch, environment.python.display());
     println!(
-        "| case | alike | peak allocated | peak reserved | range | requests | first difference | guesses | time |"
+        "| case | alike | peak allocated | peak reserved | range | requests | first difference | guesses | host memory, of it before the GPU | time |"
     );
-    println!("| --- | --- | --- | --- | --- | --- | --- | --- | --- |");
+    println!("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |");
     let mut worse = 0;
     for case in CASES {
         let wanted = names.is_empty()
@@ -341,6 +345,17 @@ fn main() -> ExitCode {
                 println!("| {} | **no answer**: {error} |", case.title());
             }
         }
+    }
+    println!("\n| check | |\n| --- | --- |");
+    for check in checks::CHECKS {
+        if !names.is_empty() && !names.iter().any(|name| *name == check.name) {
+            continue;
+        }
+        let said = check.run(python, &environment).unwrap_or_else(|error| {
+            worse += 1;
+            format!("**wrong**: {error}")
+        });
+        println!("| {} | {said} |", check.name);
     }
     if worse > 0 {
         eprintln!("{worse} cases came out worse than they must");

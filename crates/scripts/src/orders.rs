@@ -6,7 +6,6 @@
 //! Among equal free blocks the lowest address is taken, and addresses depend on what else a process maps, so that any
 //! order may come. One figure holds only where all agree.
 
-use tonnage_analysis::devices;
 use tonnage_device::{Arenas, FirstFit, Placement};
 use tonnage_events::Action;
 use tonnage_replay::job::Job;
@@ -51,17 +50,19 @@ pub enum Fit {
     Tight,
     /// By one order of addresses, and not by another.
     Depends,
+    /// By one guess about the script, and not by another.
+    Guessed,
     /// One fails.
     No,
 }
 
 impl Fit {
-    /// What comes of either.
+    /// What comes of two guesses.
     pub(crate) fn or(self, other: Self) -> Self {
         match (self, other) {
             (one, other) if one == other => one,
             (Self::Yes, Self::Tight) | (Self::Tight, Self::Yes) => Self::Tight,
-            _ => Self::Depends,
+            _ => Self::Guessed,
         }
     }
 
@@ -72,6 +73,7 @@ impl Fit {
             Self::Yes => "yes",
             Self::Tight => "tight",
             Self::Depends => "depends",
+            Self::Guessed => "guessed",
             Self::No => "no",
         }
     }
@@ -86,10 +88,11 @@ pub(crate) struct Orders {
 }
 
 impl Orders {
-    pub(crate) fn of(file: &SnapshotFile) -> Option<Self> {
-        let (_, job) = Job::read(file, &RecordingOptions::default()).ok()?;
-        let views = devices(file);
-        let entries = views.first().map_or(&[][..], |view| view.entries);
+    /// Those of one device.
+    pub(crate) fn of(file: &SnapshotFile, device: u32) -> Option<Self> {
+        let ordinal = Some(device as usize);
+        let (_, job) = Job::read(file, &RecordingOptions { ordinal, ..Default::default() }).ok()?;
+        let entries = file.traces.get(device as usize).map_or(&[][..], Vec::as_slice);
         let failures = entries.iter().enumerate().filter(|(_, entry)| entry.action == Action::Oom);
         let failures = failures.map(|(number, _)| number).collect();
         Some(Self { job, what_if: WhatIf::new(recorded_config(file)), failures })
@@ -145,7 +148,31 @@ mod tests {
     fn recording(name: &str) -> Orders {
         let path =
             format!("{}/../../testdata/traces/{name}.pickle.zst", env!("CARGO_MANIFEST_DIR"));
-        Orders::of(&tonnage_snapshot::open(path.as_ref()).unwrap()).unwrap()
+        Orders::of(&tonnage_snapshot::open(path.as_ref()).unwrap(), 0).unwrap()
+    }
+
+    /// A rank of a job has its history at the number of its device; device 0 has another one.
+    #[test]
+    fn requests_are_those_of_the_device_that_counts() {
+        let path = format!(
+            "{}/../../testdata/traces/mlp_seed.default.pickle.zst",
+            env!("CARGO_MANIFEST_DIR")
+        );
+        let mut file = tonnage_snapshot::open(path.as_ref()).unwrap();
+        let few = file.traces[0][..2].to_vec();
+        file.traces.insert(0, few);
+        for segment in &mut file.segments {
+            segment.device.0 += 1;
+        }
+        let peak = |device| {
+            let mut ranges = [Range::exactly(0); 2];
+            let [allocated, reserved] = &mut ranges;
+            Orders::of(&file, device).unwrap().widen(allocated, reserved, TOTAL);
+            ranges[1].high
+        };
+        assert_eq!(peak(1), 218_103_808);
+        assert!(peak(0) < 218_103_808);
+        assert!(Orders::of(&file, 2).is_none());
     }
 
     /// One run gave 161,480,704 bytes reserved; by the order of addresses of an H200 it is less, as was measured there.
@@ -173,6 +200,16 @@ mod tests {
         let [allocated, reserved] = &mut ranges;
         assert!(orders.widen(allocated, reserved, 201_326_592));
         assert!(!orders.widen(allocated, reserved, 150_000_000), "an earlier request fails");
+    }
+
+    #[test]
+    fn two_guesses_that_differ_are_no_order_of_addresses() {
+        assert_eq!(Fit::Yes.or(Fit::Yes), Fit::Yes);
+        assert_eq!(Fit::Depends.or(Fit::Depends), Fit::Depends);
+        assert_eq!(Fit::Yes.or(Fit::Tight), Fit::Tight);
+        for (one, other) in [(Fit::Yes, Fit::No), (Fit::No, Fit::Tight), (Fit::Yes, Fit::Depends)] {
+            assert_eq!((one.or(other), other.or(one)), (Fit::Guessed, Fit::Guessed));
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,13 +17,17 @@ use crate::process::{Ended, end_all, run};
 use crate::{Environment, Error, Gpu, Options, World};
 
 /// What runs inside the script.
-const HOOK: [(&str, &str); 5] = [
+const HOOK: [(&str, &str); 6] = [
     ("sitecustomize.py", include_str!("hook/sitecustomize.py")),
     ("tonnage_after_import.py", include_str!("hook/tonnage_after_import.py")),
+    ("tonnage_collectives.py", include_str!("hook/tonnage_collectives.py")),
     ("tonnage_files.py", include_str!("hook/tonnage_files.py")),
     ("tonnage_values.py", include_str!("hook/tonnage_values.py")),
     ("tonnage_world.py", include_str!("hook/tonnage_world.py")),
 ];
+
+/// What tells of the GPU, to scripts that ask a program.
+const SMI: (&str, &str) = ("nvidia-smi", include_str!("nvidia-smi.sh"));
 
 /// Where PyTorch takes its allocator's settings from.
 const SETTINGS_VARIABLE: &str = "PYTORCH_CUDA_ALLOC_CONF";
@@ -49,7 +54,7 @@ pub fn abandon() {
 
 /// A folder that goes with this value.
 #[derive(Debug)]
-pub(crate) struct Folder(tempfile::TempDir);
+pub(crate) struct Folder(Option<tempfile::TempDir>);
 
 impl Folder {
     /// Where temporary files go, or else where no path has what a list of libraries is parted by.
@@ -64,17 +69,23 @@ impl Folder {
             places.fold(first, |made, place| made.or_else(|error| make(place).or(Err(error))));
         let folder = folder.map_err(Error::of(&usual))?;
         folders().insert(folder.path().to_owned());
-        Ok(Self(folder))
+        Ok(Self(Some(folder)))
     }
 
     pub(crate) fn path(&self) -> &Path {
-        self.0.path()
+        self.0.as_ref().map_or(Path::new(""), tempfile::TempDir::path)
+    }
+
+    /// It stays.
+    pub(crate) fn keep(mut self) -> PathBuf {
+        folders().remove(self.path());
+        self.0.take().map_or(PathBuf::new(), tempfile::TempDir::keep)
     }
 }
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        folders().remove(self.0.path());
+        folders().remove(self.path());
     }
 }
 
@@ -132,6 +143,9 @@ impl<'a> Place<'a> {
         for (name, text) in HOOK {
             write(&hook.join(name), text)?;
         }
+        let smi = make(&folder.join("bin"))?.join(SMI.0);
+        write(&smi, SMI.1)?;
+        fs::set_permissions(&smi, fs::Permissions::from_mode(0o755)).map_err(Error::of(&smi))?;
         let libraries = Libraries::write(&make(&folder.join("lib"))?, &environment.libraries)?;
         let version = i32::try_from(environment.cuda).unwrap_or(13) * 1000;
         Ok(Self { folder, libraries, version })
@@ -193,6 +207,7 @@ impl<'a> Place<'a> {
         let of_folder = |name: &str| self.folder.join(name).to_string_lossy().into_owned();
         command.env("LD_LIBRARY_PATH", join("LD_LIBRARY_PATH", of_folder("lib")));
         command.env("PYTHONPATH", join("PYTHONPATH", of_folder("hook")));
+        command.env("PATH", join("PATH", of_folder("bin")));
         command.env("TONNAGE_CORE", &self.libraries.core);
         command.env("TONNAGE_FOLDER", self.folder);
         command.env("TONNAGE_JOURNAL", &journal.file);
@@ -227,8 +242,9 @@ fn be_rank(command: &mut Command, world: World) {
         ("TORCHELASTIC_RESTART_COUNT", 0),
         ("TORCHELASTIC_MAX_RESTARTS", 0),
         ("TONNAGE_WORLD", 1),
-        // A thread that asks the store whether other ranks are alive: they are not there.
+        // Threads that ask the store whether other ranks are alive, and whether one gave up: they are not there.
         ("TORCH_NCCL_ENABLE_MONITORING", 0),
+        ("TORCH_NCCL_DUMP_ON_TIMEOUT", 0),
     ] {
         command.env(name, value.to_string());
     }

@@ -3,13 +3,31 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use tonnage_fake_cudart::notes::NOTES_VARIABLE;
 use tonnage_fake_cudart::profile::PROFILE_VARIABLE;
 
 use crate::libraries::Libraries;
+use crate::place::Folder;
 use crate::{Environment, Error, Gpu};
+
+/// What a process needs to have a GPU that computes nothing.
+pub(crate) type FakeGpu = (PathBuf, Vec<(&'static str, OsString)>);
+
+/// The folder and the variables by which a process of this Python has the GPU of this name. The folder stays: whoever starts
+/// the process removes it once that has ended.
+///
+/// # Errors
+///
+/// If there is no such GPU, no PyTorch for CUDA in the Python, or the libraries cannot be written.
+pub fn fake_gpu(python: &str, gpu: &str) -> Result<FakeGpu, Error> {
+    let gpu = Gpu::find(gpu)?;
+    let environment = Environment::of(&[python.to_owned()])?;
+    let folder = Folder::new()?;
+    let variables = plain_run(folder.path(), &gpu, None, &environment)?;
+    Ok((folder.keep(), variables))
+}
 
 /// Writes the libraries into a folder, and says which variables let a process use them. What variables of these names say
 /// now is added to.
@@ -32,7 +50,7 @@ pub fn plain_run(
     };
     let (lib, notes) = (make("lib")?, make("notes")?);
     let libraries = Libraries::write(&lib, &environment.libraries)?;
-    let join = |variable: &str, paths: &[std::path::PathBuf]| {
+    let join = |variable: &str, paths: &[PathBuf]| {
         let mut joined = OsString::new();
         let before = std::env::var_os(variable).filter(|it| !it.is_empty());
         for path in paths.iter().map(|it| it.as_os_str()).chain(before.as_deref()) {

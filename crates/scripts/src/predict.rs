@@ -1,13 +1,13 @@
 //! A prediction: runs of the script, and what they tell.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 use tonnage_fake_cudart::notes::{GUESSES_FILE, READS_FILE, UNKNOWN_FILE};
 
-use crate::answer::{Answer, Failure, Peaks};
+use crate::answer::{Answer, Elsewhere, Failure, Peaks};
 use crate::files::{Written, joined};
 use crate::place::{Done, Folder, Pass, Place, Trial, lines};
 use crate::{Ending, Environment, Error, Gpu};
@@ -15,8 +15,10 @@ use crate::{Ending, Environment, Error, Gpu};
 /// A script that takes longer is not run again to know more: chosen, what someone waits for without a word.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// More than any card has, to know what a script needs that does not fit.
+/// More than any card has, to know what a script needs that does not fit; and what only a script comes to that takes a share
+/// of whatever is there.
 const PLENTY: u64 = 1 << 42;
+const A_SHARE: u64 = PLENTY / 8;
 
 /// The kind of a guess that says how long tensors are, and that others can be made for.
 const MASK: &str = "mask";
@@ -87,6 +89,12 @@ pub struct Outcome {
     pub guesses: Vec<Guess>,
     /// Functions of CUDA that were called and have no behaviour here.
     pub unknown: Vec<String>,
+    /// Processes of it that used the device and were ended before they could tell: what they held is in no figure.
+    pub silent: u64,
+    /// Most bytes of the host's memory that it took: before it used the device, and at all.
+    pub host: [u64; 2],
+    /// Memory of other devices of its host: a rank of a job uses one, and the others are other ranks'.
+    pub elsewhere: Vec<Elsewhere>,
     /// Files that it wrote or removed.
     pub files: Vec<Written>,
     /// PyTorch's history of the script, in a folder that goes with this value.
@@ -125,20 +133,22 @@ pub fn predict(options: &Options, environment: &Environment) -> Result<Outcome, 
     let mut tried = Tried::of(&place, options, &usual)?;
     let mut need = None;
     if options.thorough && tried.mask_guessed && tried.fits() {
-        match started.elapsed() <= PATIENCE {
-            true => tried.widen(&place, options, &usual)?,
-            false => tried.guesses.push(Guess::new(
-                "what the figures are with more or less of a mask was not tried, since the script takes long",
-            )),
-        }
+        tried.widen(&place, options, &usual, started)?;
     } else if options.thorough && tried.ran_out() && started.elapsed() <= PATIENCE {
         let gpu = options.gpu.with_memory(PLENTY);
         let plenty = Trial { name: "plenty", gpu: &gpu, limit: None, density: None };
-        let tried = Tried::of(&place, options, &plenty)?;
-        need = tried.peaks.filter(|_| tried.done.ended.ending == Ending::Exit(0));
+        let more = Tried::of(&place, options, &plenty)?;
+        need = more.peaks.filter(|need| {
+            more.done.ended.ending == Ending::Exit(0)
+                && more.answer.as_ref().is_none_or(|answer| answer.asked.is_none())
+                && need.reserved.high < A_SHARE
+        });
     }
     let unknown = lines(&tried.done.notes.join(UNKNOWN_FILE))?;
+    let silent = tried.done.silent()?;
     let Tried { done, answer, peaks, guesses, .. } = tried;
+    let host = answer.as_ref().map_or([0; 2], |answer| answer.host);
+    let elsewhere = answer.as_ref().map_or(Vec::new(), |answer| answer.elsewhere.clone());
     let (torch, stats, failure, snapshot) = match answer {
         Some(answer) => (answer.torch, answer.stats, answer.error, Some(answer.snapshot)),
         None => (environment.torch.clone(), BTreeMap::new(), None, None),
@@ -153,6 +163,9 @@ pub fn predict(options: &Options, environment: &Environment) -> Result<Outcome, 
         output: done.ended.output,
         guesses,
         unknown,
+        silent,
+        host,
+        elsewhere,
         files: done.files,
         snapshot,
         time: started.elapsed(),
@@ -198,12 +211,25 @@ impl Tried {
         }
         let mut noted = lines(&done.notes.join(GUESSES_FILE))?;
         noted.extend(lines(&values.notes.join(GUESSES_FILE))?);
-        noted.dedup();
+        let mut told = BTreeSet::new();
+        noted.retain(|line| told.insert(line.clone()));
         guesses.extend(noted.into_iter().map(Guess::new));
         if answer.as_ref().is_some_and(|answer| answer.compiled) {
             guesses.push(Guess::new(
                 "torch.compile chooses kernels and layouts by how fast they are, which is not known here",
             ));
+        }
+        if done.silent()? > 0 {
+            guesses.push(Guess::new(
+                "processes of the script used the GPU and were ended before they could tell how much: what they held is not counted",
+            ));
+        }
+        if let Some(line) = answer.as_ref().and_then(|answer| answer.asked.clone()) {
+            guesses.push(Guess {
+                line: Some(line),
+                what: "the script asks how much memory there is: on another card it may ask for more, or less"
+                    .to_owned(),
+            });
         }
         let (room, total) = (trial.gpu.room(trial.limit)?, trial.gpu.total(trial.limit));
         let peaks = match &answer {
@@ -228,8 +254,15 @@ impl Tried {
         place: &Place<'_>,
         options: &Options,
         usual: &Trial<'_>,
+        started: Instant,
     ) -> Result<(), Error> {
         for (name, density, words) in [("none", 0.0, "nothing"), ("all", 1.0, "everything")] {
+            if started.elapsed() > PATIENCE {
+                self.guesses.push(Guess::new(format!(
+                    "what the figures are with {words} true in masks that are not known was not tried, since the script takes long"
+                )));
+                continue;
+            }
             let trial = Trial { name, density: Some(density), ..usual.clone() };
             let other = Self::of(place, options, &trial)?;
             match (other.fits(), &mut self.peaks, other.peaks) {
@@ -237,7 +270,9 @@ impl Tried {
                     ours.requested = ours.requested.and(theirs.requested);
                     ours.allocated = ours.allocated.and(theirs.allocated);
                     ours.reserved = ours.reserved.and(theirs.reserved);
-                    ours.may_fail |= theirs.may_fail;
+                    if theirs.may_fail.iter().any(|why| !ours.may_fail.contains(why)) {
+                        ours.fail_by_guess();
+                    }
                     ours.by_guess = true;
                     for card in &mut ours.cards {
                         let same = theirs.cards.iter().find(|it| it.name == card.name);
@@ -245,7 +280,7 @@ impl Tried {
                     }
                 }
                 (_, Some(ours), _) if other.answer.as_ref().is_some_and(Answer::ran_out) => {
-                    ours.may_fail = true;
+                    ours.fail_by_guess();
                     self.guesses.push(Guess::new(format!(
                         "with {words} true in masks that are not known, memory does not suffice"
                     )));

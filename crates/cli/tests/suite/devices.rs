@@ -40,6 +40,53 @@ fn devices_are_told_with_memory_processes_levels_and_versions() {
     }
 }
 
+/// The file is one that predictions take; the fake driver has no PyTorch beside it.
+#[test]
+fn a_card_is_captured_for_predictions() {
+    let folder = tempfile::tempdir().unwrap();
+    Fake::install(folder.path()).unwrap();
+    let file = folder.path().join("card.json");
+    let file = file.to_str().unwrap();
+    let output = devices(folder.path(), &["--capture", file, "--device", "1"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let said = text(&output.stdout);
+    let words = "Fake CUDA device 1, 8.00 GiB, the driver's share 820.81 MiB, an estimate";
+    assert!(
+        said.contains(words) && said.contains(&format!("tonnage predict --gpu {file} --")),
+        "{said}"
+    );
+    let card: serde_json::Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+    assert_eq!((&card["memory"], &card["attributes"]["16"]), (&json!(8u64 << 30), &json!(132)));
+    assert_eq!(
+        (&card["cudnn"]["deviceVer"], &card["context_measured"]),
+        (&json!(900), &json!(false))
+    );
+    let place = crate::predict_script::Place::new("import torch\ntorch.cuda.init()\n");
+    let value = crate::predict_script::valid(&place.run(
+        "mlp_seed.default",
+        &["--json", "--gpu", file],
+        &[],
+    ));
+    assert_eq!((&value["gpu"], &value["fits"]), (&json!("Fake CUDA device 1"), &json!(true)));
+
+    let again = devices(folder.path(), &["--capture", file]);
+    assert_eq!(
+        again.status.code(),
+        Some(2),
+        "a file that is there is kept: {}",
+        text(&again.stdout)
+    );
+    let other = folder.path().join("other.json");
+    let none = devices(folder.path(), &["--capture", other.to_str().unwrap(), "--device", "7"]);
+    assert_eq!(none.status.code(), Some(2));
+    assert!(
+        text(&none.stderr).contains("there is no device 7: the driver has 2"),
+        "{}",
+        text(&none.stderr)
+    );
+    assert!(!other.exists());
+}
+
 #[test]
 fn the_json_has_the_same() {
     let folder = tempfile::tempdir().unwrap();

@@ -31,6 +31,7 @@ cuda = types.SimpleNamespace(
     init=lambda: used.append(1),
     synchronize=lambda: None,
     memory_stats=stats,
+    mem_get_info=lambda: (1, 2),
     memory=types.SimpleNamespace(
         _record_memory_history=lambda **options: None,
         _dump_snapshot=lambda path: shutil.copy(recording + ".pickle.zst", path),
@@ -188,6 +189,47 @@ fn a_script_that_fails_by_itself_is_no_answer() {
     let output = place.predict("mlp_seed.default", &["--time", "1"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("was not done after 1 s"), "{}", text(&output.stderr));
+}
+
+/// Two processes used the device, of which none could tell how much.
+#[test]
+fn processes_that_could_not_tell_are_no_script_without_a_gpu() {
+    let untold = "import os, torch\nfor name in ('1', '2'): open(f\"{os.environ['TONNAGE_OUT']}/{name}.began\", 'w').close()\n";
+    let place = Place::new(untold);
+    let output = place.predict("mlp_seed.default", &[]);
+    assert_eq!(output.status.code(), Some(2));
+    let said = text(&output.stderr);
+    assert!(
+        said.contains("2 processes of it that used the GPU ended before telling how much"),
+        "{said}"
+    );
+    // Beside one that did, they are a guess.
+    let place = Place::new(&format!("{untold}torch.cuda.init()\n"));
+    let value = valid(&place.predict("mlp_seed.default", &["--json"]));
+    assert_eq!((&value["fits"], &value["silent"]), (&true.into(), &2.into()));
+    let guess = value["guesses"][0]["what"].as_str().unwrap();
+    assert!(guess.contains("what they held is not counted"), "{guess}");
+}
+
+/// The card of the second try has plenty of memory.
+#[test]
+fn what_a_script_needs_is_told_unless_it_takes_a_share_of_what_there_is() {
+    let needs = "import os, torch\ntorch.cuda.init()\n\
+                 total = int(open(os.environ['TONNAGE_FAKE_PROFILE']).read().split('total ')[1].split()[0])\n\
+                 if total < 1 << 40: raise torch.OutOfMemoryError('Tried to allocate')\n";
+    let need = |script: &str| {
+        let value = valid(&Place::new(script).predict("mlp_seed.tight", &["--json"]));
+        assert_eq!(value["fits"], false);
+        (value["need"]["reserved"]["high"].clone(), value["guesses"].to_string())
+    };
+    let (reserved, guesses) = need(needs);
+    assert_eq!((reserved, &*guesses), (218_103_808.into(), "[]"));
+    let (reserved, guesses) = need(&needs.replace("total =", "torch.cuda.mem_get_info()\ntotal ="));
+    assert_eq!(reserved, Value::Null);
+    assert!(
+        guesses.contains("train.py:3") && guesses.contains("asks how much memory there is"),
+        "{guesses}"
+    );
 }
 
 #[test]

@@ -10,7 +10,7 @@ use super::entry;
 use crate::addresses::on_device;
 use crate::devices::current;
 use crate::runtime::copies::copy;
-use crate::state::{code_of, put};
+use crate::state::put;
 
 /// What `CUmemAccessDesc` and the like are to us: not looked at.
 type Opaque = *const c_void;
@@ -54,8 +54,7 @@ entry! {
 
     /// A page.
     fn cuMemCreate(page: *mut u64, size: usize, _properties: Opaque, _flags: u64) |state| {
-        let made = state.device.create_page(size as u64).map_err(code_of)?;
-        state.note_use();
+        let made = state.create_page(size as u64)?;
         // SAFETY: the caller's promise.
         unsafe { put(page, made.0) }
     }
@@ -76,18 +75,17 @@ entry! {
 
     /// A segment.
     fn cuMemAlloc_v2(address: *mut u64, size: usize) |state| {
-        let segment = state.device.acquire(size as u64).map_err(code_of)?;
-        state.note_use();
+        let segment = state.acquire(size as u64)?;
         // SAFETY: the caller's promise.
         unsafe { put(address, segment.0) }
     }
 
     /// Takes it back.
-    fn cuMemFree_v2(address: u64) |state| { state.device.release(Address(address)).map_err(code_of) }
+    fn cuMemFree_v2(address: u64) |state| { state.release(Address(address)) }
 
     /// Free and total bytes.
     fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) |state| {
-        let info = state.device.memory_info().map_err(code_of)?;
+        let info = state.memory_info();
         // SAFETY: the caller's promise.
         unsafe { put(free, info.free as usize) }?;
         // SAFETY: the caller's promise.

@@ -3,11 +3,10 @@
 use std::ffi::{c_int, c_uint, c_void};
 
 use tonnage_cuda_codes::Code;
-use tonnage_device::Device;
 use tonnage_events::Address;
 
 use super::entry;
-use crate::state::{State, code_of, put};
+use crate::state::{State, put};
 
 /// The handle of the device's one pool.
 const POOL: u64 = 0x5000;
@@ -21,8 +20,7 @@ unsafe fn acquire(state: &mut State, address: *mut *mut c_void, size: usize) -> 
     if address.is_null() {
         return Err(Code::INVALID_VALUE);
     }
-    let segment = state.device.acquire(size as u64).map_err(code_of)?;
-    state.note_use();
+    let segment = state.acquire(size as u64)?;
     // SAFETY: the caller's promise. Nothing lies there: nobody follows the pointer.
     unsafe { put(address, std::ptr::without_provenance_mut(segment.0 as usize)) }
 }
@@ -31,7 +29,7 @@ fn release(state: &mut State, address: *mut c_void) -> Result<(), Code> {
     if address.is_null() {
         return Ok(());
     }
-    state.device.release(Address(address.addr() as u64)).map_err(code_of)
+    state.release(Address(address.addr() as u64))
 }
 
 entry! {
@@ -55,7 +53,7 @@ entry! {
 
     /// Free and total bytes.
     fn cudaMemGetInfo(free: *mut usize, total: *mut usize) |state| {
-        let info = state.device.memory_info().map_err(code_of)?;
+        let info = state.memory_info();
         // SAFETY: the caller's promise.
         unsafe { put(free, info.free as usize) }?;
         // SAFETY: the caller's promise.

@@ -68,7 +68,7 @@ class Guesses:
             name = frame.f_code.co_filename
             if "site-packages" not in name and not name.startswith(("<", HOOK)):
                 return f"{name}:{frame.f_lineno}"
-            if found is None and "torch" not in name:
+            if found is None and "torch" not in name and not name.startswith(("<", HOOK)):
                 found = f"{name}:{frame.f_lineno}"
             frame = frame.f_back
         return found or ""

@@ -1,13 +1,14 @@
 """One rank of a job whose other ranks are not there.
 
 Each of them is taken to do and to hold what this one does and holds: a store answers what they would have put there,
-collectives of the host return what this rank has, those of the device are the fake NCCL's. What could only come from
+collectives of the host return what comes of that, those of the device are the fake NCCL's. What could only come from
 another rank is a guess, and told.
 """
 
 import os
 import sys
 
+import tonnage_collectives
 import tonnage_values
 
 UNIQUE_ID = 128
@@ -27,18 +28,38 @@ def install(torch):
     if dist is None or not dist.is_available():
         return
     inside = dist.distributed_c10d
-    # Whoever makes a store of his own gets this one, which lives on: C++ does not keep what is Python's of it.
-    store = make_store(dist)()
-    dist.rendezvous.__globals__["_create_c10d_store"] = lambda *args, **kwargs: store
+    # Whoever makes a store of his own gets the same values.
+    store = make_store(dist)
+    dist.rendezvous.__globals__["_create_c10d_store"] = lambda *args, **kwargs: store()
     for module in (sys.modules[dist.rendezvous.__module__], inside, dist):
         for name in ("TCPStore", "FileStore"):
             if hasattr(module, name):
-                setattr(module, name, lambda *args, **kwargs: store)
+                setattr(module, name, store)
     without_gloo(dist, inside)
+    tonnage_collectives.install(torch, dist, inside, GUESSES)
     for name, made in make_objects(inside).items():
         setattr(inside, name, made)
         setattr(dist, name, made)
     instead_of_launching()
+
+
+def leave(torch):
+    """Groups end with the process: threads of theirs would look for a store that Python has taken away already."""
+    dist = torch.distributed
+    try:
+        if dist.is_available() and dist.is_initialized():
+            dist.destroy_process_group()
+    except Exception:
+        # The process ends anyway, and everything is told.
+        pass
+
+
+STORES = []
+"""They live on: C++ does not keep what is Python's of them."""
+
+
+def as_bytes(value):
+    return value.encode() if isinstance(value, str) else bytes(value)
 
 
 def make_store(dist):
@@ -46,11 +67,19 @@ def make_store(dist):
         """Holds what this rank puts there; others are taken to have put the like."""
 
         values = {}
+        host = os.environ.get("MASTER_ADDR", "localhost")
+        port = int(os.environ.get("MASTER_PORT", "29500"))
+
+        def __init__(self, *args, **kwargs):
+            super().__init__()
+            STORES.append(self)
 
         def set(self, key, value):
-            self.values[key] = value
+            self.values[key] = as_bytes(value)
 
         def get(self, key):
+            if key not in self.values and not sys._getframe(1).f_globals.get("__name__", "").startswith("torch"):
+                GUESSES.add(f"{key!r} is taken from the store, where another rank would put it: taken to be zero bytes")
             return self.values.get(key, bytes(UNIQUE_ID))
 
         def add(self, key, amount):
@@ -60,16 +89,19 @@ def make_store(dist):
             return so_far
 
         def compare_set(self, key, expected, desired):
-            return self.values.setdefault(key, desired)
+            now = self.values.get(key, b"")
+            if now == as_bytes(expected):
+                now = self.values[key] = as_bytes(desired)
+            return now or as_bytes(expected)
 
         def multi_get(self, keys):
             return [self.get(key) for key in keys]
 
         def multi_set(self, keys, values):
-            self.values.update(zip(keys, values))
+            self.values.update(zip(keys, map(as_bytes, values)))
 
         def append(self, key, value):
-            self.values[key] = bytes(self.values.get(key, b"")) + bytes(value)
+            self.values[key] = self.values.get(key, b"") + as_bytes(value)
 
         def check(self, keys):
             return all(key in self.values for key in keys)
