@@ -3,8 +3,10 @@
 use std::fmt::Write;
 
 use owo_colors::OwoColorize;
+use tonnage::analysis::report::HistoryPurposes;
+use tonnage::analysis::{Levels, Lifetimes, devices};
 use tonnage::replay::Outcome;
-use tonnage::replay::what_if::{AtPeak, Prediction, Report, WhatIf};
+use tonnage::replay::what_if::{AtPeak, Prediction, RecordedTimes, Report, WhatIf};
 use tonnage::snapshot::SnapshotFile;
 use tonnage::{Bytes, Config, Stats};
 
@@ -33,17 +35,25 @@ pub(crate) fn answer(
         anyhow::bail!(reason);
     }
     let report = Report::new(&recorded, &job, &what_if);
-    let entries = file.traces.get(recorded.device as usize).map_or(&[][..], Vec::as_slice);
-    let recorded_us = match entries {
-        [first, .., last] => last.time_us.saturating_sub(first.time_us),
-        _ => 0,
-    };
-    let report = report.with_passes(&job, &what_if, arguments.repeat.into(), recorded_us);
+    let times = recorded_times(file, recorded.device);
+    let report = report.with_passes(&job, &what_if, arguments.repeat.into(), times);
     Ok(Answered {
         text: describe(name, &recorded, &report),
         json: report.to_json(&recorded, name),
         negative: false,
     })
+}
+
+/// How long the recorded job took, and each of its iterations.
+fn recorded_times(file: &SnapshotFile, ordinal: u32) -> RecordedTimes {
+    let devices = devices(file);
+    let Some(device) = devices.iter().find(|it| it.device.0 == ordinal) else {
+        return RecordedTimes::default();
+    };
+    let lifetimes = Lifetimes::of(device);
+    let levels = Levels::of(device, &lifetimes);
+    let starts = HistoryPurposes::of(device, &lifetimes, &levels).iterations;
+    RecordedTimes::of(device.entries, &starts)
 }
 
 /// The report for people.
@@ -137,7 +147,7 @@ fn describe_peaks(text: &mut String, recorded: &Outcome, prediction: &Prediction
 
 /// What the driver's calls about pages take, where there are any.
 fn describe_pages(text: &mut String, report: &Report) {
-    if report.passes.iter().all(|pass| pass.nanoseconds() == 0) {
+    if report.passes.iter().all(|pass| pass.calls.nanoseconds() == 0) {
         return;
     }
     if let Some(ratio) = report.waste_ratio() {
@@ -148,12 +158,12 @@ fn describe_pages(text: &mut String, report: &Report) {
         let _ = writeln!(
             text,
             "pages      {:>25.1} ms  {percent:.2} % of the recorded time{}: {} made, {} mapped, {} unmapped, {} given back",
-            pass.nanoseconds() as f64 / 1e6,
+            pass.calls.nanoseconds() as f64 / 1e6,
             if number > 1 { format!(", time {number}") } else { String::new() },
-            pass.created,
-            pass.mapped,
-            pass.unmapped,
-            pass.destroyed,
+            pass.calls.created,
+            pass.calls.mapped,
+            pass.calls.unmapped,
+            pass.calls.destroyed,
         );
     }
 }

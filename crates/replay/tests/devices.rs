@@ -27,7 +27,9 @@ use shadowed::{Ruled, Shadowed};
 use tonnage_device::cuda::{Cuda, Driver};
 use tonnage_device::host::Host;
 use tonnage_device::{Arenas, Dry, Placement};
-use tonnage_engine::{AllocError, Allocation, Capture, Config, Engine, Policy, StreamFilter};
+use tonnage_engine::{
+    AllocError, Allocation, CacheError, Capture, Config, Engine, Policy, StreamFilter,
+};
 use tonnage_events::{Address, BlockState, PoolId, StreamId};
 use tonnage_fake_cuda::{Fake, Live};
 use tonnage_replay::stream::{Command, Header, Stream};
@@ -177,8 +179,10 @@ impl<D: Ruled> Player<D> {
                 engine.device_mut().rules().complete_events_of(StreamId(stream));
             }
             Command::EmptyCache { pool } => {
-                if engine.empty_cache_of(pool.map_or(PoolId::DEFAULT, pool_id)).is_err() {
-                    self.differs(command);
+                match engine.empty_cache_of(pool.map_or(PoolId::DEFAULT, pool_id)) {
+                    Ok(()) => {}
+                    Err(CacheError::Capturing(_)) => self.differs(command),
+                    Err(error) => panic!("{command:?}: {error}"),
                 }
             }
             Command::PoolBegin { pool } => {

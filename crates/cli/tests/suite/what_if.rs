@@ -163,6 +163,35 @@ fn tune_says_when_there_is_nothing_to_gain() {
 }
 
 #[test]
+fn what_pages_cost_the_driver_is_told_in_total_from_growth_for_each_time_and_each_iteration() {
+    let output = tonnage("replay", MLP, &["--policy", "pages", "--repeat", "2", "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let json = json(&output);
+    let ratio = json["waste_ratio"].as_f64().unwrap();
+    assert!((1.0..1.05).contains(&ratio), "{ratio}");
+    let driver = &json["driver_ns"];
+    let passes = driver["passes"].as_array().unwrap();
+    let ns = |it: &Value, key: &str| it[key].as_u64().unwrap();
+    let sum = |all: &[Value], key: &str| all.iter().map(|it| ns(it, key)).sum::<u64>();
+    assert_eq!(passes.len(), 2);
+    for key in ["total", "growth"] {
+        assert_eq!(ns(driver, key), sum(passes, key));
+        assert!(ns(&passes[0], key) > ns(&passes[1], key), "{key}");
+    }
+    for pass in passes {
+        let iterations = pass["iterations"].as_array().unwrap();
+        assert!(iterations.len() > 2, "{iterations:?}");
+        assert!(sum(iterations, "total") <= ns(pass, "total"));
+        assert!(sum(iterations, "recorded") > 0);
+        assert!(sum(iterations, "recorded") <= ns(driver, "recorded"));
+        assert!(iterations.is_sorted_by_key(|it| ns(it, "event")));
+    }
+    assert_eq!(passes[1]["iterations"][2]["percent"], 0.0, "the same again");
+    let pytorch = self::json(&tonnage("replay", MLP, &["--conf", "", "--json"]));
+    assert_eq!(pytorch["driver_ns"]["total"], 0);
+}
+
+#[test]
 fn tune_as_json_has_the_candidates_best_first() {
     let output = tonnage("tune", MULTISTREAM, &["--limit", "300MiB", "--json"]);
     assert_eq!(output.status.code(), Some(0));

@@ -40,7 +40,7 @@ const PAGES_AN_EMPTIED_JOB: u64 = 48;
 const WHOLE_BLOCKS_A_JOB: u64 = 8;
 
 /// With more than this share of what may be held, of a limit or of the device, ends of pages are used before there are more
-/// pages. Of 19,200 random loops of small blocks 1 to 2 fail too early so; with 3/4 or 19/20 several times as many (`tests/pages/oom.rs`).
+/// pages. Of 19,200 random loops of small blocks 2 fail too early so; with 3/4 or 19/20 several times as many (`tests/pages/oom.rs`).
 const NEARLY_FULL: (u64, u64) = (7, 8);
 
 /// What slack may grow to where sizes never repeat and moving does not pay.

@@ -4,14 +4,17 @@ use tonnage_device::{Dry, FailNth};
 use tonnage_engine::{Allocation, Config, Engine, Policy, Slack, StreamFilter};
 use tonnage_events::{PoolId, StreamId};
 
+use crate::ordered::shared_pages;
 use crate::random::Random;
 
 const POOL: PoolId = PoolId(0, 3);
 
-/// A program that grows, lends between streams, stitches, drops views, and gives back. Failures are passed over.
-fn work(engine: &mut Engine<FailNth<Dry>>, seed: u64) -> Vec<Allocation> {
+/// A program that grows, lends between streams, stitches, drops views, and gives back. Failures are passed over. Returns what it holds
+/// in the end, and how often a page was in use in two places.
+fn work(engine: &mut Engine<FailNth<Dry>>, seed: u64) -> (Vec<Allocation>, usize) {
     let mut random = Random(seed + 1);
     let mut live: Vec<Allocation> = Vec::new();
+    let mut shared = 0;
     for step in 0..160 {
         let stream = StreamId(random.below(2));
         if step == 60 && engine.begin_allocate_to_pool(POOL, StreamFilter::Any).is_ok() {
@@ -33,8 +36,9 @@ fn work(engine: &mut Engine<FailNth<Dry>>, seed: u64) -> Vec<Allocation> {
             // It is freed, whatever the device says.
             let _ = engine.free(&block);
         }
+        shared += shared_pages(&engine.device().inner, live.iter());
     }
-    live
+    (live, shared)
 }
 
 #[test]
@@ -46,7 +50,7 @@ fn whichever_device_call_fails_nothing_is_lost() {
             let device = FailNth::new(Dry::new(1 << 30), n);
             let mut engine = Engine::with_policy(device, Config::default(), policy);
             engine.set_limit(limit);
-            let live = work(&mut engine, seed);
+            let (live, shared) = work(&mut engine, seed);
             let who = format!("seed {seed}, call {n}");
             engine.check_invariants().unwrap_or_else(|broken| panic!("{who}: {broken}"));
             for block in live {
@@ -62,6 +66,7 @@ fn whichever_device_call_fails_nothing_is_lost() {
             assert_eq!(engine.device().inner.used(), engine.stranded_bytes(), "{who}");
             swept = n;
             if !engine.device().failed() {
+                assert_eq!(shared > 0, limit.is_some(), "{who}: {shared} pages in two places");
                 break;
             }
         }

@@ -170,7 +170,7 @@ fn play(seed: u64, kind: (u64, u64), limit: Option<u64>) -> Loop {
     it
 }
 
-/// Loops of larger blocks keep the promise. Of those of a hundred mebibytes one in a thousand does not: live blocks, few to a page, keep
+/// Loops of larger blocks keep the promise. Of those of a hundred mebibytes one in ten thousand does not: live blocks, few to a page, keep
 /// more pages than that, and a block has but two ends to lie on pages of others.
 #[test]
 fn a_request_fails_only_where_little_more_than_what_is_live_exceeds_the_limit() {

@@ -309,16 +309,7 @@ impl Watched {
 
     /// How many pages are in use in two places, each with a part of it.
     pub(crate) fn shared_pages(&self) -> usize {
-        let mut bases = BTreeSet::new();
-        for live in &self.live {
-            let mut address = live.block.address;
-            for part in &live.parts {
-                bases.insert((part.page, address.0 - part.offset));
-                address = address.offset(part.bytes);
-            }
-        }
-        let pages: BTreeSet<_> = bases.iter().map(|(page, _)| page).collect();
-        bases.len() - pages.len()
+        shared_pages(&self.engine.device().dry, self.live.iter().map(|live| &live.block))
     }
 
     /// No live block has moved, and the engine's own walk finds nothing.
@@ -346,4 +337,18 @@ fn meet(one: &PagePart, other: &PagePart) -> bool {
     one.page == other.page
         && one.offset < other.offset + other.bytes
         && other.offset < one.offset + one.bytes
+}
+
+/// How many pages under live blocks are in use in two places.
+pub(crate) fn shared_pages<'a>(dry: &Dry, live: impl Iterator<Item = &'a Allocation>) -> usize {
+    let mut bases = BTreeSet::new();
+    for block in live {
+        let mut address = block.address;
+        for part in dry.pages_under(block.address, block.size) {
+            bases.insert((part.page, address.0 - part.offset));
+            address = address.offset(part.bytes);
+        }
+    }
+    let pages: BTreeSet<_> = bases.iter().map(|(page, _)| page).collect();
+    bases.len() - pages.len()
 }

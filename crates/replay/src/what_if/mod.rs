@@ -23,7 +23,7 @@ use tonnage_engine::config::{Backend, Reserve};
 use tonnage_engine::{Config, Engine, Policy, Release, Stats};
 use tonnage_events::{SnapshotSegment, StreamId};
 
-pub use report::{AtPeak, Report};
+pub use report::{AtPeak, RecordedTimes, Report};
 pub use tonnage_engine::{Waste, WasteKind, WastePart, waste_parts};
 pub use upgrade::{Figures, UnderRelease, Upgrade, UpgradeError, Verdict};
 
@@ -132,20 +132,35 @@ impl WhatIf {
     /// driver's calls of that time alone.
     #[must_use]
     pub fn predict_again(&self, job: &Job, times: usize) -> Vec<PageCalls> {
+        self.predict_passes(job, times, &[]).into_iter().map(|pass| pass.calls).collect()
+    }
+
+    /// The same, with the calls of each iteration; `starts` are the entries with which these begin, in order.
+    #[must_use]
+    pub fn predict_passes(&self, job: &Job, times: usize, starts: &[usize]) -> Vec<Pass> {
         let mut run = Run::new(self.engine(), job);
-        let mut calls = Vec::with_capacity(times);
-        let mut before = run.page_calls();
+        let mut passes = Vec::with_capacity(times);
         for _ in 0..times {
+            let before = run.page_calls();
+            // The calls before each iteration.
+            let mut began = Vec::with_capacity(starts.len());
             for step in job.steps() {
+                while starts.get(began.len()).is_some_and(|&start| start <= step.entry) {
+                    began.push(run.page_calls());
+                }
                 if run.step(step).is_break() {
                     break;
                 }
             }
-            calls.push(run.page_calls() - before);
+            let end = run.page_calls();
+            // Those that begin after the last step, or after the one that failed, have no calls.
+            began.resize(starts.len(), end);
+            let ends = began.iter().copied().skip(1).chain([end]);
+            let iterations = began.iter().zip(ends).map(|(&start, end)| end - start).collect();
+            passes.push(Pass { calls: end - before, iterations });
             run.begin_again();
-            before = run.page_calls();
         }
-        calls
+        passes
     }
 
     /// The same, unless it takes longer than until then.
@@ -205,6 +220,15 @@ fn shares_the_device(config: &Config) -> bool {
 /// The limit that PyTorch makes of this one: it only takes fractions of the device's total.
 fn in_force(limit: u64, total: u64, release: Release) -> u64 {
     release.memory_limit(total, limit as f64 / total as f64)
+}
+
+/// The driver's calls about pages when a job is played.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pass {
+    /// All of them.
+    pub calls: PageCalls,
+    /// Those of each iteration, in order. What precedes the first is in none.
+    pub iterations: Vec<PageCalls>,
 }
 
 /// How a job goes under other settings.

@@ -4,9 +4,9 @@ use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 use tonnage_device::PageCalls;
 use tonnage_engine::{Policy, Stats};
-use tonnage_events::BlockState;
+use tonnage_events::{BlockState, TraceEntry};
 
-use super::{FirstOom, Prediction, Waste, WhatIf};
+use super::{FirstOom, Pass, Prediction, Waste, WhatIf};
 use crate::Reach;
 use crate::job::Job;
 use crate::outcome::{HistoryKind, Outcome, SCHEMA, serialize_stats};
@@ -29,9 +29,35 @@ pub struct Report {
     /// What of the job the recording has: so far it is known how it goes.
     pub reach: Reach,
     /// The driver's calls about pages, each time that the job is played.
-    pub passes: Vec<PageCalls>,
-    /// How long the job took when it was recorded, in microseconds.
-    pub recorded_us: u64,
+    pub passes: Vec<Pass>,
+    /// How long the job took when it was recorded.
+    pub recorded: RecordedTimes,
+}
+
+/// How long a job took when it was recorded.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RecordedTimes {
+    /// Microseconds, from its first entry to its last.
+    pub us: u64,
+    /// The first entry of each iteration, and the microseconds from there to the next one.
+    pub iterations: Vec<(usize, u64)>,
+}
+
+impl RecordedTimes {
+    /// Those of a history whose iterations begin with the entries `starts`, in order.
+    #[must_use]
+    pub fn of(entries: &[TraceEntry], starts: &[usize]) -> Self {
+        let Some(last) = entries.last() else { return Self::default() };
+        let time = |start: usize| entries.get(start).map_or(last.time_us, |entry| entry.time_us);
+        let ends = starts.iter().skip(1).map(|&start| time(start)).chain([last.time_us]);
+        let iterations = starts.iter().zip(ends);
+        Self {
+            us: last.time_us.saturating_sub(entries[0].time_us),
+            iterations: iterations
+                .map(|(&start, end)| (start, end.saturating_sub(time(start))))
+                .collect(),
+        }
+    }
 }
 
 /// Reserved memory when it first was at its peak. *Requested + waste = reserved.*
@@ -63,7 +89,7 @@ impl Report {
         if what_if.config.garbage_collection_threshold() > 0.0 && prediction.limit.is_none() {
             inferred.push("garbage_collection_threshold does nothing without a limit".to_owned());
         }
-        let page_calls = prediction.page_calls;
+        let pass = Pass { calls: prediction.page_calls, iterations: Vec::new() };
         let oom_means = prediction.oom.map(|oom| meaning(&oom, job, &prediction));
         Self {
             conf,
@@ -73,17 +99,32 @@ impl Report {
             oom_means,
             inferred,
             reach: job.reach(),
-            passes: vec![page_calls],
-            recorded_us: 0,
+            passes: vec![pass],
+            recorded: RecordedTimes::default(),
         }
     }
 
-    /// The same with the driver's calls of each of `times` times that the job is played on one allocator, beside how long it took
-    /// when it was recorded, in microseconds.
+    /// The same with the driver's calls of each of `times` times that the job is played on one allocator, and of each iteration, beside
+    /// how long these took when they were recorded.
     #[must_use]
-    pub fn with_passes(self, job: &Job, what_if: &WhatIf, times: usize, recorded_us: u64) -> Self {
-        let passes = if times > 1 { what_if.predict_again(job, times) } else { self.passes };
-        Self { passes, recorded_us, ..self }
+    pub fn with_passes(
+        self,
+        job: &Job,
+        what_if: &WhatIf,
+        times: usize,
+        recorded: RecordedTimes,
+    ) -> Self {
+        let starts: Vec<_> = recorded.iterations.iter().map(|&(start, _)| start).collect();
+        let passes = if self.prediction.page_calls == PageCalls::default() {
+            // There are no pages: to play it again would tell nothing.
+            vec![
+                Pass { iterations: vec![PageCalls::default(); starts.len()], ..Pass::default() };
+                times
+            ]
+        } else {
+            what_if.predict_passes(job, times, &starts)
+        };
+        Self { passes, recorded, ..self }
     }
 
     /// Peak reserved ÷ the most that is live at once; none if nothing ever is.
@@ -95,10 +136,14 @@ impl Report {
 
     /// What the driver takes for pages in a pass, in percent of the time that the recorded job took; none if that is not known.
     #[must_use]
-    pub fn driver_percent(&self, pass: &PageCalls) -> Option<f64> {
-        let recorded = self.recorded_us as f64 * 1e3;
-        (recorded > 0.0).then(|| pass.nanoseconds() as f64 / recorded * 100.0)
+    pub fn driver_percent(&self, pass: &Pass) -> Option<f64> {
+        percent_of(&pass.calls, self.recorded.us)
     }
+}
+
+/// What the driver's calls take, in percent of so many microseconds; none of none.
+fn percent_of(calls: &PageCalls, us: u64) -> Option<f64> {
+    (us > 0).then(|| calls.nanoseconds() as f64 / (us as f64 * 1e3) * 100.0)
 }
 
 fn at_peak(job: &Job, what_if: &WhatIf, prediction: &Prediction) -> AtPeak {
@@ -221,6 +266,17 @@ struct JsonPass {
     mapped: u64,
     unmapped: u64,
     destroyed: u64,
+    iterations: Vec<JsonIteration>,
+}
+
+/// One iteration of the recorded loop.
+#[derive(Serialize)]
+struct JsonIteration {
+    event: usize,
+    total: u64,
+    growth: u64,
+    recorded: u64,
+    percent: Option<f64>,
 }
 
 #[derive(Serialize)]
@@ -305,20 +361,34 @@ impl Report {
             .passes
             .iter()
             .map(|pass| JsonPass {
-                total: pass.nanoseconds(),
-                growth: pass.growth_nanoseconds(),
+                total: pass.calls.nanoseconds(),
+                growth: pass.calls.growth_nanoseconds(),
                 percent: self.driver_percent(pass),
-                created: pass.created,
-                mapped: pass.mapped,
-                unmapped: pass.unmapped,
-                destroyed: pass.destroyed,
+                created: pass.calls.created,
+                mapped: pass.calls.mapped,
+                unmapped: pass.calls.unmapped,
+                destroyed: pass.calls.destroyed,
+                iterations: self.iterations_json(pass),
             })
             .collect();
         JsonDriver {
             total: passes.iter().map(|pass| pass.total).sum(),
             growth: passes.iter().map(|pass| pass.growth).sum(),
-            recorded: self.recorded_us * 1000,
+            recorded: self.recorded.us * 1000,
             passes,
         }
+    }
+
+    fn iterations_json(&self, pass: &Pass) -> Vec<JsonIteration> {
+        let iterations = pass.iterations.iter().zip(&self.recorded.iterations);
+        iterations
+            .map(|(calls, &(event, us))| JsonIteration {
+                event,
+                total: calls.nanoseconds(),
+                growth: calls.growth_nanoseconds(),
+                recorded: us * 1000,
+                percent: percent_of(calls, us),
+            })
+            .collect()
     }
 }

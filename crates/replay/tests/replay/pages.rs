@@ -9,7 +9,7 @@ use tonnage_events::{BlockState, DeviceId, PoolId, StreamId};
 use tonnage_replay::job::Job;
 use tonnage_replay::recording::RecordingOptions;
 use tonnage_replay::snapshot_file;
-use tonnage_replay::what_if::WhatIf;
+use tonnage_replay::what_if::{RecordedTimes, WhatIf};
 use tonnage_snapshot::SnapshotFile;
 
 fn recordings() -> Vec<PathBuf> {
@@ -87,6 +87,33 @@ fn large_blocks_lie_on_large_pages() {
         seen += u64::from(large.bytes > 0);
     }
     assert!(seen > 0, "there are large blocks");
+}
+
+#[test]
+fn what_the_driver_takes_is_known_for_each_iteration() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../testdata/traces/mlp_seed.default.pickle.zst");
+    let file = tonnage_snapshot::open(&path).unwrap();
+    let (_, job) = Job::read(&file, &RecordingOptions::default()).unwrap();
+    let entries = &file.traces[0];
+    let starts = [entries.len() / 4, entries.len() / 2, entries.len() + 5];
+    let times = RecordedTimes::of(entries, &starts);
+    let time = |entry: usize| entries[entry].time_us;
+    assert_eq!(times.us, time(entries.len() - 1) - time(0));
+    let [first, second, none] = times.iterations[..] else { panic!("{times:?}") };
+    assert_eq!(first, (starts[0], time(starts[1]) - time(starts[0])));
+    assert_eq!(second, (starts[1], time(entries.len() - 1) - time(starts[1])));
+    assert_eq!(none, (starts[2], 0));
+    for (pass, number) in pages().predict_passes(&job, 2, &starts).into_iter().zip(0..) {
+        let mapped: Vec<_> = pass.iterations.iter().map(|calls| calls.mapped).collect();
+        assert_eq!((mapped.len(), mapped[2]), (3, 0));
+        let in_all = pass.calls.mapped;
+        // What comes before the first iteration is in none.
+        assert!(mapped[0] + mapped[1] < in_all || number > 0, "{mapped:?} of {in_all}");
+        assert!(mapped[0] + mapped[1] <= in_all && (mapped[0] > 0 || number > 0), "{mapped:?}");
+    }
+    let whole = &pages().predict_passes(&job, 1, &[0])[0];
+    assert_eq!(whole.iterations, [whole.calls]);
 }
 
 #[test]
