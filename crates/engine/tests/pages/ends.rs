@@ -109,23 +109,6 @@ fn where_more_may_lie_free_there_are_new_pages_before_ends_of_others_are_used() 
 }
 
 #[test]
-fn near_the_limit_too_sizes_that_never_repeat_are_not_stitched_for_ever() {
-    let mut engine = engine(0.0, Some(230));
-    holes(&mut engine, &[5; 25], 3);
-    let mut moved = Vec::new();
-    for round in 0..400 {
-        let before = engine.device().page_calls();
-        let block = engine.allocate(6 * MIB + (round * 7919 % 997) * 12_288, STREAM).unwrap();
-        engine.free(&block).unwrap();
-        let calls = engine.device().page_calls() - before;
-        moved.push(calls.mapped - calls.created);
-    }
-    let sum = |rounds: std::ops::Range<usize>| moved[rounds].iter().sum::<u64>();
-    assert!(sum(0..200) > 0, "nothing was moved");
-    assert_eq!(sum(200..400), 0, "{moved:?}");
-}
-
-#[test]
 fn near_the_limit_too_large_blocks_have_large_pages_while_these_can_be_made() {
     let mut engine = engine(0.02, Some(1024));
     for _ in 0..13 {

@@ -182,7 +182,7 @@ fn table() {
     files.sort();
     let files = if files.is_empty() { recordings() } else { files };
     println!(
-        "{:40} live MiB  waste PyTorch  made mapped      ms recorded ms  again % growth % small 1.05 1.03",
+        "{:40} live MiB  waste PyTorch  made mapped      ms recorded ms  again % growth % small 1.05 1.03 again % small at 1.05",
         "recording"
     );
     let (mut product, mut worst, mut count) = (1.0_f64, 0.0_f64, 0);
@@ -204,12 +204,13 @@ fn table() {
         let again = pages().predict_again(&job, 2)[1];
         let calls = prediction.page_calls;
         let large = prediction.large_blocks;
-        let fits = [1.05, 1.03].map(|share| {
-            let limit = (floor * share) as u64 + (8 << 20);
-            if pages().with_limit(limit).predict(&job).fits() { "fits" } else { "OOM " }
-        });
+        let limited = |share: f64| pages().with_limit((floor * share) as u64 + (8 << 20));
+        let fits = [1.05, 1.03]
+            .map(|share| if limited(share).predict(&job).fits() { "fits" } else { "OOM " });
+        let again_limited = limited(1.05).predict_again(&job, 2)[1];
+        let large_limited = limited(1.05).predict(&job).large_blocks;
         println!(
-            "{name:40} {:8.1} {waste:.4} {pytorch:7.3} {:5} {:6} {:7.1} {:11} {:8.3} {:8.3} {:5.3} {} {}",
+            "{name:40} {:8.1} {waste:.4} {pytorch:7.3} {:5} {:6} {:7.1} {:11} {:8.3} {:8.3} {:5.3} {} {} {:7.3} {:5.3}",
             floor / f64::from(1 << 20),
             calls.created,
             calls.mapped,
@@ -220,6 +221,8 @@ fn table() {
             large.in_small_pages as f64 / large.bytes.max(1) as f64,
             fits[0],
             fits[1],
+            percent(again_limited.nanoseconds()),
+            large_limited.in_small_pages as f64 / large_limited.bytes.max(1) as f64,
         );
         product *= waste;
         worst = worst.max(waste);
