@@ -89,6 +89,7 @@ impl<D: Device> Engine<D> {
             reserved: self.reserved(),
             granule: self.granule(),
             tight: self.limit.is_some() || self.reserved() > self.device.total() / 2,
+            most: self.most_held(),
             stay: pool.set != PoolSet::Default,
             emptied: self.store.emptied,
         }
@@ -105,8 +106,13 @@ impl<D: Device> Engine<D> {
 
     /// Whether the request would come near the limit, or near all of the device.
     pub(crate) fn is_nearly_full(&self, request: &Request) -> bool {
-        let most = self.limit.unwrap_or(u64::MAX).min(self.device.total());
-        self.policy.is_nearly_full(request, self.reserved().saturating_add(request.size), most)
+        let after = self.reserved().saturating_add(request.size);
+        self.policy.is_nearly_full(request, after, self.most_held())
+    }
+
+    /// Bytes that may be held: the limit, or all of the device.
+    fn most_held(&self) -> u64 {
+        self.limit.unwrap_or(u64::MAX).min(self.device.total())
     }
 
     /// Whether more memory may lie free than by default, as the settings or the governor want it: there is to be less moving then.
@@ -118,8 +124,7 @@ impl<D: Device> Engine<D> {
     /// never longer than what a device could hold.
     fn may_hold(&self, bytes: u64) -> bool {
         let after = self.reserved().saturating_add(bytes);
-        let most = self.limit.unwrap_or(u64::MAX).min(self.device.total()).min(MOST_RESERVED);
-        after <= most
+        after <= self.most_held().min(MOST_RESERVED)
     }
 
     /// Whether so many bytes more are in proportion to the most that was ever in use, with the request.

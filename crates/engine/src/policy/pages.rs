@@ -30,6 +30,9 @@ const LARGE_BLOCK: u64 = 64 << 20;
 /// A large block has about this many pages, a small one half as many: few to map, and more than one to move.
 const PAGES_A_BLOCK: u64 = 8;
 
+/// Where memory is tight pages have [`FAST_PAGE`], if that is at most this share of what may be held, and one granule in smaller jobs.
+const TIGHT_PAGES_A_JOB: u64 = 512;
+
 /// A page under a block that is not large is at most this share of what is reserved: small jobs need small pages.
 const PAGES_A_JOB: u64 = 80;
 
@@ -111,6 +114,8 @@ pub(crate) struct Growth {
     pub(crate) granule: u64,
     /// Whether there is a limit, or most of the device is reserved.
     pub(crate) tight: bool,
+    /// Bytes that may be held: the limit, or all of the device.
+    pub(crate) most: u64,
     /// Whether they stay where they are: those of a private pool.
     pub(crate) stay: bool,
     /// Whether the program empties the cache.
@@ -123,10 +128,14 @@ impl Growth {
     }
 
     /// Whether there are to be no small pages: under a large block, and in a large job, where large blocks will lie on them
-    /// one day, unless memory is tight. Small blocks have their own.
+    /// one day; where memory is tight, that is one that may become large. Small blocks have their own.
     fn avoids_small_pages(&self) -> bool {
-        let in_large_job = is_large_job(self.reserved) && self.kind == PoolKind::Large;
-        self.is_large() || in_large_job && !self.tight
+        let in_large_job = if self.tight {
+            self.most >= FAST_PAGE * TIGHT_PAGES_A_JOB
+        } else {
+            is_large_job(self.reserved)
+        };
+        self.is_large() || in_large_job && self.kind == PoolKind::Large
     }
 
     /// Bytes of new pages where `missing` are missing: at least that, in whole granules, and no small page where these are
@@ -157,7 +166,7 @@ impl Growth {
             return LARGEST_PAGE;
         }
         if self.tight && !self.is_large() {
-            return granule;
+            return if self.avoids_small_pages() { FAST_PAGE } else { granule };
         }
         let share = (size / PAGES_A_BLOCK).max((2 * size / PAGES_A_BLOCK).min(FAST_PAGE));
         if self.is_large() {
@@ -257,6 +266,7 @@ mod tests {
             reserved: 0,
             granule: 2 * MIB,
             tight: false,
+            most: 512 * MIB,
             stay: false,
             emptied: false,
         };
@@ -273,6 +283,18 @@ mod tests {
             // Where memory is tight more of it can move.
             (302, 302 * MIB, Growth { tight: true, ..job }, [vec![8; 37], vec![6]].concat()),
             (32, 32 * MIB, Growth { tight: true, ..large }, vec![2; 16]),
+            (
+                34,
+                34 * MIB,
+                Growth { tight: true, most: 2048 * MIB, ..job },
+                [vec![4; 7], vec![6]].concat(),
+            ),
+            (
+                2,
+                MIB / 4,
+                Growth { tight: true, most: 2048 * MIB, kind: PoolKind::Small, ..job },
+                vec![2],
+            ),
             (32, 32 * MIB, Growth { tight: true, stay: true, ..job }, vec![16; 2]),
             // A large block has no small rest.
             (66, 66 * MIB, job, vec![10, 10, 10, 10, 10, 10, 6]),
@@ -299,6 +321,7 @@ mod tests {
             reserved: 0,
             granule: 2 * MIB,
             tight: false,
+            most: 512 * MIB,
             stay: false,
             emptied: false,
         };
@@ -343,6 +366,7 @@ mod tests {
                             reserved: 3 * bytes,
                             granule,
                             tight: bytes % 3 == 0,
+                            most: 4 * bytes,
                             stay,
                             emptied,
                         };
