@@ -50,8 +50,9 @@ cargo xtask COMMAND
   busy [ROUNDS] [PART]  every test that waits for something, or those with PART in their name, so often (default 50)
                  beside 8 busy processes; keep the result under benches/results/
   wheel [--fast] the Python package, as it is published, into target/wheels; with --fast in a few minutes
-  python-full    the wheel in clean Pythons, the oldest and the newest here; with other libraries that take its tables, in a
-                 notebook that a browser opens, and with PyTorch and what trains with it on the fake libraries (5 GB)
+  python-full [WHEEL]  a wheel, or one that it builds, in clean Pythons, the oldest and the newest here; with other libraries that
+                 take its tables, in a notebook that a browser opens, and with PyTorch and what trains with it on the fake
+                 libraries (5 GB)
   gpu-bundle     what benches/gpu.sh needs on a machine with a GPU, in one folder
 ";
 
@@ -76,7 +77,7 @@ fn main() -> ExitCode {
         "drop-in" => drop_in::drop_in(std::env::args().skip(2)),
         "driver-names" => scripts::driver_names(),
         "wheel" => wheel::build(number.as_deref()),
-        "python-full" => wheel::full(),
+        "python-full" => wheel::full(number.as_deref()),
         "gpu-bundle" => gpu::bundle(),
         _ => {
             print!("{HELP}");

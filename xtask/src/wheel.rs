@@ -59,12 +59,15 @@ pub(crate) fn build(option: Option<&str>) -> anyhow::Result<()> {
 /// The Pythons that the package is for, oldest first.
 const PYTHONS: [&str; 5] = ["python3.10", "python3.11", "python3.12", "python3.13", "python3.14"];
 
-/// Installs the wheel into clean Pythons, the oldest and the newest that are here, and runs all tests of the package on it:
-/// with the newest also those that need other libraries, and in that of `cargo xtask scripts` those that need PyTorch and what
-/// trains with it, on the fake CUDA libraries.
-pub(crate) fn full() -> anyhow::Result<()> {
+/// Installs a wheel, or one that it builds, into clean Pythons, the oldest and the newest that are here, and runs all tests of
+/// the package on it: with the newest also those that need other libraries, and in that of `cargo xtask scripts` those that
+/// need PyTorch and what trains with it, on the fake CUDA libraries.
+pub(crate) fn full(given: Option<&str>) -> anyhow::Result<()> {
     install::browser()?;
-    let wheel = wheel("fast")?;
+    let wheel = match given {
+        Some(path) => fs::canonicalize(path).with_context(|| path.to_owned())?,
+        None => wheel("fast")?,
+    };
     let here: Vec<(&str, String)> =
         PYTHONS.into_iter().filter_map(|name| Some((name, find_python(name)?))).collect();
     let (Some(oldest), Some(newest)) = (here.first(), here.last()) else {

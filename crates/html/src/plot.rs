@@ -57,19 +57,23 @@ pub const SMALLEST_PLOT: (u32, u32) = (320, 200);
 /// The largest: chosen, far beyond any screen or page.
 pub const LARGEST_PLOT: (u32, u32) = (16_384, 16_384);
 
+/// About the dots that a letter of the title takes.
+const WIDE_IN_TITLE: f64 = 9.0;
+
 /// Draws memory over time.
 #[must_use]
 pub fn plot_svg(strata: &Strata, options: &PlotOptions) -> String {
     let (wide, high) = options.size;
     let drawing = Drawing::new(strata, options);
     let (ink, paper) = if options.dark { ("#e6e6e6", "#111418") } else { ("#222222", "#ffffff") };
+    let letters = ((f64::from(wide) - AROUND.3 - AROUND.1) / WIDE_IN_TITLE) as usize;
     let svg = html! {
         svg xmlns="http://www.w3.org/2000/svg" width=(wide) height=(high)
             viewBox=(format!("0 0 {wide} {high}"))
             font-family="DejaVu Sans, Liberation Sans, Helvetica, Arial, sans-serif" font-size="12" fill=(ink) {
             title { (drawing.said()) }
             rect width="100%" height="100%" fill=(paper) {}
-            text x=(AROUND.3) y="22" font-size="15" font-weight="bold" { (shown(&options.title, 2 * LONGEST)) }
+            text x=(AROUND.3) y="22" font-size="15" font-weight="bold" { (shown(&options.title, letters)) }
             (drawing.legend(ink))
             (drawing.axes(ink))
             @for (group, path) in drawing.areas().iter().enumerate() {
@@ -89,6 +93,13 @@ const AXIS: &str = "entry of the history";
 /// About the dots that words take: nothing here measures fonts.
 fn wide_of(words: &str) -> f64 {
     7.2 * words.chars().count() as f64
+}
+
+/// Into how many steps an axis is divided so that no figure runs into the next: the last one ends where the axis ends, the others lie
+/// around their places.
+fn steps_across(axis: f64, widest: f64) -> usize {
+    const APART: f64 = 8.0;
+    [4_usize, 2].into_iter().find(|&it| axis / it as f64 >= 1.5 * widest + APART).unwrap_or(1)
 }
 
 /// Words with a sign before each, by their places from the left, in rows.
@@ -260,17 +271,18 @@ impl<'a> Drawing<'a> {
         let left = AROUND.3;
         let (right, bottom) = (left + self.wide, self.above + self.high);
         let last = self.strata.events.saturating_sub(1);
+        let steps = steps_across(self.wide, wide_of(&grouped(last)));
         html! {
             @for step in 0..=4_u64 {
                 @let y = self.y(self.scale.top / 4 * step);
                 line x1=(left) x2=(right) y1=(y) y2=(y) stroke=(ink) stroke-opacity="0.15" {}
                 text x=(left - 8.0) y=(y + 4.0) text-anchor="end" { (self.scale.label(step)) }
             }
-            @for step in 0..=4_usize {
-                @let x = left + self.wide * step as f64 / 4.0;
+            @for step in 0..=steps {
+                @let x = left + self.wide * step as f64 / steps as f64;
                 // The last one may be wider than the room beside it.
-                @let anchor = if step == 4 { "end" } else { "middle" };
-                text x=(x) y=(bottom + 20.0) text-anchor=(anchor) { (grouped(last * step / 4)) }
+                @let anchor = if step == steps { "end" } else { "middle" };
+                text x=(x) y=(bottom + 20.0) text-anchor=(anchor) { (grouped(last * step / steps)) }
             }
             text x=(right) y=(bottom + 38.0) text-anchor="end" { (AXIS) }
         }

@@ -78,6 +78,26 @@ def test_the_legend_names_everything_in_as_many_rows_as_it_takes():
     assert {"reserved", "limit", "iterations"} <= set(small) and any(it.startswith("and ") for it in small), small
 
 
+@pytest.mark.parametrize("width", [320, 480, 960, 2400])
+def test_words_of_any_width_run_into_nothing(width):
+    title = "a title that is much longer than a narrow picture has room for " * 2
+    svg = tonnage.read(recording("gpt2_varlen.default.stacks")).plot(title=title, width=width, height=300).svg
+    words = list(xml.fromstring(svg.encode()).iter(f"{SVG}text"))
+    # The axis across: by its row, the lowest but one.
+    row = sorted({float(it.get("y")) for it in words})[-2]
+    spans = []
+    for it in words:
+        if float(it.get("y")) != row:
+            continue
+        x, wide = float(it.get("x")), 7 * len(it.text)
+        start = {"middle": x - wide / 2, "end": x - wide}[it.get("text-anchor")]
+        spans.append((start, start + wide))
+    assert len(spans) == (3 if width == 320 else 5)
+    assert all(left[1] < right[0] for left, right in zip(spans, spans[1:])), spans
+    (above,) = [it for it in words if it.get("font-weight") == "bold"]
+    assert float(above.get("x")) + 8.5 * len(above.text) < width and above.text.startswith("a title")
+
+
 def test_a_picture_by_module_names_the_modules(snapshot):
     assert any("nn.linear" in it for it in texts(snapshot.plot(by="module", width=1600).svg))
 
