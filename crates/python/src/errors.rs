@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use tonnage::engine::config::ConfigError;
 use tonnage::snapshot::SnapshotError;
-use tonnage_cli::TooMuch;
+use tonnage_cli::{ScriptFailed, TooMuch};
 
 /// An exception of the package's, made of a sentence and what else it tells.
 pub(crate) fn exception(
@@ -48,6 +48,10 @@ pub(crate) fn raise(error: anyhow::Error) -> PyErr {
         }
         if cause.is::<TooMuch>() {
             return Some(exception("LimitError", &sentence, |_| Ok(())));
+        }
+        if let Some(cause) = cause.downcast_ref::<ScriptFailed>() {
+            let text = cause.text.clone();
+            return Some(exception("ScriptError", &sentence, |it| it.setattr("text", text)));
         }
         if cause.is::<ConfigError>() {
             return Some(exception("ConfError", &sentence, |_| Ok(())));

@@ -97,6 +97,19 @@ mod _tonnage {
         Ok(super::snapshot::plain(answered.map_err(errors::raise)?))
     }
 
+    /// The variables by which a process of this Python, with PyTorch in it, has a GPU that computes nothing; and the folder
+    /// that it needs to its end.
+    #[pyfunction]
+    fn fake_gpu(
+        py: Python<'_>,
+        python: String,
+        gpu: String,
+    ) -> PyResult<(PathBuf, Vec<(&'static str, OsString)>)> {
+        find_libraries(py)?;
+        let made = work::run(py, move |_| tonnage_cli::fake_gpu(&python, &gpu))?;
+        made.map_err(|error| errors::raise(error.into()))
+    }
+
     /// An SVG as PNG.
     #[pyfunction]
     fn png(py: Python<'_>, svg: String) -> PyResult<Vec<u8>> {

@@ -265,3 +265,47 @@ accelerator.end_training()
 
 def test_accelerate(run, tmp_path):
     check_training(tmp_path / "job.pickle", run(ACCELERATE + SAY), 6)
+
+
+def test_a_script_is_predicted_from_python(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("import sys, torch\nheld = torch.zeros(int(sys.argv[1]) << 20, dtype=torch.uint8, device='cuda')\n")
+    made = tonnage.torch.predict(script, [64])
+    assert made and made.fits and made.allocated.low == made.allocated.high == 64 << 20
+    assert made.reserved.high == 64 << 20 and "train.py:2 " in made.peak.line, made
+    assert "fits" in str(made) and made.to_dict()["torch"].startswith(made.torch[:4])
+    small = tonnage.torch.predict(script, [4096], limit="2GiB")
+    assert not small and small.fits is False and small.error.type == "OutOfMemoryError"
+    script.write_text("import torch\ntorch.zeros(1, device='cuda')\nraise ValueError('no data')\n")
+    with pytest.raises(tonnage.ScriptError, match="ValueError: no data"):
+        tonnage.torch.predict(script)
+
+
+MEMORY_TESTS = """
+import torch
+def test_step(gpu_memory):
+    model = torch.nn.Linear(1024, 1024).cuda()
+    model(torch.randn(64, 1024, device="cuda")).sum().backward()
+    gpu_memory.assert_peak(WITHIN, tolerance="1%")
+def test_name():
+    assert torch.cuda.get_device_name() == "NVIDIA A100-SXM4-80GB"
+"""
+
+
+@pytest.mark.parametrize("start", [("-m", "pytest"), (str(pathlib.Path(sys.executable).with_name("pytest")),)])
+def test_tests_of_memory_run_without_a_gpu(tmp_path, start):
+    tests = tmp_path / "test_memory.py"
+    environment = {**os.environ, "TMPDIR": str(tmp_path / "temporary")}
+    (tmp_path / "temporary").mkdir()
+
+    def run(within: str) -> subprocess.CompletedProcess[str]:
+        tests.write_text(MEMORY_TESTS.replace("WITHIN", within))
+        command = [sys.executable, *start, "-p", "no:cacheprovider", "--tonnage-gpu", "a100-80", str(tests)]
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
+
+    done = run("27005952")
+    assert done.returncode == 0 and "2 passed" in done.stdout, done.stdout + done.stderr
+    assert "tonnage: PyTorch has the GPU a100-80, on which nothing is computed" in done.stdout
+    failed = run('"8MiB"')
+    assert failed.returncode == 1 and "more than expected: 8.00 MiB" in failed.stdout, failed.stdout + failed.stderr
+    assert not list((tmp_path / "temporary").glob("tonnage-*"))

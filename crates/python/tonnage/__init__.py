@@ -19,6 +19,7 @@ from ._errors import (
     LimitError,
     MissingFileError,
     RecordError,
+    ScriptError,
     SnapshotError,
     UsageError,
 )
@@ -73,6 +74,7 @@ __all__ = [
     "Replay",
     "Report",
     "Result",
+    "ScriptError",
     "Snapshot",
     "SnapshotError",
     "Table",

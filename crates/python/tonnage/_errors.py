@@ -49,5 +49,12 @@ class RecordError(Error, RuntimeError):
     """A recording that cannot be made."""
 
 
+class ScriptError(Error, RuntimeError):
+    """A script that failed by itself, so that there is no answer about its memory."""
+
+    #: What is known of it all the same, as the command prints it.
+    text: str = ""
+
+
 class InternalError(Error, RuntimeError):
     """A mistake of tonnage's own: please report it."""

@@ -4,7 +4,9 @@
         step()
         gpu_memory.assert_peak("1.2 GiB", tolerance="1%")
 
-Without a size the baseline is compared with, a file beside the test that ``pytest --tonnage-update`` writes.
+Without a size the baseline is compared with, a file beside the test that ``pytest --tonnage-update`` writes. With
+``pytest --tonnage-gpu h200``, or ``tonnage_gpu = "h200"`` among pytest's settings, PyTorch has that GPU in all tests, on a machine
+without one: CUDA libraries that compute nothing stand in for it, and PyTorch's own allocator does what it would do.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ import json
 import os
 import pathlib
 import re
+import shutil
+import sys
 
 import pytest
 
@@ -28,6 +32,12 @@ if TYPE_CHECKING:
     from ._results import Outcome
     from ._sizes import Size
     from ._snapshot import Snapshot
+    from .torch._predict import Prediction
+
+#: Says that the process has a GPU that computes nothing: which one, for whom, and its folder.
+FAKE_GPU = "TONNAGE_PYTEST_GPU"
+FAKE_GPU_OF = "TONNAGE_PYTEST_PROCESS"
+FAKE_GPU_FOLDER = "TONNAGE_PYTEST_FOLDER"
 
 #: The file with the baselines of a folder of tests.
 BASELINES = "tonnage-baselines.json"
@@ -40,6 +50,62 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write what the tests of gpu_memory measure as their baselines, instead of comparing",
     )
+    about = "the GPU that PyTorch has in tests, which need not be there: h200, a100-80 … or a file with a GPU's data; nothing is computed on it"
+    group.addoption("--tonnage-gpu", metavar="NAME", help=about)
+    parser.addini("tonnage_gpu", about, default="")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Before anyone imports PyTorch: runs pytest again in the place of this process, where libraries that compute nothing are
+    loaded first."""
+    gpu = early_config.known_args_namespace.tonnage_gpu or early_config.getini("tonnage_gpu")
+    if not gpu or FAKE_GPU in os.environ:
+        return
+    words = _pytest_words()
+    if words is None:
+        raise pytest.UsageError("--tonnage-gpu starts pytest again: run it as `pytest` or `python -m pytest`, not from a program")
+    from . import _tonnage
+    from ._errors import Error
+
+    try:
+        folder, variables = _tonnage.fake_gpu(sys.executable, str(gpu))
+    except Error as error:
+        raise pytest.UsageError(f"--tonnage-gpu {gpu}: {error}") from None
+    environment = {**os.environ, **dict(variables), FAKE_GPU: str(gpu)}
+    environment |= {FAKE_GPU_OF: str(os.getpid()), FAKE_GPU_FOLDER: str(folder)}
+    # What pytest has caught so far is nothing, and its files would stay in the place of the terminal.
+    capture = early_config.pluginmanager.getplugin("capturemanager")
+    if capture is not None:
+        capture.stop_global_capturing()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(sys.executable, [sys.executable, *words], environment)
+
+
+def _pytest_words() -> list[str] | None:
+    """The words behind Python by which pytest was started; nothing where a program called it."""
+    words = sys.orig_argv[1:]
+    for number, word in enumerate(words):
+        if number and words[number - 1] in ("-W", "-X"):
+            continue
+        if word.startswith("-m"):
+            module = word[2:] or next(iter(words[number + 1 :]), "")
+            return words if module in ("pytest", "py.test") else None
+        if not word.startswith("-"):
+            return words if os.path.basename(word) in ("pytest", "py.test") else None
+    return None
+
+
+def pytest_report_header() -> str | None:
+    gpu = os.environ.get(FAKE_GPU)
+    return f"tonnage: PyTorch has the GPU {gpu}, on which nothing is computed" if gpu else None
+
+
+def pytest_unconfigure() -> None:
+    folder = os.environ.get(FAKE_GPU_FOLDER)
+    if folder and os.environ.get(FAKE_GPU_OF) == str(os.getpid()):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture
@@ -70,12 +136,10 @@ class GpuMemory:
         self._path = path
         self._update = update
         self._recording: Any = None
-        self._measured: Snapshot | Outcome | None = None
+        self._measured: Snapshot | Outcome | Prediction | None = None
 
     def _begin(self) -> None:
         """Records what PyTorch does from here on, if it has a GPU."""
-        import sys
-
         torch = sys.modules.get("torch")
         if torch is None or not torch.cuda.is_available():
             return
@@ -90,16 +154,18 @@ class GpuMemory:
         if self._recording is not None:
             self._recording.__exit__(None, None, None)
 
-    def measure(self, what: Snapshot | Recording | Outcome) -> None:
-        """Takes the memory of this instead: a snapshot, a recording, or what ``tonnage.predict`` and ``tonnage.run`` return."""
+    def measure(self, what: Snapshot | Recording | Outcome | Prediction) -> None:
+        """Takes the memory of this instead: a snapshot, a recording, or what ``tonnage.predict``, ``tonnage.run`` and
+        ``tonnage.torch.predict`` return."""
         from ._errors import UsageError
         from ._record import Recording
         from ._results import Outcome
         from ._snapshot import Snapshot
+        from .torch._predict import Prediction
 
         if isinstance(what, Recording):
             what = what.snapshot
-        if not isinstance(what, (Snapshot, Outcome)):
+        if not isinstance(what, (Snapshot, Outcome, Prediction)):
             raise UsageError(f"gpu_memory measures a snapshot, a recording or a prediction, not {type(what).__name__}")
         self._measured = what
 
@@ -119,15 +185,19 @@ class GpuMemory:
         """The most bytes that were allocated."""
         from ._errors import RecordError
         from ._results import Outcome
+        from .torch._predict import Prediction
 
         if isinstance(self._measured, Outcome):
             peak: int = self._measured.allocated_peak
             return peak
+        if isinstance(self._measured, Prediction) and self._measured.allocated is not None:
+            most: int = self._measured.allocated.high
+            return most
         snapshot = self.snapshot()
         if snapshot is None:
             raise RecordError(
-                "gpu_memory has nothing to measure: import torch on a machine with a GPU before the test begins, or pass "
-                "a snapshot or a prediction to gpu_memory.measure()"
+                "gpu_memory has nothing to measure: import torch on a machine with a GPU, or with --tonnage-gpu, before the test "
+                "begins, or pass a snapshot or a prediction to gpu_memory.measure()"
             )
         return snapshot.peak.allocated
 

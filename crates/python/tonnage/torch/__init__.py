@@ -340,12 +340,26 @@ def resume(*, device: Any = None) -> None:
     _state.paused.discard(number)
 
 
+def __getattr__(name: str) -> Any:
+    # What asks no GPU is imported when it is asked for.
+    if name in ("Prediction", "predict"):
+        from . import _predict
+
+        return getattr(_predict, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+if TYPE_CHECKING:
+    from ._predict import Prediction, predict
+
 __all__ = [
     "InstallError",
     "NoCompiler",
+    "Prediction",
     "Status",
     "install",
     "pause",
+    "predict",
     "release",
     "resume",
     "status",
