@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::shell::root;
 
 /// The crates, lowest first. A crate may use those before it, never those after.
-const LAYERS: [&str; 23] = [
+const LAYERS: [&str; 24] = [
     "cuda-codes",
     "fake-cuda",
     "events",
@@ -25,6 +25,7 @@ const LAYERS: [&str; 23] = [
     "export",
     "plan",
     "scripts",
+    "fleet",
     "view",
     "tonnage",
     "cli",

@@ -12,7 +12,7 @@ use tonnage_snapshot::Stage;
 use crate::device_view::DeviceView;
 
 /// What a program is doing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Phase {
     /// Python of the program: the forward, or anything else that is neither of the others.

@@ -150,7 +150,15 @@ impl Recording {
         let ordinal = Some(self.info.device as usize);
         // Without a time at which it has to be done: the page says what `tonnage report` says.
         let until = until.clone();
-        let options = ReportOptions { limit, total, release, ordinal, without_replay, until };
+        let options = ReportOptions {
+            limit,
+            total,
+            release,
+            ordinal,
+            without_replay,
+            until,
+            ..ReportOptions::default()
+        };
         let report = Report::of(&self.file, &options);
         let report = report.map_err(|error| ApiError::Refused(error.to_string()))?;
         Ok(report.to_json().into())

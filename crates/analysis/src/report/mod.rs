@@ -104,7 +104,7 @@ pub use history_purposes::HistoryPurposes;
 pub use iterations::IterationSource;
 pub use limit::{LimitInForce, LimitSource};
 pub use oom::OomReport;
-pub use peak::{Held, HeldFor, HeldStack, Holder, PeakReport, ReservedPeak};
+pub use peak::{Held, HeldFor, HeldIn, HeldStack, Holder, PeakReport, ReservedPeak};
 pub use purpose::{Confidence, Purpose};
 pub use ranks::{RankRow, Ranks};
 pub use settings::Tried;
@@ -133,6 +133,8 @@ pub struct ReportOptions {
     pub ordinal: Option<usize>,
     /// Leave out the replay under other settings.
     pub without_replay: bool,
+    /// Try other settings only where a request failed, whose verdict needs it: most of the time is spent on that.
+    pub settings_for_failures: bool,
     /// When the replay has to be done; what was not tried by then, the report does not speak of.
     pub until: Until,
 }

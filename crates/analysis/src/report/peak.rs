@@ -16,6 +16,7 @@ use crate::call_site::{library_frame, show_in_library};
 use crate::device_view::DeviceView;
 use crate::layers::ModulePaths;
 use crate::lifetimes::{Lifetime, Lifetimes, Moment};
+use crate::phases::{Phase, Phases};
 
 /// How many sites, stacks and allocations are listed.
 pub(super) const SITES: usize = 12;
@@ -53,6 +54,18 @@ pub struct PeakReport {
     pub top: Vec<Holder>,
     /// By whole stack, outermost call first, largest first.
     pub stacks: Vec<HeldStack>,
+    /// By the phase in which it was asked for, largest first; what ranks are compared by, and no part of the JSON.
+    #[serde(skip)]
+    pub phases: Vec<HeldIn>,
+}
+
+/// Bytes that were asked for in a phase.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeldIn {
+    /// The phase; none if it is not known, as for what is older than the history.
+    pub phase: Option<Phase>,
+    /// Requested bytes.
+    pub bytes: u64,
 }
 
 /// Where reserved memory first peaks. *Requested + waste = reserved.*
@@ -145,11 +158,15 @@ impl PeakReport {
         let mut by_purpose = BTreeMap::<Purpose, (Sum, ByConfidence)>::new();
         let mut paths = ModulePaths::of(device);
         let mut by_path = BTreeMap::<u32, Sum>::new();
+        let (phases, mut by_phase) = (Phases::of(device), BTreeMap::<Option<Phase>, u64>::new());
         let mut total = Sum::default();
         let mut top: Vec<(usize, Lifetime)> = Vec::new();
         for (row, it) in lifetimes.iter().enumerate().filter(|(_, it)| it.is_live_after(moment)) {
             add(by_stack.entry(it.stack).or_default(), it.requested);
             add(by_path.entry(paths.number(&it)).or_default(), it.requested);
+            let phase = by_phase.entry(it.allocated.event().and_then(|event| phases.at(event)));
+            let held = phase.or_default();
+            *held = held.saturating_add(it.requested);
             let (purpose, sure) = purposes.at(row, &it, moment);
             let (sum, by_confidence) = by_purpose.entry(purpose).or_default();
             add(sum, it.requested);
@@ -192,6 +209,7 @@ impl PeakReport {
             libraries: libraries(&by_stack, lines),
             purposes: held_for(by_purpose),
             stacks: stacks(&by_stack, lines),
+            phases: held_in(by_phase),
         }
     }
 }
@@ -236,6 +254,13 @@ fn held_for(by_purpose: BTreeMap<Purpose, (Sum, ByConfidence)>) -> Vec<HeldFor> 
         let most = Confidence::ALL.into_iter().max_by_key(|&it| by_confidence[it as usize]);
         HeldFor { purpose, bytes, blocks, confidence: most.unwrap_or(Confidence::Low) }
     });
+    let mut held: Vec<_> = held.collect();
+    held.sort_by_key(|it| u64::MAX - it.bytes);
+    held
+}
+
+fn held_in(by_phase: BTreeMap<Option<Phase>, u64>) -> Vec<HeldIn> {
+    let held = by_phase.into_iter().map(|(phase, bytes)| HeldIn { phase, bytes });
     let mut held: Vec<_> = held.collect();
     held.sort_by_key(|it| u64::MAX - it.bytes);
     held

@@ -90,6 +90,7 @@ impl History {
     ) -> (Option<Tried>, Option<FailureAnswer>) {
         let last = LastFailure::of(device, &self.lifetimes, &self.levels, options.limit);
         match &self.replay {
+            Some(_) if options.settings_for_failures && last.is_none() => (None, None),
             Some(Replayed { outcome, job, .. }) => {
                 try_settings(job, outcome, last.as_ref(), options)
             }

@@ -30,12 +30,17 @@ pub struct Layout {
 }
 
 impl Layout {
+    /// A paragraph, wrapped, with its first line behind `first` and the others as far in.
+    pub fn paragraph(self, text: &mut String, first: &str, words: &str) {
+        wrapped(text, self, first, words);
+    }
+
     fn wrap(self) -> usize {
         self.columns.unwrap_or(COLUMNS).max(NARROWEST)
     }
 
     /// A row that names a culprit behind its figures: on a screen no wider than that, with the culprit's end.
-    pub(super) fn row(self, text: &mut String, figures: &str, culprit: &str) {
+    pub fn row(self, text: &mut String, figures: &str, culprit: &str) {
         let culprit = plain(culprit);
         let (wide, name) = (figures.chars().count(), culprit.chars().count());
         let columns = self.columns.map_or(usize::MAX, |it| it.max(NARROWEST));
@@ -49,7 +54,8 @@ impl Layout {
         };
     }
 
-    fn heading(self, text: &mut String, title: &str) {
+    /// A line between two parts, which stands out where colours do.
+    pub fn heading(self, text: &mut String, title: &str) {
         let (bold, plain) = if self.colours { ("\x1b[1m", "\x1b[0m") } else { ("", "") };
         text.push('\n');
         let mut lines = String::new();

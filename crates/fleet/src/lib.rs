@@ -1,0 +1,57 @@
+//! The snapshots of a thousand ranks: which differ, and why.
+//!
+//! In:  where the snapshots are, as people write it: folders, globs, lists.
+//! Out: an [`Answer`]: groups of ranks that are alike, who differs from its group and in what, who failed, who was near, what
+//!      grows, how uneven it is. The same bytes in whatever order files are done.
+//!
+//! | stage | in → out | lives in |
+//! | --- | --- | --- |
+//! | 1 sources | what people write → files with size and time, sorted | `source.rs` |
+//! | 2 names | a file's name → rank, node, coordinates, step | `name.rs` |
+//! | 3 look | one file → what is kept of it, by the report of `tonnage-analysis` | `look.rs`, `facts.rs` |
+//! | 4 crew | files → rows, on every core, within memory | `crew.rs` |
+//! | 5 groups | rows → ranks that are alike, and those that are not | `profile.rs`, `groups.rs` |
+//! | 6 answer | rows, groups → what to say | `answer.rs`, `differences.rs`, `text.rs` |
+//!
+//! No figure is computed here that the report of one file does not have; sums, middles and differences of them are.
+
+#![forbid(unsafe_code)]
+
+// 1. Where files are.
+mod source;
+
+// 2. Whose they are.
+mod name;
+
+// 3. What is kept of one.
+mod facts;
+
+mod look;
+
+// 4. All of them.
+mod crew;
+
+// 5. Who is like whom.
+mod profile;
+
+mod groups;
+
+// 6. What to say.
+mod answer;
+
+mod differences;
+
+mod ranges;
+
+mod text;
+
+pub use answer::{
+    Answer, AnswerOptions, Card, Failed, Group, Growing, Imbalance, Near, NearLimit, Outlier,
+    Unreadable, Whose,
+};
+pub use crew::{Crew, Stopped};
+pub use differences::{Difference, compare_outliers};
+pub use facts::{Facts, FailedRequest, GrowthFacts, IterationLevel, LimitFacts, Row, Seen, Share};
+pub use look::{ANALYSIS, LookOptions, look};
+pub use name::{NamePattern, PatternError, Place};
+pub use source::{Found, SourceError, find};

@@ -1,0 +1,133 @@
+//! One file of a fleet, looked at.
+//!
+//! In:  a [`Found`] file and what is asked ([`LookOptions`]).
+//! Out: a [`Row`], always: a file that cannot be read is a row that says why.
+//!
+//! The look is the report of `tonnage report`, with one thing left out: what other settings would save is tried only where a
+//! request failed, whose verdict needs it. It takes most of a report's time and decides nothing else.
+
+use std::fs::File;
+use std::io::Read;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use tonnage_analysis::report::{Report, ReportOptions};
+use tonnage_engine::Release;
+use tonnage_events::Bytes;
+use tonnage_replay::Until;
+use tonnage_snapshot::{Limits, SnapshotError};
+
+use crate::facts::{Facts, Row, Seen};
+use crate::name::NamePattern;
+use crate::source::Found;
+
+/// Which version of the look this is: counts up when the same file gives another row.
+pub const ANALYSIS: u32 = 1;
+
+/// What is asked of every file.
+#[derive(Clone, Debug)]
+pub struct LookOptions {
+    /// The limit on reserved bytes that was in force.
+    pub limit: Option<u64>,
+    /// Bytes of the device.
+    pub total: Option<u64>,
+    /// The release whose rules held; told from the files if none.
+    pub release: Option<Release>,
+    /// The device, if files have several; else the one with most entries.
+    pub ordinal: Option<usize>,
+    /// How names tell whose a file is.
+    pub names: NamePattern,
+    /// Memory that reading one file may take; if none, what the machine has and the file's size decide.
+    pub memory: Option<u64>,
+}
+
+impl Default for LookOptions {
+    fn default() -> Self {
+        Self {
+            limit: None,
+            total: None,
+            release: None,
+            ordinal: None,
+            names: NamePattern::usual(),
+            memory: None,
+        }
+    }
+}
+
+impl LookOptions {
+    /// What is asked, as rows keep it: rows with another text are of no use to this question. Names and memory change
+    /// nothing that is kept.
+    #[must_use]
+    pub fn analysis(&self) -> String {
+        let mut text = format!("{} {ANALYSIS}", env!("CARGO_PKG_VERSION"));
+        let mut say = |what: &str, value: Option<String>| {
+            if let Some(value) = value {
+                text += &format!(" {what}={value}");
+            }
+        };
+        say("limit", self.limit.map(|it| it.to_string()));
+        say("total", self.total.map(|it| it.to_string()));
+        say("release", self.release.map(|it| it.name().to_owned()));
+        say("ordinal", self.ordinal.map(|it| it.to_string()));
+        text
+    }
+
+    fn report(&self, until: &Until) -> ReportOptions {
+        ReportOptions {
+            limit: self.limit,
+            total: self.total,
+            release: self.release,
+            ordinal: self.ordinal,
+            settings_for_failures: true,
+            until: until.clone(),
+            ..ReportOptions::default()
+        }
+    }
+
+    /// Limits of reading a file of this size.
+    pub(crate) fn limits(&self, size: Option<u64>) -> Limits {
+        let usual = Limits::of_file(size);
+        match self.memory {
+            Some(memory) if memory < usual.memory => Limits::with_memory(memory),
+            _ => usual,
+        }
+    }
+}
+
+/// Looks at one file; none if the work is to end before that is done.
+#[must_use]
+pub fn look(file: &Found, options: &LookOptions, until: &Until) -> Option<Row> {
+    // What is wrong with one file is no reason to leave the others.
+    let seen = catch_unwind(AssertUnwindSafe(|| see(file, options, until)));
+    let seen = seen
+        .unwrap_or_else(|_| Err("looking at it failed: this is a mistake in tonnage".to_owned()));
+    let seen = match seen {
+        Ok(facts) => Seen::Facts(Box::new(facts)),
+        Err(why) => Seen::Unreadable(why),
+    };
+    // A report that was cut short is not the report.
+    (!until.is_over())
+        .then(|| Row::new(file, &options.analysis(), options.names.place(&file.address), seen))
+}
+
+fn see(file: &Found, options: &LookOptions, until: &Until) -> Result<Facts, String> {
+    let mut input = File::open(&file.path).map_err(|error| format!("cannot open it: {error}"))?;
+    let snapshot = read(&mut input, &options.limits(file.size))?;
+    let report =
+        Report::of(&snapshot, &options.report(until)).map_err(|error| error.to_string())?;
+    Ok(Facts::of(&report))
+}
+
+/// Reads a snapshot, and says how to allow more where it takes more than it may.
+pub(crate) fn read(
+    input: &mut dyn Read,
+    limits: &Limits,
+) -> Result<tonnage_snapshot::SnapshotFile, String> {
+    tonnage_snapshot::read(input, limits).map_err(|error| match error {
+        SnapshotError::Limit { limit: "memory" | "pickle_bytes", .. } => format!(
+            "reading it takes more than the {} of memory that one file may take here: allow more with --max-memory, or \
+             fewer at once with --jobs",
+            Bytes(limits.memory)
+        ),
+        other => other.to_string(),
+    })
+}

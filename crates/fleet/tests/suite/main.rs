@@ -1,0 +1,6 @@
+//! Fleets that are made of a real recording, with planted differences.
+
+#[path = "../../examples/make_fleet/maker.rs"]
+mod maker;
+
+mod planted;

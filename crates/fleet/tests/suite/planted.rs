@@ -1,0 +1,178 @@
+//! Every planted difference is named, whatever the order in which files are done.
+
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+
+use tonnage_analysis::report::Layout;
+use tonnage_fleet::{
+    Answer, AnswerOptions, Card, Crew, LookOptions, NamePattern, Row, compare_outliers, find,
+};
+use tonnage_replay::Until;
+use tonnage_snapshot::SnapshotFile;
+
+use crate::maker::{Making, Plant, make};
+
+pub(crate) fn recording() -> SnapshotFile {
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../testdata/traces/mlp_seed.default.stacks.pickle.zst"
+    );
+    tonnage_snapshot::open(Path::new(path)).unwrap()
+}
+
+/// Ranks of two stages, the first of which has an embedding, in a folder; these have something special.
+pub(crate) fn fleet(ranks: u64, plants: &[(u64, Plant)]) -> tempfile::TempDir {
+    let (base, folder) = (recording(), tempfile::tempdir().unwrap());
+    for rank in 0..ranks {
+        let plant = plants.iter().find(|it| it.0 == rank).map_or(Plant::Nothing, |it| it.1);
+        let pp = u64::from(rank >= ranks / 2);
+        let embedding = (1 - pp) * (64 << 20);
+        let making = Making { seed: rank, varied: 0.01, shorter: 0.1, embedding, plant };
+        let path = folder.path().join(format!("pp{pp}_rank_{rank:03}.pickle.zst"));
+        tonnage_snapshot::save(&path, &make(&base, &making)).unwrap();
+    }
+    folder
+}
+
+pub(crate) fn source(folder: &Path) -> [String; 1] {
+    [folder.to_str().unwrap().to_owned()]
+}
+
+pub(crate) fn asked() -> AnswerOptions {
+    let card = |name: &str, mib: u64| Card { name: name.to_owned(), room: mib << 20 };
+    let cards = vec![card("small", 256), card("large", 4096)];
+    AnswerOptions { limit: None, cards, names: NamePattern::usual() }
+}
+
+pub(crate) fn rows(folder: &Path, workers: usize) -> Vec<Row> {
+    let files = find(&source(folder)).unwrap();
+    let crew = Crew { workers: NonZeroUsize::new(workers).unwrap(), memory: None };
+    let done = |_: usize, _: &Row| Ok::<(), ()>(());
+    let looked = crew.look_at(&files, &LookOptions::default(), &Until::default(), done);
+    looked.unwrap().unwrap()
+}
+
+fn answer(folder: &Path, workers: usize) -> Answer {
+    let mut answer = Answer::of(&rows(folder, workers), &asked());
+    compare_outliers(&mut answer, &find(&source(folder)).unwrap(), &LookOptions::default());
+    answer
+}
+
+const PLANTS: [(u64, Plant); 4] = [
+    (3, Plant::Buffer(40 << 20)),
+    (7, Plant::Leak(12 << 20, 5)),
+    (20, Plant::Settings("expandable_segments:True")),
+    (30, Plant::Fails(300 << 20, 200 << 20)),
+];
+
+fn text(answer: &Answer) -> String {
+    answer.to_text_in(Layout::default())
+}
+
+#[test]
+fn every_planted_difference_is_named_and_nothing_else() {
+    let folder = fleet(40, &PLANTS);
+    let answer = answer(folder.path(), 2);
+    let page = text(&answer);
+    let ranks: Vec<_> = answer.groups.iter().map(|it| it.ranks.as_str()).collect();
+    assert_eq!(answer.groups.len(), 2, "{page}");
+    assert_eq!(ranks, ["20-39", "0-6, 8-19"], "{page}");
+    let common: Vec<_> = answer.groups.iter().map(|it| it.common.get("pp")).collect();
+    assert_eq!(common, [Some(&1), Some(&0)], "{page}");
+    let middles: Vec<_> = answer.groups.iter().map(|it| it.middle.place.rank.unwrap()).collect();
+    assert!(!PLANTS.iter().any(|it| middles.contains(&it.0)), "{page}");
+    let apart = &answer.groups[1].differs[0];
+    assert!(apart.name.ends_with("embedding.py:11"), "{page}");
+    let mut named: Vec<_> = answer.outliers.iter().map(|it| it.whose.place.rank.unwrap()).collect();
+    named.sort_unstable();
+    assert_eq!(named, [3, 7, 20], "{page}");
+    let of = |rank| answer.outliers.iter().find(|it| it.whose.place.rank == Some(rank)).unwrap();
+    let says = |rank: u64, kind: &str, name: &str| {
+        of(rank).differs.iter().any(|it| it.kind == kind && it.name.ends_with(name))
+    };
+    assert!(says(3, "site", "plugins/cache.py:7"), "{page}");
+    assert!(says(7, "site", "train/log.py:31") && says(7, "growth", "leak"), "{page}");
+    let settings = of(20).differs.iter().find(|it| it.kind == "settings").unwrap();
+    assert_eq!(settings.here_text.as_deref(), Some("expandable_segments:True"));
+    assert!(answer.outliers.iter().all(|it| it.diff.is_some()), "{page}");
+    let failed: Vec<_> = answer.failed.iter().map(|it| it.whose.place.rank.unwrap()).collect();
+    assert_eq!(failed, [30], "{page}");
+    // The most that any rank reserved explains that failure too.
+    let near = answer.near.as_ref().unwrap();
+    let ranks: Vec<_> = near.ranks.iter().map(|it| it.whose.place.rank.unwrap()).collect();
+    assert_eq!((near.given, ranks), (false, vec![7, 3]), "{page}");
+    assert!(answer.failed[0].line.as_ref().unwrap().ends_with("train/eval.py:5"), "{page}");
+    let growing = answer.growing.iter().find(|it| it.kind == "leak").unwrap();
+    assert_eq!((growing.ranks.as_str(), growing.files), ("7", 1), "{page}");
+    let balance = answer.imbalance.as_ref().unwrap();
+    assert_eq!(balance.card.as_deref(), Some("large"), "{page}");
+    assert!(!answer.is_negative());
+}
+
+#[test]
+fn the_answer_is_the_same_bytes_in_whatever_order_files_are_done() {
+    let folder = fleet(12, &PLANTS[..2]);
+    let one = answer(folder.path(), 1);
+    for workers in [2, 5] {
+        let other = answer(folder.path(), workers);
+        assert_eq!(one.to_json(), other.to_json());
+        assert_eq!(text(&one), text(&other));
+    }
+    let mut rows = rows(folder.path(), 2);
+    rows.reverse();
+    let (mut backwards, options) = (Answer::of(&rows, &asked()), LookOptions::default());
+    compare_outliers(&mut backwards, &find(&source(folder.path())).unwrap(), &options);
+    assert_eq!(one.to_json(), backwards.to_json());
+}
+
+fn first(folder: &Path, name: &str) -> PathBuf {
+    let files = find(&source(folder)).unwrap();
+    files.iter().find(|it| it.address.ends_with(name)).unwrap().path.clone()
+}
+
+#[test]
+fn files_that_cannot_be_read_are_lines_of_the_result() {
+    let folder = fleet(10, &[]);
+    let cut = first(folder.path(), "rank_002.pickle.zst");
+    let bytes = std::fs::read(&cut).unwrap();
+    std::fs::write(&cut, &bytes[..bytes.len() / 2]).unwrap();
+    std::fs::write(first(folder.path(), "rank_005.pickle.zst"), b"cos\nsystem\n.").unwrap();
+    std::fs::write(first(folder.path(), "rank_006.pickle.zst"), b"").unwrap();
+    let answer = answer(folder.path(), 2);
+    let page = text(&answer);
+    let named: Vec<_> = answer.unreadable.iter().map(|it| it.whose.place.rank.unwrap()).collect();
+    assert_eq!(named, [2, 5, 6], "{page}");
+    assert_eq!((answer.files, answer.read), (10, 7));
+    assert!(answer.is_negative() && page.contains("3 could not be read"), "{page}");
+    assert!(answer.unreadable.iter().all(|it| page.contains(&it.whose.file)), "{page}");
+}
+
+#[test]
+fn what_is_kept_of_a_file_can_be_read_back() {
+    let folder = fleet(4, &[(1, Plant::Fails(250 << 20, 200 << 20))]);
+    for row in rows(folder.path(), 2) {
+        let text = serde_json::to_string(&row).unwrap();
+        assert!(text.len() < 16 << 10, "{}", text.len());
+        assert_eq!(serde_json::from_str::<Row>(&text).unwrap(), row);
+    }
+}
+
+#[test]
+fn a_limit_tells_who_was_near_and_work_can_be_stopped() {
+    let folder = fleet(6, &[]);
+    let rows = rows(folder.path(), 2);
+    let most = rows.iter().filter_map(|it| Some(it.facts()?.reserved)).max().unwrap();
+    let limit = Some(most + (most / 100));
+    let answer = Answer::of(&rows, &AnswerOptions { limit, ..asked() });
+    let near = answer.near.as_ref().unwrap();
+    let ranks: Vec<_> = near.ranks.iter().map(|it| it.whose.place.rank.unwrap()).collect();
+    assert!(near.given && !ranks.is_empty() && ranks.iter().all(|it| *it < 3), "{ranks:?}");
+    assert!(Answer::of(&rows, &asked()).near.is_none());
+    let (until, stop) = Until::told();
+    let files = find(&source(folder.path())).unwrap();
+    let looked = Crew::default().look_at(&files, &LookOptions::default(), &until, |_, _| {
+        stop.now();
+        Ok::<(), ()>(())
+    });
+    assert!(looked.unwrap().is_err());
+}
