@@ -12,7 +12,9 @@ use tonnage::snapshot::SnapshotFile;
 
 use crate::output::{print, print_json};
 use crate::plot::Picture;
-use crate::{Answer, Arguments, Verb, diff, inspect, plot, predict, replay, report, run, tune};
+use crate::{
+    Answer, Arguments, Verb, diff, fleet, inspect, plot, predict, replay, report, run, tune,
+};
 
 /// What a verb says.
 #[derive(Clone, Debug)]
@@ -49,8 +51,8 @@ fn parse(words: &[String], inputs: &[Named<'_>]) -> anyhow::Result<Verb> {
     Ok(Arguments::try_parse_from(line)?.verb)
 }
 
-/// Asks a verb about snapshots: `inspect`, `replay` and `tune` about one, `diff` about two; `predict` and `run`
-/// need none.
+/// Asks a verb about snapshots: `inspect`, `replay` and `tune` about one, `diff` about two; `predict`, `run`
+/// and `fleet` need none.
 ///
 /// # Errors
 ///
@@ -63,6 +65,7 @@ pub fn ask(words: &[String], inputs: &[Named<'_>]) -> anyhow::Result<Answered> {
         (Verb::Diff(arguments), &[a, b]) => diff::answer(&arguments, a, b),
         (Verb::Predict(arguments), []) => predict::answer(&arguments),
         (Verb::Run(arguments), []) => run::answer(&arguments),
+        (Verb::Fleet(arguments), []) => fleet::answer(&arguments),
         _ => bail!("no verb that answers about {} snapshots: {}", inputs.len(), words.join(" ")),
     }
 }

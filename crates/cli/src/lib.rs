@@ -41,6 +41,8 @@ mod exec;
 
 mod export;
 
+mod fleet;
+
 mod inspect;
 
 mod manual;
@@ -118,6 +120,7 @@ enum Verb {
     View(view::Arguments),
     Diff(diff::Arguments),
     Export(export::Arguments),
+    Fleet(fleet::Arguments),
     Plot(plot::Arguments),
     Top(top::Arguments),
     Devices(devices::Arguments),
@@ -163,6 +166,7 @@ pub fn command(words: impl IntoIterator<Item = OsString>) -> u8 {
         Verb::View(arguments) => view::run(&arguments),
         Verb::Diff(arguments) => diff::run(&arguments),
         Verb::Export(arguments) => export::run(&arguments),
+        Verb::Fleet(arguments) => fleet::run(&arguments),
         Verb::Plot(arguments) => plot::run(&arguments),
         Verb::Top(arguments) => top::run(&arguments),
         Verb::Devices(arguments) => devices::run(&arguments),

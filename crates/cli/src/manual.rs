@@ -52,8 +52,15 @@ pub(crate) fn man(arguments: &ManArguments, mut command: Command) -> anyhow::Res
     };
     std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let verbs = command.get_subcommands().filter(|verb| verb.get_name() != "help");
-    let verbs: Vec<_> =
-        verbs.map(|verb| (format!("tonnage-{}.1", verb.get_name()), verb.clone())).collect();
+    // A verb may have verbs of its own.
+    let verbs = verbs.flat_map(|verb| {
+        let name = format!("tonnage-{}", verb.get_name());
+        let within = verb.get_subcommands().filter(|it| it.get_name() != "help");
+        let within: Vec<_> =
+            within.map(|it| (format!("{name}-{}.1", it.get_name()), it.clone())).collect();
+        std::iter::once((format!("{name}.1"), verb.clone())).chain(within)
+    });
+    let verbs: Vec<_> = verbs.collect();
     for (file, command) in [("tonnage.1".to_owned(), command)].into_iter().chain(verbs) {
         let page = page(command)?;
         let path = folder.join(file);

@@ -32,6 +32,11 @@ impl Progress {
         Self::hidden(what, Some(0), "{msg} {wide_bar} {pos}/{len}")
     }
 
+    /// The same, with how long it may still take.
+    pub fn with_estimate(what: impl AsRef<str>) -> Self {
+        Self::hidden(what, Some(0), "{msg} {wide_bar} {pos}/{len} {eta}")
+    }
+
     /// Work that does not say how far it is: something turns.
     pub fn unmeasured(what: impl AsRef<str>) -> Self {
         Self::turning(what, "{spinner} {msg}")

@@ -116,7 +116,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
 }
 
 /// As wide as the terminal; whole where a file or a pipe reads. Colours are taken out there by whoever prints.
-fn layout() -> Layout {
+pub(crate) fn layout() -> Layout {
     let terminal = std::io::stdout().is_terminal();
     let size = || ratatui::crossterm::terminal::size().ok();
     let columns = terminal.then(size).flatten().map(|(columns, _)| usize::from(columns));

@@ -17,7 +17,7 @@ struct Schema {
     text: &'static str,
 }
 
-const SCHEMAS: [Schema; 11] = [
+const SCHEMAS: [Schema; 12] = [
     Schema { verb: "run", what: "what a recipe took", text: include_str!("../schema/run.json") },
     Schema {
         verb: "predict",
@@ -53,6 +53,11 @@ const SCHEMAS: [Schema; 11] = [
         verb: "export",
         what: "what was written",
         text: include_str!("../schema/export.json"),
+    },
+    Schema {
+        verb: "fleet",
+        what: "which ranks differ, and why",
+        text: include_str!("../schema/fleet.json"),
     },
     Schema {
         verb: "top",

@@ -48,6 +48,7 @@ pub use arrow_events::{EventColumns, recorded_events_schema};
 pub use csv::write_csv;
 pub use error::ExportError;
 #[cfg(feature = "parquet")]
-pub use parquet::write_parquet;
+pub use parquet::{write_parquet, write_values};
 pub use perfetto::write_perfetto;
+pub use rows::Values;
 pub use table::{Column, ColumnKind, Table};

@@ -44,14 +44,7 @@ pub fn write_parquet(
     table: Table,
     out: impl Write + Send,
 ) -> Result<u64, ExportError> {
-    let fields = table.columns().iter().map(|column| field(column).map(Arc::new));
-    let fields = fields.collect::<Result<Vec<_>, _>>()?;
-    let schema = Type::group_type_builder(table.name()).with_fields(fields).build()?;
-    let properties = WriterProperties::builder()
-        .set_compression(Compression::SNAPPY)
-        .set_created_by(concat!("tonnage ", env!("CARGO_PKG_VERSION")).to_owned())
-        .build();
-    let mut writer = SerializedFileWriter::new(out, Arc::new(schema), Arc::new(properties))?;
+    let mut writer = writer(table.name(), table.columns(), out)?;
     let rows = for_each_batch(file, table, |batch| {
         let mut group = writer.next_row_group()?;
         for (values, column) in batch.iter().zip(table.columns()) {
@@ -64,6 +57,44 @@ pub fn write_parquet(
     })?;
     writer.close()?;
     Ok(rows)
+}
+
+/// Writes columns of another table as Parquet, in one row group: values for each column, all as many.
+///
+/// # Errors
+///
+/// If `out` cannot be written to, or a column has values of another kind.
+pub fn write_values(
+    name: &str,
+    columns: &[Column],
+    values: &[Values],
+    out: impl Write + Send,
+) -> Result<(), ExportError> {
+    let mut writer = writer(name, columns, out)?;
+    let mut group = writer.next_row_group()?;
+    for (values, column) in values.iter().zip(columns) {
+        let Some(mut place) = group.next_column()? else { break };
+        write_column(&mut place, values, column)?;
+        place.close()?;
+    }
+    group.close()?;
+    writer.close()?;
+    Ok(())
+}
+
+fn writer<W: Write + Send>(
+    name: &str,
+    columns: &[Column],
+    out: W,
+) -> Result<SerializedFileWriter<W>, ExportError> {
+    let fields = columns.iter().map(|column| field(column).map(Arc::new));
+    let fields = fields.collect::<Result<Vec<_>, _>>()?;
+    let schema = Type::group_type_builder(name).with_fields(fields).build()?;
+    let properties = WriterProperties::builder()
+        .set_compression(Compression::SNAPPY)
+        .set_created_by(concat!("tonnage ", env!("CARGO_PKG_VERSION")).to_owned())
+        .build();
+    Ok(SerializedFileWriter::new(out, Arc::new(schema), Arc::new(properties))?)
 }
 
 fn field(column: &Column) -> Result<Type, ParquetError> {

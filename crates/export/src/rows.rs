@@ -21,9 +21,12 @@ pub(crate) const LONGEST_STACK: usize = 8 << 10;
 
 /// The values of a column in a batch.
 #[derive(Debug)]
-pub(crate) enum Values {
+pub enum Values {
+    /// Whole numbers.
     Integer(Vec<Option<u64>>),
+    /// Texts.
     Text(Vec<Option<Arc<str>>>),
+    /// True or false.
     Flag(Vec<bool>),
 }
 

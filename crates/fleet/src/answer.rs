@@ -18,7 +18,7 @@ use serde::Serialize;
 use tonnage_events::{Bytes, counted, grouped};
 
 use crate::differences::Difference;
-use crate::facts::{Facts, Row, Seen};
+use crate::facts::{Facts, Row, Seen, Share};
 use crate::groups::{Grouped, Members, group};
 use crate::name::{NamePattern, PARTS, Place, number_the_rest};
 use crate::profile::{Family, Names, Profile, joined, middle};
@@ -161,7 +161,7 @@ pub struct Group {
     /// Their ranks, as `0-127, 130`; empty if names have none.
     pub ranks: String,
     /// Parts of their names that all of them have in common, and no other group has.
-    pub common: BTreeMap<&'static str, u64>,
+    pub common: Vec<Part>,
     /// The rank in the middle.
     pub middle: Whose,
     /// Most bytes reserved: the least, the middle, the most of them.
@@ -171,9 +171,18 @@ pub struct Group {
     /// Their settings string, of most of them.
     pub conf: String,
     /// What holds the memory in the middle: by purpose, largest first.
-    pub purposes: BTreeMap<String, u64>,
+    pub purposes: Vec<Share>,
     /// What tells it from the first group, the largest first.
     pub differs: Vec<Difference>,
+}
+
+/// A part of a name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Part {
+    /// Which: `node`, `pp`, `tp`, `dp` or `step`.
+    pub part: &'static str,
+    /// Its number.
+    pub value: u64,
 }
 
 /// A rank that differs from its group.
@@ -487,8 +496,10 @@ fn groups(
         });
         let purposes = members.profile.bytes.iter().filter_map(|&(number, bytes)| {
             let (family, name) = names.get(number);
-            (*family == Family::Purpose).then(|| (name.clone(), bytes))
+            (*family == Family::Purpose).then(|| Share { name: name.clone(), bytes })
         });
+        let mut purposes: Vec<_> = purposes.collect();
+        purposes.sort_by_key(|it| u64::MAX - it.bytes);
         Group {
             files: members.ranks.len(),
             ranks: rank_numbers(of().map(|it| &it.whose)),
@@ -497,7 +508,7 @@ fn groups(
             reserved: spread(of().map(|it| it.facts.reserved).collect()),
             live: spread(of().map(|it| it.facts.live).collect()),
             conf: most_frequent(of().map(|it| &*it.facts.conf)).0.to_owned(),
-            purposes: purposes.collect(),
+            purposes,
             differs,
         }
     };
@@ -505,7 +516,7 @@ fn groups(
 }
 
 /// Parts of names that a group has in common, and no other group has.
-fn common(number: usize, grouped: &Grouped, ranks: &[Rank<'_>]) -> BTreeMap<&'static str, u64> {
+fn common(number: usize, grouped: &Grouped, ranks: &[Rank<'_>]) -> Vec<Part> {
     let value = |part: &str, rank: usize| ranks[rank].whose.place.part(part);
     let members = &grouped.groups[number].ranks;
     let others = || grouped.groups.iter().enumerate().filter(|it| it.0 != number);
@@ -515,7 +526,7 @@ fn common(number: usize, grouped: &Grouped, ranks: &[Rank<'_>]) -> BTreeMap<&'st
         let all = members.iter().all(|&it| has(it));
         let alone = all && others().all(|(_, it)| !it.ranks.iter().any(|&it| has(it)));
         // A rank is always its own.
-        (alone && part != "rank").then_some((part, first))
+        (alone && part != "rank").then_some(Part { part, value: first })
     });
     common.collect()
 }

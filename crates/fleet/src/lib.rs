@@ -10,8 +10,9 @@
 //! | 2 names | a file's name → rank, node, coordinates, step | `name.rs` |
 //! | 3 look | one file → what is kept of it, by the report of `tonnage-analysis` | `look.rs`, `facts.rs` |
 //! | 4 crew | files → rows, on every core, within memory | `crew.rs` |
-//! | 5 groups | rows → ranks that are alike, and those that are not | `profile.rs`, `groups.rs` |
-//! | 6 answer | rows, groups → what to say | `answer.rs`, `differences.rs`, `text.rs` |
+//! | 5 dataset | rows ↔ Parquet files, for a run that goes on and for other tools | `dataset.rs`, `table.rs` |
+//! | 6 groups | rows → ranks that are alike, and those that are not | `profile.rs`, `groups.rs` |
+//! | 7 answer | rows, groups → what to say | `answer.rs`, `differences.rs`, `text.rs` |
 //!
 //! No figure is computed here that the report of one file does not have; sums, middles and differences of them are.
 
@@ -31,12 +32,17 @@ mod look;
 // 4. All of them.
 mod crew;
 
-// 5. Who is like whom.
+// 5. On the disk.
+mod table;
+
+mod dataset;
+
+// 6. Who is like whom.
 mod profile;
 
 mod groups;
 
-// 6. What to say.
+// 7. What to say.
 mod answer;
 
 mod differences;
@@ -46,12 +52,14 @@ mod ranges;
 mod text;
 
 pub use answer::{
-    Answer, AnswerOptions, Card, Failed, Group, Growing, Imbalance, Near, NearLimit, Outlier,
+    Answer, AnswerOptions, Card, Failed, Group, Growing, Imbalance, Near, NearLimit, Outlier, Part,
     Unreadable, Whose,
 };
 pub use crew::{Crew, Stopped};
+pub use dataset::{Dataset, DatasetError};
 pub use differences::{Difference, compare_outliers};
 pub use facts::{Facts, FailedRequest, GrowthFacts, IterationLevel, LimitFacts, Row, Seen, Share};
 pub use look::{ANALYSIS, LookOptions, look};
 pub use name::{NamePattern, PatternError, Place};
 pub use source::{Found, SourceError, find};
+pub use table::FleetTable;

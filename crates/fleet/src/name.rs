@@ -144,6 +144,12 @@ impl NamePattern {
         place
     }
 
+    /// The regular expression; none for the usual words.
+    #[must_use]
+    pub fn text(&self) -> Option<&str> {
+        self.0.as_ref().map(Regex::as_str)
+    }
+
     /// Whether names are told by the usual words.
     pub(crate) fn is_usual(&self) -> bool {
         self.0.is_none()

@@ -86,7 +86,7 @@ impl Answer {
                 ranks => format!(" (ranks {ranks})"),
             };
             let common: Vec<_> =
-                group.common.iter().map(|(part, value)| format!("{part} {value}")).collect();
+                group.common.iter().map(|it| format!("{} {}", it.part, it.value)).collect();
             let common = match &common[..] {
                 [] => String::new(),
                 parts => format!("; {}, which no other group has", parts.join(", ")),
@@ -207,10 +207,8 @@ impl Answer {
 
 /// What holds the memory of a group's middle.
 fn holds(text: &mut String, layout: Layout, group: &Group) {
-    let mut purposes: Vec<_> = group.purposes.iter().collect();
-    purposes.sort_by_key(|(_, bytes)| u64::MAX - **bytes);
     let purposes: Vec<_> =
-        purposes.iter().map(|(name, bytes)| format!("{} {name}", Bytes(**bytes))).collect();
+        group.purposes.iter().map(|it| format!("{} {}", Bytes(it.bytes), it.name)).collect();
     if !purposes.is_empty() {
         layout.paragraph(text, "     ", &format!("at its peak it holds {}", purposes.join(", ")));
     }

@@ -19,6 +19,8 @@ mod diff;
 
 mod export;
 
+mod fleet;
+
 mod inspect;
 
 mod manual;

@@ -5,7 +5,7 @@ use std::process::Command;
 use crate::support::{command, python_with_packages, recording, root, text, tonnage};
 use tonnage::export::Table;
 
-const VERBS: [&str; 18] = [
+const VERBS: [&str; 19] = [
     "run",
     "predict",
     "inspect",
@@ -17,6 +17,7 @@ const VERBS: [&str; 18] = [
     "view",
     "diff",
     "export",
+    "fleet",
     "plot",
     "top",
     "devices",
@@ -49,6 +50,8 @@ fn every_verb_has_a_manual_page() {
             std::fs::read_to_string(folder.path().join(format!("tonnage-{verb}.1"))).unwrap();
         assert!(page.contains(".SH OPTIONS") && page.contains(".SH SYNOPSIS"), "{verb}: {page}");
     }
+    let page = std::fs::read_to_string(folder.path().join("tonnage-fleet-report.1")).unwrap();
+    assert!(page.contains("max\\-memory"), "{page}");
     let page = std::fs::read_to_string(folder.path().join("tonnage.1")).unwrap();
     assert!(page.contains("tonnage\\-inspect"), "{page}");
     assert!(text(&tonnage(&["man"]).stdout).contains(".SH SYNOPSIS"));

@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use jsonschema::Validator;
 use serde_json::{Value, json};
 
+use crate::fleet;
 use crate::support::{command, recording, root, snapshot, testdata, text, tonnage};
 
 /// Verbs that print JSON.
-const VERBS: [&str; 11] = [
-    "run", "predict", "inspect", "replay", "report", "tune", "diff", "export", "top", "devices",
-    "bench",
+const VERBS: [&str; 12] = [
+    "run", "predict", "inspect", "replay", "report", "tune", "diff", "export", "fleet", "top",
+    "devices", "bench",
 ];
 
 /// Objects whose keys come from PyTorch or from a recipe: any may come and go.
@@ -136,6 +137,11 @@ fn what_verbs_print_is_what_their_schemas_say() {
         assert_valid("export", &validators["export"], &printed(&question), &question);
         asked.push("export");
     }
+    for fleet in [fleet::planted(), fleet::with_unreadable()] {
+        let question = ["fleet", "report", fleet.path().to_str().unwrap()];
+        assert_valid("fleet", &validators["fleet"], &printed(&question), &question);
+        asked.push("fleet");
+    }
     assert!(VERBS.iter().all(|verb| asked.contains(verb)));
 }
 
@@ -193,8 +199,11 @@ fn nothing_that_is_printed_can_change_without_its_schema() {
     let file = recording("mlp_seed.tight");
     let stacks = recording("mlp_seed.default.stacks");
     let recipe = ["deepnet", "--layers", "2", "--width", "16", "--batch", "8", "--steps", "2"];
+    let (planted, unreadable) = (fleet::planted(), fleet::with_unreadable());
     for question in [
-        &["inspect", &snapshot("release_2_15.p4")][..],
+        &["fleet", "report", planted.path().to_str().unwrap()][..],
+        &["fleet", "report", unreadable.path().to_str().unwrap()],
+        &["inspect", &snapshot("release_2_15.p4")],
         &["replay", &file],
         &["replay", &file, "--conf", ""],
         &["replay", &file, "--as", "2.15"],
@@ -242,7 +251,10 @@ fn every_verb_with_json_has_a_schema_and_every_field_a_description() {
     let verbs = text(&help.stdout).lines().skip_while(|it| !it.starts_with("Commands:")).skip(1);
     for line in verbs.take_while(|line| !line.is_empty()) {
         let verb = line.split_whitespace().next().unwrap();
-        let has_json = text(&tonnage(&[verb, "--help"]).stdout).contains("      --json\n");
+        // Verbs of a fleet are one deeper.
+        let asked =
+            if verb == "fleet" { &["fleet", "report", "--help"][..] } else { &[verb, "--help"] };
+        let has_json = text(&tonnage(asked).stdout).contains("      --json\n");
         assert_eq!(has_json, VERBS.contains(&verb), "{verb}");
     }
     for verb in VERBS {

@@ -3,4 +3,6 @@
 #[path = "../../examples/make_fleet/maker.rs"]
 mod maker;
 
+mod dataset;
+
 mod planted;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use tonnage_analysis::report::Layout;
 use tonnage_fleet::{
-    Answer, AnswerOptions, Card, Crew, LookOptions, NamePattern, Row, compare_outliers, find,
+    Answer, AnswerOptions, Card, Crew, LookOptions, NamePattern, Part, Row, compare_outliers, find,
 };
 use tonnage_replay::Until;
 use tonnage_snapshot::SnapshotFile;
@@ -77,8 +77,9 @@ fn every_planted_difference_is_named_and_nothing_else() {
     let ranks: Vec<_> = answer.groups.iter().map(|it| it.ranks.as_str()).collect();
     assert_eq!(answer.groups.len(), 2, "{page}");
     assert_eq!(ranks, ["20-39", "0-6, 8-19"], "{page}");
-    let common: Vec<_> = answer.groups.iter().map(|it| it.common.get("pp")).collect();
-    assert_eq!(common, [Some(&1), Some(&0)], "{page}");
+    let common: Vec<_> = answer.groups.iter().map(|it| it.common.clone()).collect();
+    let pp = |value| vec![Part { part: "pp", value }];
+    assert_eq!(common, [pp(1), pp(0)], "{page}");
     let middles: Vec<_> = answer.groups.iter().map(|it| it.middle.place.rank.unwrap()).collect();
     assert!(!PLANTS.iter().any(|it| middles.contains(&it.0)), "{page}");
     let apart = &answer.groups[1].differs[0];

@@ -1,0 +1,131 @@
+//! `tonnage fleet report`: what it says of ranks that were made with differences.
+
+#[path = "../../../fleet/examples/make_fleet/maker.rs"]
+mod maker;
+
+use std::path::Path;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::support::{command, json, recording, text, tonnage};
+use maker::{Making, Plant, make};
+
+fn fleet(ranks: u64, plants: &[(u64, Plant)]) -> TempDir {
+    let base = recording("mlp_seed.default.stacks");
+    let base = tonnage::snapshot::open(Path::new(&base)).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    for rank in 0..ranks {
+        let plant = plants.iter().find(|it| it.0 == rank).map_or(Plant::Nothing, |it| it.1);
+        let embedding = if rank < 2 { 64 << 20 } else { 0 };
+        let making = Making { seed: rank, varied: 0.01, shorter: 0.1, embedding, plant };
+        let path = folder.path().join(format!("pp{}_rank{rank}.pickle.gz", rank / 2));
+        tonnage::snapshot::save(&path, &make(&base, &making)).unwrap();
+    }
+    folder
+}
+
+/// Ranks of which some differ, one leaks and one fails.
+pub(crate) fn planted() -> TempDir {
+    let plants = [
+        (3, Plant::Buffer(40 << 20)),
+        (5, Plant::Leak(12 << 20, 5)),
+        (7, Plant::Fails(400 << 20, 300 << 20)),
+        (9, Plant::Settings("expandable_segments:True")),
+    ];
+    fleet(12, &plants)
+}
+
+/// Ranks of which one cannot be read.
+pub(crate) fn with_unreadable() -> TempDir {
+    let folder = fleet(4, &[]);
+    std::fs::write(folder.path().join("rank_9.pickle"), b"cos\nsystem\n.").unwrap();
+    folder
+}
+
+fn report(folder: &Path, more: &[&str]) -> Value {
+    json(&tonnage(&[&["fleet", "report", folder.to_str().unwrap(), "--json"], more].concat()))
+}
+
+#[test]
+fn planted_differences_are_named_and_the_printed_diffs_can_be_run() {
+    let folder = planted();
+    let told = report(folder.path(), &[]);
+    let ranks = |list: &str| -> Vec<u64> {
+        told[list].as_array().unwrap().iter().map(|it| it["rank"].as_u64().unwrap()).collect()
+    };
+    let mut outliers = ranks("outliers");
+    outliers.sort_unstable();
+    assert_eq!(outliers, [3, 5, 9], "{told:#}");
+    assert_eq!(ranks("failed"), [7], "{told:#}");
+    assert_eq!(told["growing"][0]["ranks"], "5");
+    let page = tonnage(&["fleet", "report", folder.path().to_str().unwrap()]);
+    let page = text(&page.stdout);
+    let advised: Vec<_> =
+        page.lines().filter_map(|line| line.trim().strip_prefix("tonnage diff ")).collect();
+    assert_eq!(advised.len(), 3, "{page}");
+    for words in advised {
+        let words: Vec<_> = ["diff"].into_iter().chain(words.split(' ')).collect();
+        assert_eq!(tonnage(&words).status.code(), Some(0), "{words:?}");
+    }
+    assert_eq!(told, report(folder.path(), &["--jobs", "1"]));
+    let by_pattern = report(folder.path(), &["--names", r"pp\d+_rank(?<rank>\d+)"]);
+    assert_eq!(by_pattern["failed"][0]["rank"], 7);
+    assert_eq!(by_pattern["failed"][0]["pp"], Value::Null);
+}
+
+#[test]
+fn what_could_not_be_read_is_named_and_the_status_is_1() {
+    let folder = with_unreadable();
+    let output = tonnage(&["fleet", "report", folder.path().to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("rank_9.pickle: refused"), "{}", text(&output.stdout));
+    let only = folder.path().join("rank_9.pickle");
+    let output = tonnage(&["fleet", "report", only.to_str().unwrap()]);
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0));
+}
+
+#[test]
+fn sources_are_folders_globs_and_lists() {
+    let folder = fleet(4, &[]);
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    std::fs::write(path("list"), format!("{}\n{}\n", path("pp0_rank1.pickle.gz"), path("gone")))
+        .unwrap();
+    let files = |sources: &[&str]| {
+        let output = tonnage(&[&["fleet", "report", "--json"], sources].concat());
+        let code = output.status.code();
+        (
+            code,
+            serde_json::from_slice::<Value>(&output.stdout)
+                .map_or(0, |it| it["files"].as_u64().unwrap()),
+        )
+    };
+    assert_eq!(files(&[&path("")]), (Some(0), 4));
+    assert_eq!(files(&[&path("pp1_*.gz"), &path("pp1_rank3.pickle.gz")]), (Some(0), 2));
+    assert_eq!(files(&[&format!("@{}", path("list"))]), (Some(1), 2));
+    for bad in [path("gone"), path("*.npz"), format!("@{}", path("nolist"))] {
+        assert_eq!(files(&[&bad]), (Some(2), 0), "{bad}");
+    }
+    let mut listed = command();
+    let listed = listed.args(["fleet", "report", "@-", "--json"]);
+    let output = listed.write_stdin(path("pp0_*")).output().unwrap();
+    assert_eq!(json(&output)["files"], 2);
+    for (option, why) in [
+        (["--names", "(\\d+)"], "groups are"),
+        (["--names", "("], "no regular expression"),
+        (["--jobs", "0"], "--jobs"),
+    ] {
+        let output = tonnage(&[&["fleet", "report", &path("")], &option[..]].concat());
+        assert_eq!(output.status.code(), Some(2), "{option:?}");
+        assert!(text(&output.stderr).contains(why), "{}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn a_file_may_take_no_more_memory_than_it_is_given() {
+    let folder = fleet(2, &[]);
+    let source = folder.path().to_str().unwrap();
+    let output = tonnage(&["fleet", "report", source, "--max-memory", "1KiB"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("--max-memory"), "{}", text(&output.stderr));
+}

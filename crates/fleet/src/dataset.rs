@@ -1,0 +1,261 @@
+//! What was seen of a fleet, on the disk: for a run that goes on where another stopped, and for other tools.
+//!
+//! In:  rows, as they are done.
+//! Out: a folder with Parquet files; from it, the rows that an earlier run left.
+//!
+//! ```text
+//! FOLDER/_tonnage_fleet.json       says that the folder is a dataset, and is locked by the run that writes
+//! FOLDER/files/part-….parquet      a row for each file, and what a later run reads
+//! FOLDER/held/part-….parquet       who holds its memory
+//! FOLDER/iterations/part-….parquet levels of its iterations
+//! ```
+//!
+//! Parts are written whole, under names that their contents decide, those of `files` last: a part that `files` has not is of a
+//! run that was killed, and goes. At the end the rows are put in their order, so many to a part: the same files give the same
+//! bytes, whatever happened on the way. Nothing but parts is ever removed or replaced, and no folder is taken that has
+//! something else in it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::record::RowAccessor;
+use parquet::schema::types::Type;
+use thiserror::Error;
+use tonnage_export::{ExportError, write_values};
+use tonnage_snapshot::{OutputError, OutputFile};
+
+use crate::facts::{Row, Seen};
+use crate::look::LookOptions;
+use crate::source::Found;
+use crate::table::{FleetTable, ROW};
+
+/// Says that a folder is a dataset.
+const MARKER: &str = "_tonnage_fleet.json";
+
+/// What it says. The number counts up when an older program cannot read the tables.
+const MARKED: &str = "{\"tonnage_fleet\": 1}\n";
+
+/// Rows of a part: chosen, they take a megabyte.
+const PART: usize = 64;
+
+/// How long rows wait at most to be written: what a run loses that is killed.
+const WAIT: Duration = Duration::from_secs(5);
+
+/// A dataset that cannot be used.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum DatasetError {
+    /// The folder has something else in it.
+    #[error("{} is no dataset of a fleet and not empty: name another folder", .0.display())]
+    Foreign(PathBuf),
+    /// It is of another program.
+    #[error("{} is a dataset of another version of tonnage: name another folder", .0.display())]
+    OtherVersion(PathBuf),
+    /// Someone else writes it.
+    #[error("{} is being written by another run", .0.display())]
+    Busy(PathBuf),
+    /// It cannot be read or written.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// What.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A part could not be written.
+    #[error(transparent)]
+    Output(#[from] OutputError),
+    /// A part could not be written.
+    #[error(transparent)]
+    Export(#[from] ExportError),
+}
+
+/// A dataset that is being written.
+#[derive(Debug)]
+pub struct Dataset {
+    folder: PathBuf,
+    /// Locked while this run goes on.
+    _marker: File,
+    /// Rows that are not written yet.
+    waiting: Vec<Row>,
+    written: Instant,
+}
+
+impl Dataset {
+    /// Opens the dataset in a folder, or makes one.
+    ///
+    /// # Errors
+    ///
+    /// If the folder has something else in it, is being written by another run, or cannot be.
+    pub fn open(folder: &Path) -> Result<Self, DatasetError> {
+        let io = |path: &Path, source| DatasetError::Io { path: path.to_owned(), source };
+        std::fs::create_dir_all(folder).map_err(|error| io(folder, error))?;
+        let path = folder.join(MARKER);
+        match std::fs::read_to_string(&path) {
+            Ok(text) if text == MARKED => {}
+            Ok(_) => return Err(DatasetError::OtherVersion(folder.to_owned())),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                let mut entries = std::fs::read_dir(folder).map_err(|error| io(folder, error))?;
+                if entries.next().is_some() {
+                    return Err(DatasetError::Foreign(folder.to_owned()));
+                }
+                OutputFile::at(&path)?.write(|out| {
+                    out.write_all(MARKED.as_bytes()).map_err(|error| io(&path, error))
+                })?;
+            }
+            Err(error) => return Err(io(&path, error)),
+        }
+        let marker = File::open(&path).map_err(|error| io(&path, error))?;
+        if marker.try_lock().is_err() {
+            return Err(DatasetError::Busy(folder.to_owned()));
+        }
+        for table in FleetTable::ALL {
+            let within = folder.join(table.name());
+            std::fs::create_dir_all(&within).map_err(|error| io(&within, error))?;
+        }
+        let folder = folder.to_owned();
+        Ok(Self { folder, _marker: marker, waiting: Vec::new(), written: Instant::now() })
+    }
+
+    /// Rows of an earlier run that are about these files as they are now, asked the same. Files that could not be read are
+    /// tried again.
+    ///
+    /// # Errors
+    ///
+    /// If the folder cannot be looked into. A part that cannot be read counts as not there.
+    pub fn known(&self, files: &[Found], options: &LookOptions) -> Result<Vec<Row>, DatasetError> {
+        let by_address: BTreeMap<_, _> = files.iter().map(|it| (&*it.address, it)).collect();
+        let analysis = options.analysis();
+        let mut known = BTreeMap::new();
+        for part in self.parts(FleetTable::Files)? {
+            for mut row in read_part(&self.path(FleetTable::Files, &part)).unwrap_or_default() {
+                let file = by_address.get(&*row.address);
+                let is_of = file.is_some_and(|file| row.is_of(file, &analysis));
+                if is_of && matches!(row.seen, Seen::Facts(_)) {
+                    row.place = options.names.place(&row.address);
+                    known.insert(row.address.clone(), row);
+                }
+            }
+        }
+        Ok(known.into_values().collect())
+    }
+
+    /// Takes a row; it is written soon.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be written.
+    pub fn add(&mut self, row: &Row) -> Result<(), DatasetError> {
+        self.waiting.push(row.clone());
+        if self.waiting.len() < PART && self.written.elapsed() < WAIT {
+            return Ok(());
+        }
+        self.flush()
+    }
+
+    /// Writes the rows that wait.
+    ///
+    /// # Errors
+    ///
+    /// If they cannot be written.
+    pub fn flush(&mut self) -> Result<(), DatasetError> {
+        let mut rows = std::mem::take(&mut self.waiting);
+        self.written = Instant::now();
+        if rows.is_empty() {
+            return Ok(());
+        }
+        rows.sort_by(|a, b| a.address.cmp(&b.address));
+        self.write(&part_name(&rows), &rows)
+    }
+
+    /// Puts all rows in their order: from now on they are what the dataset holds, and nothing else is.
+    ///
+    /// # Errors
+    ///
+    /// If they cannot be written.
+    pub fn finish(&mut self, rows: &[Row]) -> Result<(), DatasetError> {
+        self.waiting.clear();
+        let mut rows = rows.to_vec();
+        rows.sort_by(|a, b| a.address.cmp(&b.address));
+        let mut kept = BTreeSet::new();
+        for rows in rows.chunks(PART) {
+            let name = part_name(rows);
+            if !self.is_whole(&name, rows) {
+                self.write(&name, rows)?;
+            }
+            kept.insert(name);
+        }
+        // Those of `files` first: what is not in it does not count.
+        for table in FleetTable::ALL.into_iter().rev() {
+            for part in self.parts(table)?.difference(&kept) {
+                let path = self.path(table, part);
+                std::fs::remove_file(&path).map_err(|source| DatasetError::Io { path, source })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a part is there in all tables, with these rows.
+    fn is_whole(&self, part: &str, rows: &[Row]) -> bool {
+        let there = |table: FleetTable| self.path(table, part).is_file();
+        FleetTable::ALL.into_iter().all(there)
+            && read_part(&self.path(FleetTable::Files, part)).is_some_and(|it| it == rows)
+    }
+
+    fn path(&self, table: FleetTable, part: &str) -> PathBuf {
+        self.folder.join(table.name()).join(part)
+    }
+
+    /// Parts of a table that a run has written.
+    fn parts(&self, table: FleetTable) -> Result<BTreeSet<String>, DatasetError> {
+        let path = self.folder.join(table.name());
+        let entries = std::fs::read_dir(&path).and_then(|entries| {
+            entries.map(|it| it.map(|it| it.file_name())).collect::<Result<Vec<_>, _>>()
+        });
+        let entries = entries.map_err(|source| DatasetError::Io { path, source })?;
+        let names = entries.into_iter().filter_map(|it| it.into_string().ok());
+        Ok(names.filter(|it| is_part(it)).collect())
+    }
+
+    fn write(&self, part: &str, rows: &[Row]) -> Result<(), DatasetError> {
+        for table in FleetTable::ALL {
+            OutputFile::at(self.path(table, part))?.write(|out| {
+                write_values(table.name(), table.columns(), &table.values(rows), out)
+                    .map_err(DatasetError::from)
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// The name of a part: its contents decide it.
+fn part_name(rows: &[Row]) -> String {
+    // FNV-1a: what two parts of one dataset are told apart by, and no one attacks.
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    for row in rows {
+        let text = serde_json::to_string(row).unwrap_or_default();
+        for byte in text.bytes().chain([0]) {
+            hash = (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+        }
+    }
+    format!("part-{hash:016x}.parquet")
+}
+
+fn is_part(name: &str) -> bool {
+    let hash = name.strip_prefix("part-").and_then(|it| it.strip_suffix(".parquet"));
+    hash.is_some_and(|it| it.len() == 16 && it.bytes().all(|it| it.is_ascii_hexdigit()))
+}
+
+/// Rows of a part of `files`; none if it cannot be read.
+fn read_part(path: &Path) -> Option<Vec<Row>> {
+    let reader = SerializedFileReader::new(File::open(path).ok()?).ok()?;
+    let fields = reader.metadata().file_metadata().schema().get_fields().to_vec();
+    let fields = fields.into_iter().filter(|it| it.name() == ROW).collect();
+    let projection = Type::group_type_builder("files").with_fields(fields).build().ok()?;
+    let rows = reader.get_row_iter(Some(projection)).ok()?;
+    rows.map(|row| serde_json::from_str(row.ok()?.get_string(0).ok()?).ok()).collect()
+}
