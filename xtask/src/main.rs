@@ -8,6 +8,8 @@ mod checks;
 
 mod drop_in;
 
+mod fleet;
+
 mod fuzz;
 
 mod gpu;
@@ -46,6 +48,7 @@ cargo xtask COMMAND
   oracle …       PyTorch's own allocator beside the engine, on random streams; --help lists the options
   scripts …      scripts on the fake CUDA libraries against what a GPU did; --light for those that need PyTorch alone
   drop-in …      PyTorch's allocator beside the drop-in on the fake CUDA libraries; --light for cases that compile nothing
+  fleet [RANKS]  the snapshots of so many ranks (default 4096), made and reported on: figures, and what was planted
   driver-names   the names that the fake driver exports, from the header beside PyTorch
   busy [ROUNDS] [PART]  every test that waits for something, or those with PART in their name, so often (default 50)
                  beside 8 busy processes; keep the result under benches/results/
@@ -75,6 +78,7 @@ fn main() -> ExitCode {
         "oracle" => oracle::oracle(std::env::args().skip(2)),
         "scripts" => scripts::scripts(std::env::args().skip(2)),
         "drop-in" => drop_in::drop_in(std::env::args().skip(2)),
+        "fleet" => fleet::fleet(number.as_deref().unwrap_or("4096")),
         "driver-names" => scripts::driver_names(),
         "wheel" => wheel::build(number.as_deref()),
         "python-full" => wheel::full(number.as_deref()),

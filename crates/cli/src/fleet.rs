@@ -257,6 +257,7 @@ fn report(arguments: &ReportArguments) -> anyhow::Result<Answered> {
         );
     }
     let files = arguments.find()?;
+    let until = if arguments.out.is_some() { until_ctrl_c() } else { Until::default() };
     let mut dataset = arguments.out.as_deref().map(Dataset::open).transpose()?;
     let options = arguments.asked.looking();
     let mut rows = match &dataset {
@@ -267,7 +268,7 @@ fn report(arguments: &ReportArguments) -> anyhow::Result<Answered> {
         rows.extend(read_rows(path)?);
     }
     let left = left_of(&files, &rows);
-    let looked = look_at(arguments, &left, rows.len(), dataset.as_mut())?;
+    let looked = look_at(arguments, &left, rows.len(), dataset.as_mut(), &until)?;
     rows.extend(looked);
     if let Some(dataset) = &mut dataset {
         dataset.finish(&rows)?;
@@ -286,8 +287,8 @@ fn look_at(
     files: &[Found],
     known: usize,
     mut dataset: Option<&mut Dataset>,
+    until: &Until,
 ) -> anyhow::Result<Vec<Row>> {
-    let until = if dataset.is_some() { until_ctrl_c() } else { Until::default() };
     let mut done = 0;
     let looked = {
         let progress = Progress::with_estimate("looking at files");
@@ -296,7 +297,7 @@ fn look_at(
             progress.set(done, files.len());
             dataset.as_mut().map_or(anyhow::Ok(()), |it| Ok(it.add(row)?))
         };
-        arguments.crew().look_at(files, &arguments.asked.looking(), &until, tell)?
+        arguments.crew().look_at(files, &arguments.asked.looking(), until, tell)?
     };
     match looked {
         Ok(rows) => Ok(rows),

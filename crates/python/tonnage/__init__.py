@@ -48,10 +48,10 @@ def load_ipython_extension(shell: Any) -> None:
 
 def __getattr__(name: str) -> Any:
     # What few need is imported when it is asked for.
-    if name == "callbacks":
+    if name in ("callbacks", "fleet"):
         from importlib import import_module
 
-        return import_module(".callbacks", __name__)
+        return import_module(f".{name}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

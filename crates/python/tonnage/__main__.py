@@ -26,6 +26,10 @@ def main() -> int:
     if words in (["--version"], ["-V"]):
         print(version())
         return 0
+    if words[:2] == ["fleet", "report"] and any(it.split("=")[0] == "--ray" for it in words):
+        from tonnage import fleet
+
+        return fleet._command(words[2:])
     from tonnage import _tonnage
 
     # As any program of the system: Ctrl-C ends it at once, unless whoever started it has it ignored. Rust's own handlers

@@ -8,7 +8,7 @@ use std::path::Path;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::{command, json, recording, text, tonnage};
+use crate::support::{command, json, recording, text, tonnage, wait_until};
 use maker::{Making, Plant, make};
 
 fn fleet(ranks: u64, plants: &[(u64, Plant)]) -> TempDir {
@@ -128,4 +128,66 @@ fn a_file_may_take_no_more_memory_than_it_is_given() {
     let output = tonnage(&["fleet", "report", source, "--max-memory", "1KiB"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("--max-memory"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_dataset_is_gone_on_with_and_says_the_same() {
+    let folder = planted();
+    let outs = tempfile::tempdir().unwrap();
+    let out = outs.path().join("ranks");
+    let out = out.to_str().unwrap();
+    let without = report(folder.path(), &[]);
+    assert_eq!(without, report(folder.path(), &["--out", out]));
+    // Of what is kept, nothing is looked at again: the files may be anything by now.
+    for file in std::fs::read_dir(folder.path()).unwrap() {
+        let path = file.unwrap().path();
+        let (time, length) = {
+            let about = std::fs::metadata(&path).unwrap();
+            (about.modified().unwrap(), about.len())
+        };
+        std::fs::write(&path, vec![0; usize::try_from(length).unwrap()]).unwrap();
+        let file = std::fs::File::options().write(true).open(&path).unwrap();
+        file.set_modified(time).unwrap();
+    }
+    let kept = report(folder.path(), &["--out", out]);
+    assert_eq!(kept["groups"], without["groups"]);
+    assert_eq!(kept["unreadable"], without["unreadable"]);
+    let foreign = folder.path().to_str().unwrap();
+    let output = tonnage(&["fleet", "report", foreign, "--out", foreign]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("name another folder"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn ctrl_c_keeps_what_is_done_and_the_same_command_goes_on() {
+    let folder = fleet(30, &[]);
+    let outs = tempfile::tempdir().unwrap();
+    let out = outs.path().join("ranks");
+    let source = folder.path().to_str().unwrap();
+    let words =
+        ["fleet", "report", source, "--jobs", "1", "--json", "--out", out.to_str().unwrap()];
+    let program = command().get_program().to_owned();
+    let mut child = std::process::Command::new(program)
+        .args(words)
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_until("the dataset is begun", || out.join("iterations").exists());
+    let pid = rustix::process::Pid::from_child(&child);
+    // It may be done by then: then it is whole.
+    let _ = rustix::process::kill_process(pid, rustix::process::Signal::INT);
+    let status = child.wait().unwrap();
+    assert!(matches!(status.code(), Some(0 | 130)), "{status}");
+    let whole = report(folder.path(), &[]);
+    assert_eq!(json(&tonnage(&words)), whole);
+}
+
+#[test]
+fn ray_is_of_the_python_package() {
+    let folder = fleet(2, &[]);
+    let source = folder.path().to_str().unwrap();
+    let output = tonnage(&["fleet", "report", source, "--ray", "auto"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("pip install tonnage ray"), "{}", text(&output.stderr));
 }

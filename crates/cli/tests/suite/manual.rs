@@ -4,6 +4,7 @@ use std::process::Command;
 
 use crate::support::{command, python_with_packages, recording, root, text, tonnage};
 use tonnage::export::Table;
+use tonnage_fleet::FleetTable;
 
 const VERBS: [&str; 19] = [
     "run",
@@ -94,11 +95,13 @@ fn the_guides_commands_print_what_the_guide_shows() {
 #[test]
 fn the_guides_schema_is_that_of_the_tables() {
     let guide = guide();
-    for table in Table::ALL {
+    let own = Table::ALL.map(|table| (table.name(), table.columns()));
+    let fleets = FleetTable::ALL.map(|table| (table.name(), table.columns()));
+    for (table, columns) in own.into_iter().chain(fleets) {
         let (_, rest) = guide.split_once(&format!("\n`{table}`: ")).unwrap();
         let rows = rest.lines().skip_while(|line| !line.starts_with("| `"));
         let documented: Vec<_> = rows.take_while(|line| line.starts_with("| `")).collect();
-        let defined = table.columns().iter().map(|column| {
+        let defined = columns.iter().map(|column| {
             let (name, kind, meaning) = (column.name, column.kind.name(), column.meaning);
             format!("| `{name}` | {kind}{} | {meaning} |", if column.optional { "?" } else { "" })
         });
@@ -118,6 +121,12 @@ fn the_guides_queries_run_and_find_something() {
             tonnage(&["export", &file, "--format=parquet", "--table", table, "-o", output]);
         assert_eq!(written.status.code(), Some(0), "{}", text(&written.stderr));
     }
+    // And the dataset of a fleet.
+    let fleet = crate::fleet::planted();
+    let ranks = folder.path().join("ranks");
+    let words =
+        ["fleet", "report", fleet.path().to_str().unwrap(), "--out", ranks.to_str().unwrap()];
+    assert_eq!(tonnage(&words).status.code(), Some(0));
     let queries = blocks("sql");
     assert!(queries.len() >= 5);
     for query in queries {
