@@ -150,6 +150,11 @@ struct Asked {
     /// The device to take, if files have several. Else the one with most entries
     #[arg(long, value_name = "N")]
     ordinal: Option<usize>,
+
+    /// Find the one setting that is best for all ranks: each is replayed under eight of them, which takes longer than all
+    /// the rest
+    #[arg(long)]
+    tune: bool,
 }
 
 fn names(pattern: &str) -> Result<NamePattern, String> {
@@ -163,6 +168,7 @@ impl Asked {
             total: self.total.map(|it| it.0),
             release: self.pytorch,
             ordinal: self.ordinal,
+            tune: self.tune,
             names: self.names.clone().unwrap_or_else(NamePattern::usual),
             memory: None,
         }
@@ -179,6 +185,7 @@ impl Asked {
         say("--pytorch", self.pytorch.map(|it| it.name().to_owned()));
         say("--ordinal", self.ordinal.map(|it| it.to_string()));
         say("--names", self.names.as_ref().and_then(|it| it.text()).map(str::to_owned));
+        words.extend(self.tune.then(|| "--tune".to_owned()));
         words
     }
 }

@@ -23,6 +23,7 @@ use crate::groups::{Grouped, Members, group};
 use crate::name::{NamePattern, PARTS, Place, number_the_rest};
 use crate::profile::{Family, Names, Profile, joined, middle};
 use crate::ranges::ranges;
+use crate::settings::BestSetting;
 
 /// The form of the JSON; counts up when a field changes its meaning or goes. `docs/schema/fleet.json` describes it.
 const SCHEMA: u32 = 1;
@@ -82,6 +83,8 @@ pub struct Answer {
     pub growing: Vec<Growing>,
     /// How uneven reserved memory is; none if no file could be read.
     pub imbalance: Option<Imbalance>,
+    /// The setting that is best for all; none if no one asked.
+    pub best_setting: Option<BestSetting>,
     /// Files that could not be read.
     pub unreadable: Vec<Unreadable>,
 }
@@ -282,6 +285,7 @@ impl Answer {
             outliers,
             growing: growing(&ranks),
             imbalance: Imbalance::of(&ranks, &options.cards),
+            best_setting: BestSetting::of(ranks.iter().map(|it| it.facts)),
             unreadable,
         };
         answer.text = answer.summary();

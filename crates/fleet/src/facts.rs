@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use tonnage_analysis::report::{Cause, Growth, GrowthKind, Report};
 
 use crate::name::Place;
+use crate::settings::Tried;
 use crate::source::Found;
 
 /// A file and what is kept of it.
@@ -84,6 +85,8 @@ pub struct Facts {
     pub growth: GrowthFacts,
     /// The first and last iterations.
     pub iterations: Vec<IterationLevel>,
+    /// What it reserves under other settings, by replay; empty if no one asked.
+    pub tried: Vec<Tried>,
 }
 
 /// Bytes that could be reserved, as far as a recording tells.
@@ -239,6 +242,7 @@ impl Facts {
                     reserved: it.reserved,
                 })
                 .collect(),
+            tried: Vec::new(),
         }
     }
 

@@ -8,7 +8,7 @@
 //! | --- | --- | --- |
 //! | 1 sources | what people write → files with size and time, sorted | `source.rs` |
 //! | 2 names | a file's name → rank, node, coordinates, step | `name.rs` |
-//! | 3 look | one file → what is kept of it, by the report of `tonnage-analysis` | `look.rs`, `facts.rs` |
+//! | 3 look | one file → what is kept of it, by the report of `tonnage-analysis` | `look.rs`, `facts.rs`; under other settings: `settings.rs` |
 //! | 4 crew | files → rows, on every core, within memory | `crew.rs` |
 //! | 5 dataset | rows ↔ Parquet files, for a run that goes on and for other tools | `dataset.rs`, `table.rs` |
 //! | 6 groups | rows → ranks that are alike, and those that are not | `profile.rs`, `groups.rs` |
@@ -26,6 +26,8 @@ mod name;
 
 // 3. What is kept of one.
 mod facts;
+
+mod settings;
 
 mod look;
 
@@ -61,5 +63,6 @@ pub use differences::{Difference, compare_outliers};
 pub use facts::{Facts, FailedRequest, GrowthFacts, IterationLevel, LimitFacts, Row, Seen, Share};
 pub use look::{ANALYSIS, LookOptions, look};
 pub use name::{NamePattern, PatternError, Place};
+pub use settings::{BestSetting, Tried};
 pub use source::{Found, SourceError, find};
 pub use table::FleetTable;

@@ -18,6 +18,7 @@ use tonnage_snapshot::{Limits, SnapshotError};
 
 use crate::facts::{Facts, Row, Seen};
 use crate::name::NamePattern;
+use crate::settings::try_all;
 use crate::source::Found;
 
 /// Which version of the look this is: counts up when the same file gives another row.
@@ -34,6 +35,8 @@ pub struct LookOptions {
     pub release: Option<Release>,
     /// The device, if files have several; else the one with most entries.
     pub ordinal: Option<usize>,
+    /// Whether each is replayed under other settings too.
+    pub tune: bool,
     /// How names tell whose a file is.
     pub names: NamePattern,
     /// Memory that reading one file may take; if none, what the machine has and the file's size decide.
@@ -47,6 +50,7 @@ impl Default for LookOptions {
             total: None,
             release: None,
             ordinal: None,
+            tune: false,
             names: NamePattern::usual(),
             memory: None,
         }
@@ -68,6 +72,9 @@ impl LookOptions {
         say("total", self.total.map(|it| it.to_string()));
         say("release", self.release.map(|it| it.name().to_owned()));
         say("ordinal", self.ordinal.map(|it| it.to_string()));
+        if self.tune {
+            text += " tune";
+        }
         text
     }
 
@@ -114,7 +121,11 @@ fn see(file: &Found, options: &LookOptions, until: &Until) -> Result<Facts, Stri
     let snapshot = read(&mut input, &options.limits(file.size))?;
     let report =
         Report::of(&snapshot, &options.report(until)).map_err(|error| error.to_string())?;
-    Ok(Facts::of(&report))
+    let mut facts = Facts::of(&report);
+    if options.tune {
+        facts.tried = try_all(&snapshot, facts.device, options, until);
+    }
+    Ok(facts)
 }
 
 /// Reads a snapshot, and says how to allow more where it takes more than it may.

@@ -28,6 +28,7 @@ impl Answer {
         self.list_outliers(&mut text, layout);
         self.growth(&mut text, layout);
         self.balance(&mut text, layout);
+        self.setting(&mut text, layout);
         self.not_read(&mut text, layout);
         text
     }
@@ -191,6 +192,35 @@ impl Answer {
             (_, None) => return,
         };
         layout.paragraph(text, "  ", &words);
+    }
+
+    fn setting(&self, text: &mut String, layout: Layout) {
+        let Some(it) = &self.best_setting else { return };
+        layout.heading(text, "The setting that is best for all");
+        let conf = match it.conf.as_str() {
+            "" => "PyTorch's defaults (no PYTORCH_CUDA_ALLOC_CONF)".to_owned(),
+            conf => format!("PYTORCH_CUDA_ALLOC_CONF={conf}"),
+        };
+        let change = match it.recorded.checked_sub(it.reserved) {
+            Some(0) => "as much as under the recorded settings".to_owned(),
+            Some(less) => format!("{} less than under the recorded settings", Bytes(less)),
+            None => format!(
+                "{} more than under the recorded settings, which are not the same for all",
+                Bytes(it.reserved - it.recorded)
+            ),
+        };
+        let words = format!(
+            "{conf}: the rank that reserves most reserves {} then, {change}; by replay of {} under {}",
+            Bytes(it.reserved),
+            counted(it.ranks, "rank"),
+            counted(it.settings, "setting")
+        );
+        layout.paragraph(text, "  ", &words);
+        if it.fits < it.ranks {
+            let words =
+                format!("requests of {} fail under it too", counted(it.ranks - it.fits, "rank"));
+            layout.paragraph(text, "  ", &words);
+        }
     }
 
     fn not_read(&self, text: &mut String, layout: Layout) {

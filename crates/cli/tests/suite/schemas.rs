@@ -202,7 +202,7 @@ fn nothing_that_is_printed_can_change_without_its_schema() {
     let (planted, unreadable) = (fleet::planted(), fleet::with_unreadable());
     for question in [
         &["fleet", "report", planted.path().to_str().unwrap()][..],
-        &["fleet", "report", unreadable.path().to_str().unwrap()],
+        &["fleet", "report", unreadable.path().to_str().unwrap(), "--tune"],
         &["inspect", &snapshot("release_2_15.p4")],
         &["replay", &file],
         &["replay", &file, "--conf", ""],

@@ -126,6 +126,35 @@ fn the_answer_is_the_same_bytes_in_whatever_order_files_are_done() {
     assert_eq!(one.to_json(), backwards.to_json());
 }
 
+#[test]
+fn the_best_setting_is_the_least_of_the_worst_rank() {
+    let folder = fleet(4, &[(1, Plant::Settings("max_split_size_mb:128"))]);
+    assert!(answer(folder.path(), 2).best_setting.is_none());
+    let options = LookOptions { tune: true, ..LookOptions::default() };
+    let files = find(&source(folder.path())).unwrap();
+    let done = |_: usize, _: &Row| Ok::<(), ()>(());
+    let rows = Crew::default().look_at(&files, &options, &Until::default(), done);
+    let rows = rows.unwrap().unwrap();
+    let answer = Answer::of(&rows, &asked());
+    let best = answer.best_setting.as_ref().unwrap();
+    let worst = |conf: &str| {
+        let under = |row: &Row| {
+            let tried = &row.facts().unwrap().tried;
+            tried.iter().find(|it| it.conf == conf).unwrap().reserved
+        };
+        rows.iter().map(under).max().unwrap()
+    };
+    assert_eq!((best.ranks, best.fits, best.settings), (4, 4, 8));
+    assert_eq!(best.reserved, worst(&best.conf));
+    assert!(["", "expandable_segments:True"].iter().all(|conf| best.reserved <= worst(conf)));
+    let own = |row: &Row| {
+        let tried = &row.facts().unwrap().tried;
+        tried.iter().find(|it| it.recorded).unwrap().reserved
+    };
+    assert_eq!(best.recorded, rows.iter().map(own).max().unwrap());
+    assert!(text(&answer).contains("best for all"));
+}
+
 fn first(folder: &Path, name: &str) -> PathBuf {
     let files = find(&source(folder)).unwrap();
     files.iter().find(|it| it.address.ends_with(name)).unwrap().path.clone()
