@@ -272,7 +272,9 @@ fn report(arguments: &ReportArguments) -> anyhow::Result<Answered> {
         None => Vec::new(),
     };
     if let Some(path) = &arguments.rows {
-        rows.extend(read_rows(path)?);
+        // A dataset may have them already.
+        let known: BTreeSet<_> = rows.iter().map(|it| it.address.clone()).collect();
+        rows.extend(read_rows(path)?.into_iter().filter(|row| !known.contains(&row.address)));
     }
     let left = left_of(&files, &rows);
     let looked = look_at(arguments, &left, rows.len(), dataset.as_mut(), &until)?;

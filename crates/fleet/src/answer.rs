@@ -167,16 +167,27 @@ pub struct Group {
     pub common: Vec<Part>,
     /// The rank in the middle.
     pub middle: Whose,
-    /// Most bytes reserved: the least, the middle, the most of them.
-    pub reserved: [u64; 3],
-    /// The same of live requested bytes.
-    pub live: [u64; 3],
+    /// Most bytes reserved.
+    pub reserved: Spread,
+    /// Most live requested bytes.
+    pub live: Spread,
     /// Their settings string, of most of them.
     pub conf: String,
     /// What holds the memory in the middle: by purpose, largest first.
     pub purposes: Vec<Share>,
     /// What tells it from the first group, the largest first.
     pub differs: Vec<Difference>,
+}
+
+/// A figure of several ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Spread {
+    /// The least of them.
+    pub least: u64,
+    /// The middle.
+    pub middle: u64,
+    /// The most.
+    pub most: u64,
 }
 
 /// A part of a name.
@@ -457,9 +468,10 @@ fn rank_numbers<'a>(of: impl Iterator<Item = &'a Whose>) -> String {
 }
 
 /// The least, the middle and the most.
-fn spread(mut values: Vec<u64>) -> [u64; 3] {
+fn spread(mut values: Vec<u64>) -> Spread {
     let middle = middle(&mut values);
-    [values.first().copied().unwrap_or(0), middle, values.last().copied().unwrap_or(0)]
+    let (least, most) = (values.first(), values.last());
+    Spread { least: least.copied().unwrap_or(0), middle, most: most.copied().unwrap_or(0) }
 }
 
 /// The most frequent text, the first of several.
@@ -676,7 +688,8 @@ fn growing(ranks: &[Rank<'_>]) -> Vec<Growing> {
         .filter_map(|((kind, line), of)| {
             let most = of.iter().rev().max_by_key(|it| it.facts.growth.bytes)?;
             let ends = |value: fn(&Facts) -> u64| {
-                let [least, _, most] = spread(of.iter().map(|it| value(it.facts)).collect());
+                let Spread { least, most, .. } =
+                    spread(of.iter().map(|it| value(it.facts)).collect());
                 [least, most]
             };
             Some(Growing {

@@ -55,7 +55,7 @@ mod text;
 
 pub use answer::{
     Answer, AnswerOptions, Card, Failed, Group, Growing, Imbalance, Near, NearLimit, Outlier, Part,
-    Unreadable, Whose,
+    Spread, Unreadable, Whose,
 };
 pub use crew::{Crew, Stopped};
 pub use dataset::{Dataset, DatasetError};

@@ -9,7 +9,7 @@ use std::fmt::Write;
 use tonnage_analysis::report::Layout;
 use tonnage_events::{Bytes, counted, grouped, plain};
 
-use crate::answer::{Answer, Failed, Group, Outlier, Whose};
+use crate::answer::{Answer, Failed, Group, Outlier, Spread, Whose};
 use crate::differences::Difference;
 use crate::ranges::ranges;
 
@@ -81,7 +81,8 @@ impl Answer {
         }
         layout.heading(text, "Groups of ranks that are alike");
         for (number, group) in self.groups.iter().enumerate().take(ROWS) {
-            let [least, middle, most] = group.reserved.map(Bytes);
+            let Spread { least, middle, most } = group.reserved;
+            let [least, middle, most] = [least, middle, most].map(Bytes);
             let ranks = match group.ranks.as_str() {
                 "" => String::new(),
                 ranks => format!(" (ranks {ranks})"),

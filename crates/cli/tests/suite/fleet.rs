@@ -79,7 +79,11 @@ fn what_could_not_be_read_is_named_and_the_status_is_1() {
     let folder = with_unreadable();
     let output = tonnage(&["fleet", "report", folder.path().to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
-    assert!(text(&output.stdout).contains("rank_9.pickle: refused"), "{}", text(&output.stdout));
+    assert!(
+        text(&output.stdout).contains("rank_9.pickle: not a pickled"),
+        "{}",
+        text(&output.stdout)
+    );
     let only = folder.path().join("rank_9.pickle");
     let output = tonnage(&["fleet", "report", only.to_str().unwrap()]);
     assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0));
