@@ -122,7 +122,8 @@ def _on_ray(files: dict[str, Any], address: str, in_flight: int | None) -> Itera
 def _row(ray: Any, reference: Any, file: dict[str, Any]) -> str:
     """The row of a file that is done; of one that kills its workers, a row that says so."""
     try:
-        return ray.get(reference)
+        row: str = ray.get(reference)
+        return row
     except (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError) as error:
         lines = str(error).strip().splitlines()
         why = f"the Ray workers that looked at it died: {lines[0] if lines else type(error).__name__}"
