@@ -101,7 +101,7 @@ impl Profile {
     }
 
     /// The middle of several, name by name.
-    pub(crate) fn middle<'a>(all: &[&'a Self]) -> Self {
+    pub(crate) fn middle(all: &[&Self]) -> Self {
         let mut by_name = BTreeMap::<u32, Vec<u64>>::new();
         for profile in all {
             for &(number, bytes) in &profile.bytes {

@@ -66,7 +66,7 @@ pub(crate) fn make(base: &SnapshotFile, making: &Making) -> SnapshotFile {
     }));
     let mut stacks = base.stacks.clone();
     let mut stack = |file: &str, line: u32| {
-        stacks.intern(vec![Frame { filename: file.into(), line: line.into(), name: "made".into() }])
+        stacks.intern(vec![Frame { filename: file.into(), line, name: "made".into() }])
     };
     let (buffer, leak) = (stack("/job/plugins/cache.py", 7), stack("/job/train/log.py", 31));
     let (fails, embedding) = (stack("/job/train/eval.py", 5), stack("/job/model/embedding.py", 11));
