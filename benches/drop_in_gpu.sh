@@ -1,13 +1,23 @@
 #!/usr/bin/env bash
 # The drop-in on a machine with a GPU, PyTorch and a C++ compiler: `drop_in_gpu.sh PACKAGE TEST_CUDA [PART…]`.
 # PACKAGE is a folder with the package `tonnage` (a wheel, unpacked), TEST_CUDA PyTorch's test/test_cuda.py at the installed
-# release. Parts: smoke, extras, workloads, limit, costs, tests. Results are lines of JSON in $OUT, and a table at the end.
+# release. Results are lines of JSON in $OUT, and a table at the end. Parts, each within eight minutes on an H200:
+#   smoke     it installs, and trains
+#   extras    small programs that need a GPU that computes
+#   losses    with deterministic algorithms: PyTorch's allocator twice, then the others
+#   steps     step times of allocators that take turns
+#   workloads peaks and step times, each in a process of its own
+#   limit     1.05 of what is live at most
+#   costs     what a request costs, and a recorded one
+#   tests     PyTorch's own, under $ALLOCATORS (default: native pytorch pages), each for $TEST_SECONDS (default 150)
+# $WORKLOADS names those to run (default: gpt2 bert llama resnet50 deeplab generate).
 set -uo pipefail
 here="$(cd "$(dirname "$0")" && pwd)"
 package="$1" test_cuda="$2"
 shift 2
-parts="${*:-smoke extras workloads limit costs tests}"
+parts="${*:-smoke extras costs losses steps limit workloads tests}"
 out="${OUT:-.}"
+names="${WORKLOADS:-gpt2 bert llama resnet50 deeplab generate}"
 export PYTHONPATH="$package${PYTHONPATH:+:$PYTHONPATH}" TONNAGE_CACHE_DIR="${TONNAGE_CACHE_DIR:-$out/cache}"
 export CUBLAS_WORKSPACE_CONFIG=:4096:8 TRANSFORMERS_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 work="python3 $here/pytorch/drop_in_workload.py"
@@ -22,31 +32,38 @@ for part in $parts; do
     extras)
       for allocator in native pytorch pages; do timeout 120 python3 "$here/pytorch/drop_in_extras.py" $allocator 2> "$out/extras.$allocator.err"; done | tee "$out/extras.jsonl"
       ;;
-    workloads)
-      for round in 1 2; do
-        for name in gpt2 bert llama resnet50 deeplab generate; do
-          allocators="native pytorch pages"
-          [ "$round" = 1 ] && allocators="$allocators expandable"
-          for allocator in $allocators; do timeout 90 $work $name $allocator 14 2> "$out/last.err" || tail -3 "$out/last.err"; done
+    losses)
+      for name in $names; do
+        for allocator in native native pytorch pages expandable; do
+          DETERMINISTIC=1 timeout -s INT 60 $work $name $allocator 8 2> "$out/losses.err"
         done
+      done > "$out/losses.jsonl"
+      ;;
+    steps)
+      for name in $names; do timeout 120 python3 "$here/pytorch/drop_in_steps.py" $name 8; done > "$out/steps.jsonl" 2> "$out/steps.err"
+      ;;
+    workloads)
+      for name in $names; do
+        for allocator in native pytorch pages expandable; do timeout -s INT 60 $work $name $allocator 14 2> "$out/last.err"; done
       done > "$out/workloads.jsonl"
       ;;
     limit)
-      python3 "$here/pytorch/drop_in_table.py" limits "$out/workloads.jsonl" | while read -r name bytes; do
-        for allocator in native expandable pages; do timeout 60 $work $name $allocator 14 "$bytes"; done
+      for name in $names; do timeout -s INT 60 $work $name native 14; done > "$out/peaks.jsonl" 2> "$out/peaks.err"
+      python3 "$here/pytorch/drop_in_table.py" limits "$out/peaks.jsonl" | while read -r name bytes; do
+        for allocator in native expandable pages; do timeout -s INT 90 $work $name $allocator 14 "$bytes"; done
       done > "$out/limit.jsonl" 2> "$out/limit.err"
       ;;
     costs)
-      for round in 1 2; do
+      for round in 1 2 3; do
         for allocator in native pytorch pages; do timeout 60 python3 "$here/pytorch/drop_in_costs.py" $allocator; done
       done > "$out/costs.jsonl" 2> "$out/costs.err"
       ;;
     tests)
-      for allocator in native pytorch pages; do
-        timeout 170 python3 "$here/pytorch/drop_in_tests.py" "$test_cuda" $allocator 80 \
-          TestCuda TestBlockStateAbsorption TestMemPool TestCudaMallocAsync TestCachingHostAllocatorCudaGraph \
-          2> "$out/tests.$allocator.err" | tail -1
-      done > "$out/tests.jsonl"
+      for allocator in ${ALLOCATORS:-native pytorch pages}; do
+        python3 "$here/pytorch/drop_in_tests.py" "$test_cuda" $allocator "${TEST_SECONDS:-150}" "$out/tests.jsonl" \
+          TestMemPool TestBlockStateAbsorption TestCuda TestCachingHostAllocatorCudaGraph TestCudaAllocator TestCudaMallocAsync \
+          2> "$out/tests.$allocator.err"
+      done
       ;;
   esac
   echo "# $part: $((SECONDS - began)) s"

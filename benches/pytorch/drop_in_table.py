@@ -27,6 +27,39 @@ def limits(path):
         print(name, limit)
 
 
+def losses(folder):
+    by = {}
+    for row in rows(os.path.join(folder, "losses.jsonl")):
+        by.setdefault(row["name"], []).append(row)
+    print("| losses, deterministic | native again | pytorch | pages | expandable |\n| --- | --- | --- | --- | --- |")
+    for name, all_rows in by.items():
+        first, *others = all_rows
+        words = []
+        for row in others:
+            same = row["losses"] == first["losses"]
+            words.append(row.get("failed", "equal" if same else f"differ from step {differs(first, row)} on")[:80])
+        print(f"| {name} | {' | '.join(words)} |")
+
+
+def differs(one, other):
+    pairs = enumerate(zip(one["losses"], other["losses"]))
+    return next((number for number, (here, there) in pairs if here != there), len(other["losses"]))
+
+
+def steps(folder):
+    print("\n| steps in turns | rounds | native, ms | pytorch beside it | pages beside it |\n| --- | --- | --- | --- | --- |")
+    for row in rows(os.path.join(folder, "steps.jsonl")):
+        native = row["rounds"]["native"]
+        cells = []
+        for allocator in ("pytorch", "pages"):
+            shares = sorted((ours / theirs - 1) * 100 for ours, theirs in zip(row["rounds"].get(allocator, []), native))
+            cells.append(
+                f"{statistics.median(shares):+.2f} % ({shares[0]:+.2f} to {shares[-1]:+.2f})" if shares else "not run"
+            )
+        spread = (max(native) / min(native) - 1) * 100
+        print(f"| {row['name']} | {len(native)} | {statistics.median(native) * 1e3:.2f} ± {spread / 2:.1f} % | {' | '.join(cells)} |")
+
+
 def workloads(folder):
     by = {}
     for row in rows(os.path.join(folder, "workloads.jsonl")):
@@ -59,7 +92,7 @@ def limited(folder):
     for row in rows(os.path.join(folder, "limit.jsonl")):
         words = row["failed"][:60] if "failed" in row else f"trains, {row.get('step', 0) * 1e3:.1f} ms"
         table.setdefault(row["name"], {})[row["allocator"]] = words
-    known = {row["name"]: row["allocated"] for row in rows(os.path.join(folder, "workloads.jsonl")) if row["allocator"] == "native"}
+    known = {row["name"]: row["allocated"] for row in rows(os.path.join(folder, "peaks.jsonl")) if row["allocator"] == "native"}
     for name, row in table.items():
         print(f"| {name} | {gib(known.get(name, 0) * 1.05)} | {row.get('native')} | {row.get('expandable')} | {row.get('pages')} |")
 
@@ -77,7 +110,9 @@ def costs(folder):
 
 
 def tests(folder):
-    answers = {row["allocator"]: row["outcomes"] for row in rows(os.path.join(folder, "tests.jsonl"))}
+    answers = {}
+    for row in rows(os.path.join(folder, "tests.jsonl")):
+        answers.setdefault(row["allocator"], {})[row["name"]] = (row["outcome"], row["words"])
     native = answers.get("native", {})
     for allocator, outcomes in answers.items():
         count = {}
@@ -85,13 +120,15 @@ def tests(folder):
             count[outcome] = count.get(outcome, 0) + 1
         print(f"\ntest_cuda.py, {allocator}: {count}")
         for name, (outcome, words) in outcomes.items():
-            if allocator != "native" and outcome == "failed" and native.get(name, ["passed"])[0] != "failed":
-                print(f"  {name}: {words}")
+            if allocator == "native" or outcome != "failed":
+                continue
+            there = native.get(name, ["not run"])[0]
+            print(f"  {name}: {words} (native: {there})")
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "limits":
         limits(sys.argv[2])
     else:
-        for part in (workloads, limited, costs, tests):
+        for part in (losses, steps, workloads, limited, costs, tests):
             part(sys.argv[2])

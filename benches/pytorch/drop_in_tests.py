@@ -1,19 +1,69 @@
-"""PyTorch's own tests under one allocator: ``drop_in_tests.py FILE native|pytorch|pages SECONDS [CLASS…]``.
+"""PyTorch's own tests under one allocator: ``drop_in_tests.py FILE native|pytorch|pages SECONDS OUT [CLASS…]``.
 
-In:  ``test/test_cuda.py`` of PyTorch's repository, at the installed release. Out: a line of JSON with the outcome of each test.
-Each test has a minute; what is left when time is over is told as such.
+In:  ``test/test_cuda.py`` of PyTorch's repository, at the installed release. Out: a line of JSON for each test in OUT, as soon as it
+is over: allocator, name, outcome, words. Each test has a minute. A test that ends the process, or does not end, is told as failed,
+and the rest goes on in another process. Tests that are in OUT already are left out, so that a second call goes on.
 """
 
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 import types
 import unittest
 
-FILE, ALLOCATOR, SECONDS = sys.argv[1], sys.argv[2], float(sys.argv[3])
-CLASSES = sys.argv[4:]
+FILE, ALLOCATOR, SECONDS, OUT = sys.argv[1], sys.argv[2], float(sys.argv[3]), sys.argv[4]
+CLASSES = sys.argv[5:]
+BEGUN = OUT + ".begun"
+
+
+def write(name, outcome, words=""):
+    with open(OUT, "a") as file:
+        file.write(json.dumps({"allocator": ALLOCATOR, "name": name, "outcome": outcome, "words": words}) + "\n")
+
+
+def known():
+    """Tests that have an outcome under this allocator."""
+    if not os.path.exists(OUT):
+        return set()
+    with open(OUT) as file:
+        rows = map(json.loads, file)
+        return {row["name"] for row in rows if row["allocator"] == ALLOCATOR}
+
+
+def see_to_all():
+    """Runs this program until no test is left, or time is over."""
+    end = time.monotonic() + SECONDS
+    while end - time.monotonic() > 5:
+        words = [sys.executable, __file__, FILE, ALLOCATOR, str(end - time.monotonic()), OUT, *CLASSES]
+        child = subprocess.Popen(words, env={**os.environ, "IN_CHILD": "1"})
+        try:
+            status = child.wait(max(1, end - time.monotonic() + 20))
+        except subprocess.TimeoutExpired:
+            child.kill()
+            status = child.wait()
+        if status == 0:
+            break
+        with open(BEGUN) as file:
+            name = file.read()
+        if name in known():
+            print(f"the process ended with status {status} between tests", file=sys.stderr)
+            break
+        write(name, "failed", f"the process ended with status {status}")
+    rows = {}
+    with open(OUT) as file:
+        for row in map(json.loads, file):
+            if row["allocator"] == ALLOCATOR:
+                rows[row["outcome"]] = rows.get(row["outcome"], 0) + 1
+    print(ALLOCATOR, rows, flush=True)
+
+
+if os.environ.get("IN_CHILD") != "1":
+    see_to_all()
+    sys.exit(0)
+
 sys.path.insert(0, os.path.dirname(os.path.abspath(FILE)))
 
 try:
@@ -30,7 +80,10 @@ if ALLOCATOR != "native":
     tonnage.torch.install(policy=ALLOCATOR, publish=False)
 
 END = time.monotonic() + SECONDS
-outcomes = {}
+
+
+def short(test):
+    return test.id().split(".", 1)[-1]
 
 
 class Late(BaseException):
@@ -44,17 +97,18 @@ def late(*_):
 class Result(unittest.TestResult):
     def startTest(self, test):
         super().startTest(test)
-        if time.monotonic() > END:
-            self.shouldStop = True
+        with open(BEGUN, "w") as file:
+            file.write(short(test))
         signal.alarm(60)
 
     def stopTest(self, test):
         signal.alarm(0)
+        if time.monotonic() > END:
+            self.shouldStop = True
         super().stopTest(test)
 
     def note(self, test, outcome, error=None):
-        words = "" if error is None else f"{error[0].__name__}: {str(error[1])[:300]}"
-        outcomes[test.id().split(".", 1)[-1]] = [outcome, words]
+        write(short(test), outcome, "" if error is None else f"{error[0].__name__}: {str(error[1])[:300]}")
 
     def addSuccess(self, test):
         self.note(test, "passed")
@@ -66,8 +120,7 @@ class Result(unittest.TestResult):
         self.note(test, "failed", error)
 
     def addSkip(self, test, reason):
-        self.note(test, "skipped")
-        outcomes[test.id().split(".", 1)[-1]][1] = str(reason)[:100]
+        write(short(test), "skipped", str(reason)[:100])
 
     def addExpectedFailure(self, test, error):
         self.note(test, "passed")
@@ -85,15 +138,14 @@ name = os.path.splitext(os.path.basename(FILE))[0]
 sys.argv = [FILE]
 module = __import__(name)
 loader = unittest.TestLoader()
-suite = unittest.TestSuite()
-for kind, item in list(vars(module).items()):
-    if isinstance(item, type) and issubclass(item, unittest.TestCase) and (not CLASSES or kind in CLASSES):
-        suite.addTests(loader.loadTestsFromTestCase(item))
-count = suite.countTestCases()
+suite, done = unittest.TestSuite(), known()
+kinds = [(name, kind) for name, kind in vars(module).items() if isinstance(kind, type) and issubclass(kind, unittest.TestCase)]
+# In the order in which they are named, if they are.
+kinds = sorted((it for it in kinds if not CLASSES or it[0] in CLASSES), key=lambda it: CLASSES.index(it[0]) if CLASSES else 0)
+for _, kind in kinds:
+    suite.addTests(test for test in loader.loadTestsFromTestCase(kind) if short(test) not in done)
 try:
     suite.run(Result())
-except Late as error:
-    outcomes["a test that did not end"] = ["failed", str(error)]
-finally:
-    print(json.dumps({"allocator": ALLOCATOR, "tests": count, "outcomes": outcomes}), flush=True)
+except Late:
+    os._exit(3)
 os._exit(0)

@@ -1,6 +1,8 @@
 """One workload of PyTorch under one allocator: ``drop_in_workload.py NAME native|expandable|pytorch|pages [STEPS] [LIMIT]``.
 
-Out: a line of JSON: losses, median seconds of a step, peaks, driver calls; or the exception that ended it.
+Out: a line of JSON: losses, median seconds of a step, peaks, driver calls; or the exception that ended it. With
+``DETERMINISTIC=1`` PyTorch's deterministic algorithms are used. With ``TURNS=1`` steps are run as told on the standard input, a
+number of steps a line, each answered by a line of JSON with their seconds: so that several allocators take turns.
 
 Models have their published shapes and random weights: nothing is downloaded.
 """
@@ -168,19 +170,42 @@ LENGTHS = lengths(1024, STEPS)
 WORKLOADS = {make.__name__: make for make in (gpt2, bert, llama, resnet50, deeplab, generate, mlp)}
 
 
+def timed(step, number):
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    loss = step(number)
+    torch.cuda.synchronize()
+    return time.perf_counter() - start, float(loss)
+
+
+def take_turns():
+    step, number = WORKLOADS[NAME](), 0
+    print(json.dumps("ready"), flush=True)
+    for line in sys.stdin:
+        seconds = []
+        for _ in range(int(line)):
+            seconds.append(timed(step, number % STEPS)[0])
+            number += 1
+        print(json.dumps(seconds), flush=True)
+
+
 def main():
     torch.manual_seed(0)
     torch.backends.cudnn.benchmark = False
+    if os.environ.get("DETERMINISTIC") == "1":
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.backends.cudnn.deterministic = True
+    if os.environ.get("TURNS") == "1":
+        return take_turns()
     answer = {"name": NAME, "allocator": ALLOCATOR, "losses": [], "seconds": []}
     try:
         step = WORKLOADS[NAME]()
         for number in range(STEPS):
-            torch.cuda.synchronize()
-            start = time.perf_counter()
-            loss = step(number)
-            torch.cuda.synchronize()
-            answer["seconds"].append(time.perf_counter() - start)
-            answer["losses"].append(float(loss))
+            seconds, loss = timed(step, number)
+            answer["seconds"].append(seconds)
+            answer["losses"].append(loss)
+    except KeyboardInterrupt:
+        answer["failed"] = f"out of time after {len(answer['seconds'])} of {STEPS} steps"
     except Exception as error:
         answer["failed"] = f"{type(error).__name__}: {str(error)[:400]}"
     stats = torch.cuda.memory_stats()

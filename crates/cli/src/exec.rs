@@ -8,6 +8,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use anyhow::anyhow;
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use tonnage::Bytes;
@@ -28,7 +29,9 @@ const HOOK: [(&str, &str); 2] = [
 /// managed by Tonnage, as by `tonnage.torch.install()`; the package `tonnage` must be installed in that Python. PyTorch's own
 /// calls answer as before.
 ///
-/// Signals go on to the program. Exit status: the program's; 2 if it cannot be run, or not on this allocator.
+/// Signals go on to the program. Exit status: the program's; 2 if it cannot be run, or not on this allocator. A
+/// Python that does not take the `PYTHONPATH` it is given (`python -E`, `-I`, `-S`) runs as it is; if all did, that is said at
+/// the end.
 #[derive(Args)]
 pub(crate) struct Arguments {
     /// The placement rules: `pages` gives waste back by moving pages of memory, `pytorch` does what PyTorch does
@@ -54,16 +57,28 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<Answer> {
     let hook = HookFolder::lay_out(&HOOK)?;
+    let came_by = hook.path().join("came_by");
     let mut command = hook.command(&arguments.command)?;
     let history = arguments.history.as_ref().map(std::path::absolute).transpose()?;
+    let history = history.map(|path| {
+        let not_text = |path: OsString| anyhow!("{path:?} is not UTF-8: name another file");
+        path.into_os_string().into_string().map_err(not_text)
+    });
+    let history = history.transpose()?;
     let options = serde_json::json!({
         "policy": arguments.policy,
         "conf": arguments.conf,
         "limit": arguments.limit.map(|limit| limit.0),
-        "history": history.as_ref().map(|path| path.to_string_lossy()),
+        "history": history,
     });
     command.env("TONNAGE_EXEC", options.to_string());
     let status = run_to_the_end(&mut command)?;
+    if !came_by.exists() {
+        eprintln!(
+            "tonnage: no Python of this program ran Tonnage's hook, so that none was on its allocator. Under `python -E`, `-I` \
+             and `-S`, or without the PYTHONPATH that is passed on, call tonnage.torch.install() in the program."
+        );
+    }
     drop(hook);
     Ok(answer_of(status))
 }

@@ -3,9 +3,9 @@
 //! In:  a command line. Out: its own output and exit status, or its death by a signal.
 
 use std::ffi::OsString;
-use std::io::IsTerminal;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +14,8 @@ use anyhow::{Context, bail};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
-use signal_hook::iterator::Signals;
+use signal_hook::iterator::SignalsInfo;
+use signal_hook::iterator::exfiltrator::raw::WithRawSiginfo;
 use tempfile::TempDir;
 
 use crate::Answer;
@@ -25,7 +26,10 @@ pub(crate) struct HookFolder(TempDir);
 impl HookFolder {
     /// Writes files into a folder.
     pub(crate) fn lay_out(files: &[(&str, &str)]) -> anyhow::Result<Self> {
-        let folder = tempfile::Builder::new().prefix("tonnage-hook-").tempdir();
+        let folder = match own_folder() {
+            Some(own) => tempfile::Builder::new().prefix("tonnage-hook-").tempdir_in(own),
+            None => tempfile::Builder::new().prefix("tonnage-hook-").tempdir(),
+        };
         let folder = folder.context("cannot make a folder for temporary files")?;
         for (name, text) in files {
             std::fs::write(folder.path().join(name), text)
@@ -52,6 +56,22 @@ impl HookFolder {
     }
 }
 
+/// A folder that nobody else writes to: what outlives the program goes on to look for its hook where it was, and must not find
+/// anyone else's there. None, where there is no such folder.
+fn own_folder() -> Option<PathBuf> {
+    let set = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let cache = set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache")));
+    let cache = cache.map(|cache| cache.join("tonnage"));
+    let me = rustix::process::geteuid().as_raw();
+    set("XDG_RUNTIME_DIR").into_iter().chain(cache).find(|folder| {
+        std::fs::create_dir_all(folder).is_ok()
+            && std::fs::metadata(folder).is_ok_and(|it| it.uid() == me && it.mode() & 0o022 == 0)
+            // Pythons could not be told of it.
+            && !folder.as_os_str().as_encoded_bytes().contains(&b':')
+            && tempfile::tempfile_in(folder).is_ok()
+    })
+}
+
 /// Runs a program to its end; signals go on to it.
 pub(crate) fn run_to_the_end(command: &mut Command) -> anyhow::Result<ExitStatus> {
     // Before the program is there, so that none is missed.
@@ -75,7 +95,7 @@ pub(crate) fn answer_of(status: ExitStatus) -> Answer {
 
 /// Signals that go on to the program while it runs, and end this one afterwards.
 struct Passing {
-    signals: Signals,
+    signals: SignalsInfo<WithRawSiginfo>,
     /// Whether the program has ended: signals are for this one then.
     ended: Arc<AtomicBool>,
 }
@@ -92,21 +112,23 @@ impl Passing {
             signal_hook::flag::register_conditional_default(signal, Arc::clone(&ended))
                 .context("cannot be told of signals")?;
         }
-        Ok(Self { signals: Signals::new(taken).context("cannot be told of signals")?, ended })
+        let signals = SignalsInfo::new(taken).context("cannot be told of signals")?;
+        Ok(Self { signals, ended })
     }
 
-    /// Sends the program the signals that this one gets, but for those of a terminal: it has got them too. Returns when
+    /// Sends the program the signals that this one gets, but for those of a terminal, which come from the system and not from
+    /// a process: it has got them too. Returns when
     /// the program has ended and is not waited for yet: until then its number is no one else's.
     fn until_the_end_of(self, child: &Child) -> anyhow::Result<()> {
         let Self { mut signals, ended: has_ended } = self;
-        let on_terminal = std::io::stdin().is_terminal() || std::io::stderr().is_terminal();
         let number = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         let number = number.context("the program has no number")?;
         let handle = signals.handle();
         let passing = std::thread::spawn(move || {
-            for signal in signals.forever() {
-                let of_terminal = on_terminal && matches!(signal, SIGINT | SIGQUIT);
-                if let (false, Some(signal)) = (of_terminal, Signal::from_named_raw(signal)) {
+            for told in signals.forever() {
+                let of_terminal = told.si_code > 0 && matches!(told.si_signo, SIGINT | SIGQUIT);
+                if let (false, Some(signal)) = (of_terminal, Signal::from_named_raw(told.si_signo))
+                {
                     // It may have ended in between.
                     let _ = kill_process(number, signal);
                 }

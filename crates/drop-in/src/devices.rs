@@ -1,14 +1,17 @@
 //! The allocators of this process, one for each device, made when the device is first asked for: to open a GPU takes
 //! memory of it.
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use rustc_hash::FxHashSet;
-use tonnage_engine::{ChangeTracker, Config, Engine, RecordOptions};
+use rustc_hash::{FxHashMap, FxHashSet};
+use tonnage_device::Device as _;
+use tonnage_engine::{ChangeTracker, Config, Engine, FractionError, RecordOptions};
 use tonnage_events::{Address, DeviceId, PoolId, StreamId, TraceEntry};
 use tonnage_memory::{AnyDevice, Device, DeviceOptions, Policy};
 
 use crate::failure::{Wrong, other};
+use crate::forks;
 
 /// What an allocator gives memory of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,21 +47,55 @@ pub(crate) type DeviceTracker = Arc<dyn Fn(u32, &TraceEntry, PoolId) + Send + Sy
 pub(crate) struct Told {
     /// The settings, once others than those of the setup were read.
     config: Option<Config>,
-    pub(crate) history: Option<RecordOptions>,
-    pub(crate) tracker: Option<DeviceTracker>,
+    history: Option<RecordOptions>,
+    tracker: Option<DeviceTracker>,
 }
 
 /// One device.
 pub(crate) struct Slot {
     device: Device,
-    /// Streams of the framework that the device knows by now.
-    streams: Mutex<FxHashSet<StreamId>>,
+    allowed: Mutex<Allowed>,
+    streams: Mutex<Streams>,
+    /// Whether blocks hold streams that their owners may destroy: to know without the lock.
+    any_held: AtomicBool,
+}
+
+/// The most bytes to obtain from a device: by whoever set the allocator up, and by the program that runs on it. Neither
+/// undoes what the other said.
+#[derive(Clone, Copy, Default)]
+struct Allowed {
+    limit: Option<u64>,
+    /// A share of the device, in bytes.
+    share: Option<u64>,
+}
+
+impl Allowed {
+    fn bytes(self) -> Option<u64> {
+        self.limit.into_iter().chain(self.share).min()
+    }
+}
+
+/// Streams of the framework.
+#[derive(Default)]
+struct Streams {
+    /// Those that the device knows by now.
+    known: FxHashSet<StreamId>,
+    /// Blocks in use on streams whose owners may destroy them afterwards.
+    held_by: FxHashMap<Address, Vec<StreamId>>,
+    /// How many blocks hold such a stream.
+    holders: FxHashMap<StreamId, usize>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing that is done under these locks leaves anything half changed.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 static DEVICES: OnceLock<Devices> = OnceLock::new();
 
 /// Sets everything up, once.
 pub(crate) fn open(setup: Setup) -> Result<(), Wrong> {
+    forks::watch();
     let slots = (0..setup.devices).map(|_| OnceLock::new()).collect();
     DEVICES
         .set(Devices { setup, slots, told: Mutex::default() })
@@ -73,18 +110,34 @@ fn all() -> Result<&'static Devices, Wrong> {
 #[inline]
 pub(crate) fn device(number: u32) -> Result<&'static Slot, Wrong> {
     let devices = all()?;
-    let slot = devices.slots.get(number as usize);
-    let slot = slot.ok_or_else(|| other(format!("there is no device {number}")))?;
+    let slot = devices.slot(number)?;
     match slot.get() {
         Some(device) => Ok(device),
         None => devices.open(number, slot),
     }
 }
 
+/// A device, if it was opened: whoever only looks at one that nobody uses opens nothing.
+pub(crate) fn if_opened(number: u32) -> Result<Option<&'static Slot>, Wrong> {
+    Ok(all()?.slot(number)?.get().map(|slot| &**slot))
+}
+
+/// The settings in force.
+pub(crate) fn config() -> Result<Config, Wrong> {
+    let devices = all()?;
+    let told = lock(&devices.told);
+    Ok(told.config.clone().unwrap_or_else(|| devices.setup.config.clone()))
+}
+
+/// The share of a device that is allowed.
+pub(crate) fn fraction(number: u32) -> Result<f64, Wrong> {
+    Ok(if_opened(number)?.map_or(1.0, Slot::fraction))
+}
+
 /// Lets all devices read settings, and those that are opened later.
 pub(crate) fn configure(settings: &str) -> Result<(), Wrong> {
     let devices = all()?;
-    let mut told = devices.told.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut told = lock(&devices.told);
     let mut config = told.config.clone().unwrap_or_else(|| devices.setup.config.clone());
     config.apply(settings).map_err(other)?;
     told.config = Some(config);
@@ -92,24 +145,31 @@ pub(crate) fn configure(settings: &str) -> Result<(), Wrong> {
     opened().try_for_each(|(_, slot)| slot.device().memory().configure(settings).map_err(other))
 }
 
-/// Tells all devices something, and those that are opened later.
-pub(crate) fn tell(change: impl FnOnce(&mut Told)) -> Result<(), Wrong> {
-    let mut told = all()?.told.lock().unwrap_or_else(PoisonError::into_inner);
-    change(&mut told);
+/// Lets all devices record a history, or no longer, and those that are opened later.
+pub(crate) fn record_history(options: Option<RecordOptions>) -> Result<(), Wrong> {
+    let mut told = lock(&all()?.told);
+    for (_, slot) in opened() {
+        slot.device().memory().record_history(options.clone());
+    }
+    // A device that is opened later has nothing to clear.
+    told.history = options.map(|it| RecordOptions { clear_history: false, ..it });
+    Ok(())
+}
+
+/// Lets all devices tell someone of their changes, or no one, and those that are opened later.
+pub(crate) fn track(tracker: Option<DeviceTracker>) -> Result<(), Wrong> {
+    let mut told = lock(&all()?.told);
+    told.tracker = tracker;
     for (number, slot) in opened() {
-        told.tell(number, slot.device());
+        slot.with(|engine| engine.track(told.tracker_of(number)));
     }
     Ok(())
 }
 
 impl Told {
-    fn tell(&self, number: u32, device: &Device) {
-        device.memory().record_history(self.history.clone());
-        let tracker = self.tracker.clone().map(|tracker| {
-            let tell = move |entry: &TraceEntry, pool: PoolId| tracker(number, entry, pool);
-            Arc::new(tell) as ChangeTracker
-        });
-        device.with_engine(|engine| engine.track(tracker));
+    fn tracker_of(&self, number: u32) -> Option<ChangeTracker> {
+        let tracker = self.tracker.clone()?;
+        Some(Arc::new(move |entry: &TraceEntry, pool: PoolId| tracker(number, entry, pool)))
     }
 }
 
@@ -124,15 +184,15 @@ pub(crate) fn opened() -> impl Iterator<Item = (u32, &'static Slot)> {
 pub(crate) fn of_owner<R>(
     address: Address,
     first: u32,
-    mut answer: impl FnMut(u32, &mut Engine<AnyDevice>) -> Option<R>,
+    mut answer: impl FnMut(u32, &Slot, &mut Engine<AnyDevice>) -> Option<R>,
 ) -> Result<R, Wrong> {
-    if let Some(slot) = device_if_opened(first)
-        && let Some(found) = slot.with(|engine| answer(first, engine))
+    if let Some(slot) = if_opened(first).ok().flatten()
+        && let Some(found) = slot.with(|engine| answer(first, slot, engine))
     {
         return Ok(found);
     }
     let mut others = opened().filter(|it| it.0 != first);
-    let found = others.find_map(|(number, slot)| slot.with(|engine| answer(number, engine)));
+    let found = others.find_map(|(number, slot)| slot.with(|engine| answer(number, slot, engine)));
     found.ok_or_else(|| {
         other(format!(
             "no block in use begins at {address}: it was freed before, or is not of this allocator"
@@ -140,18 +200,19 @@ pub(crate) fn of_owner<R>(
     })
 }
 
-fn device_if_opened(number: u32) -> Option<&'static Slot> {
-    DEVICES.get()?.slots.get(number as usize)?.get().map(|slot| &**slot)
-}
-
 impl Devices {
+    fn slot(&'static self, number: u32) -> Result<&'static OnceLock<Arc<Slot>>, Wrong> {
+        let slot = self.slots.get(number as usize);
+        slot.ok_or_else(|| other(format!("there is no device {number}")))
+    }
+
     #[cold]
     fn open(
         &'static self,
         number: u32,
         slot: &'static OnceLock<Arc<Slot>>,
     ) -> Result<&'static Slot, Wrong> {
-        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let told = lock(&self.told);
         if let Some(device) = slot.get() {
             return Ok(device);
         }
@@ -168,16 +229,22 @@ impl Devices {
             Kind::Dry(capacity) => Device::dry_with(capacity, options),
         };
         let device = device.map_err(other)?;
-        if setup.limit.is_some() {
-            device.memory().set_limit(setup.limit);
-        }
+        // The settings may allow a share themselves.
+        let share = device.with_engine(|engine| engine.limit());
+        let made = Slot {
+            device,
+            allowed: Mutex::new(Allowed { limit: setup.limit, share }),
+            streams: Mutex::default(),
+            any_held: AtomicBool::new(false),
+        };
+        made.set_limit(setup.limit);
         if setup.publish {
             // Who cannot be shown works all the same.
-            let _ = device.publish();
+            let _ = made.device.publish();
         }
-        told.tell(number, &device);
-        let made = Arc::new(Slot { device, streams: Mutex::default() });
-        Ok(slot.get_or_init(|| made))
+        made.device.memory().record_history(told.history.clone());
+        made.with(|engine| engine.track(told.tracker_of(number)));
+        Ok(slot.get_or_init(|| Arc::new(made)))
     }
 }
 
@@ -208,15 +275,79 @@ impl Slot {
         })
     }
 
+    /// Allows so many bytes, or any number; less, if the program allowed itself less.
+    pub(crate) fn set_limit(&self, limit: Option<u64>) {
+        let mut allowed = lock(&self.allowed);
+        allowed.limit = limit;
+        self.with(|engine| engine.set_limit(allowed.bytes()));
+    }
+
+    /// Allows a share of the device; less, if whoever set the allocator up allowed less.
+    pub(crate) fn set_fraction(&self, fraction: f64) -> Result<(), FractionError> {
+        let mut allowed = lock(&self.allowed);
+        self.with(|engine| {
+            engine.set_memory_fraction(fraction)?;
+            allowed.share = engine.limit();
+            engine.set_limit(allowed.bytes());
+            Ok(())
+        })
+    }
+
+    /// The share that the program allowed itself.
+    fn fraction(&self) -> f64 {
+        let share = lock(&self.allowed).share;
+        let total = self.with(|engine| engine.device().total());
+        share.map_or(1.0, |share| share as f64 / total as f64)
+    }
+
     fn adopt(&self, engine: &mut Engine<AnyDevice>, stream: StreamId) {
-        let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
-        if streams.insert(stream)
+        if lock(&self.streams).known.insert(stream)
             && let AnyDevice::Cuda(cuda) = engine.device_mut()
         {
-            // SAFETY: the framework names streams of this device's primary context, which it takes from its own pool
-            // and never destroys, or which their owner keeps while memory is used on them: the contract of the
-            // interface, as it is PyTorch's.
+            // SAFETY: the framework names streams of this device's primary context, and of no other device. It takes them from
+            // its own pool and never destroys them; one of another owner, who may destroy it when no block uses it any
+            // more, is held by its blocks (`hold`) and left with the last of them (`let_go`).
             unsafe { cuda.adopt_stream(stream) };
         }
+    }
+
+    /// Notes that a block is used on a stream whose owner keeps it only as long as blocks are.
+    pub(crate) fn hold(&self, address: Address, stream: StreamId) {
+        let mut streams = lock(&self.streams);
+        let held = streams.held_by.entry(address).or_default();
+        if !held.contains(&stream) {
+            held.push(stream);
+            *streams.holders.entry(stream).or_default() += 1;
+            self.any_held.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// A block was taken back. Streams that no other holds are left: their owners may destroy them now.
+    #[inline]
+    pub(crate) fn let_go(&self, engine: &mut Engine<AnyDevice>, address: Address) {
+        if self.any_held.load(Ordering::Relaxed) {
+            self.leave_streams_of(engine, address);
+        }
+    }
+
+    #[cold]
+    fn leave_streams_of(&self, engine: &mut Engine<AnyDevice>, address: Address) {
+        let mut streams = lock(&self.streams);
+        for stream in streams.held_by.remove(&address).unwrap_or_default() {
+            let Some(holders) = streams.holders.get_mut(&stream) else { continue };
+            *holders -= 1;
+            if *holders > 0 {
+                continue;
+            }
+            streams.holders.remove(&stream);
+            // In a capture events are left alone: the stream is one of those that stay known.
+            if !engine.leaves_events_alone()
+                && let AnyDevice::Cuda(cuda) = engine.device_mut()
+                && cuda.leave_stream(stream).is_ok()
+            {
+                streams.known.remove(&stream);
+            }
+        }
+        self.any_held.store(!streams.held_by.is_empty(), Ordering::Relaxed);
     }
 }

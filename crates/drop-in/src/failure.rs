@@ -1,13 +1,14 @@
 //! What is said when something is wrong: kept for the thread that made the call.
 
 use std::cell::RefCell;
-use std::ffi::CString;
-use std::fmt::Write;
+use std::ffi::{CStr, CString};
+use std::fmt::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 
 use tonnage_engine::{AllocError, OutOfMemory};
 
+use crate::forks;
 use crate::types::{Failure, Status};
 
 /// What broke the allocator.
@@ -46,6 +47,16 @@ impl From<AllocError> for Wrong {
     }
 }
 
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotCached => f.write_str("nothing cached serves the request"),
+            Self::OutOfMemory(moment) | Self::Rejected(moment) => moment.fmt(f),
+            Self::Other(text) => f.write_str(text),
+        }
+    }
+}
+
 /// Anything else is told in its own words.
 pub(crate) fn other(error: impl ToString) -> Wrong {
     Wrong::Other(error.to_string())
@@ -54,24 +65,27 @@ pub(crate) fn other(error: impl ToString) -> Wrong {
 /// Does what a call asks for, and keeps what is to be said of it. Panics end here.
 pub(crate) fn answer(work: impl FnOnce() -> Result<(), Wrong>) -> Status {
     if let Some(text) = BROKEN.get() {
-        keep(text, None);
+        keep(text, None, false);
         return Status::Broken;
+    }
+    if forks::is_orphan() {
+        keep(forks::SENTENCE, None, false);
+        return Status::Failed;
     }
     // What a panic leaves behind is never looked at again.
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(())) => Status::Ok,
         Ok(Err(Wrong::NotCached)) => Status::NotCached,
         Ok(Err(Wrong::OutOfMemory(moment))) => {
-            keep(&as_pytorch_says_it(&moment), Some(&moment));
+            keep(&as_pytorch_says_it(&moment), Some(&moment), false);
             Status::OutOfMemory
         }
         Ok(Err(Wrong::Rejected(moment))) => {
-            keep(&as_pytorch_says_it(&moment), Some(&moment));
-            LAST.with_borrow_mut(|last| last.rejected = true);
+            keep(&as_pytorch_says_it(&moment), Some(&moment), true);
             Status::OutOfMemory
         }
         Ok(Err(Wrong::Other(text))) => {
-            keep(&text, None);
+            keep(&text, None, false);
             Status::Failed
         }
         Err(panic) => {
@@ -81,56 +95,76 @@ pub(crate) fn answer(work: impl FnOnce() -> Result<(), Wrong>) -> Status {
                 "Tonnage's allocator broke, and serves nothing any more: {said}. Please report this; without \
                  tonnage.torch.install() the program runs on PyTorch's own allocator."
             );
-            keep(BROKEN.get_or_init(|| text), None);
+            keep(BROKEN.get_or_init(|| text), None, false);
             Status::Broken
         }
     }
 }
 
-fn keep(text: &str, moment: Option<&OutOfMemory>) {
+/// A thread whose locals are gone, as when the process ends, keeps nothing.
+fn keep(text: &str, moment: Option<&OutOfMemory>, rejected: bool) {
     // A zero ends a text in C.
     let text = CString::new(text.replace('\0', " ")).unwrap_or_default();
     let said = match moment {
         Some(it) => Said {
             text,
             asked: it.segment_size,
-            total: it.device_total,
+            // What PyTorch tells observers: under a limit, that is all there is.
+            total: it.limit.unwrap_or(it.device_total),
             free: it.device_free.unwrap_or(0),
             allocated: it.allocated,
-            rejected: false,
+            rejected,
         },
         None => Said { text, ..Said::default() },
     };
-    LAST.with_borrow_mut(|last| *last = said);
+    let _ = LAST.try_with(|last| last.replace(said));
 }
 
 /// What was kept for this thread.
 pub(crate) fn last() -> Failure {
-    LAST.with_borrow(|said| Failure {
-        text: said.text.as_ptr(),
-        asked: said.asked,
-        total: said.total,
-        free: said.free,
-        allocated: said.allocated,
-        rejected: u8::from(said.rejected),
+    let kept = LAST.try_with(|last| {
+        let said = last.borrow();
+        Failure {
+            text: said.text.as_ptr(),
+            asked: said.asked,
+            total: said.total,
+            free: said.free,
+            allocated: said.allocated,
+            rejected: u8::from(said.rejected),
+        }
+    });
+    kept.unwrap_or(Failure {
+        text: THREAD_IS_OVER.as_ptr(),
+        asked: 0,
+        total: 0,
+        free: 0,
+        allocated: 0,
+        rejected: 0,
     })
 }
 
+/// Said where nothing could be kept.
+const THREAD_IS_OVER: &CStr = c"a call failed while its thread, or the process, was ending";
+
 /// The words alone.
 pub(crate) fn last_words() -> String {
-    LAST.with_borrow(|said| said.text.to_string_lossy().into_owned())
+    let kept = LAST.try_with(|last| last.borrow().text.to_string_lossy().into_owned());
+    kept.unwrap_or_else(|_| THREAD_IS_OVER.to_string_lossy().into_owned())
 }
 
 /// The message begins as PyTorch's, which programs look for; then comes the cause.
 fn as_pytorch_says_it(it: &OutOfMemory) -> String {
     let mut text = format!(
-        "CUDA out of memory. Tried to allocate {}. GPU {} has a total capacity of {} of which {} is free. ",
+        "CUDA out of memory. Tried to allocate {}. GPU {} has a total capacity of {}",
         size(it.segment_size),
         it.device.0,
         size(it.device_total),
-        size(it.device_free.unwrap_or(0)),
     );
     // Writing to a string cannot fail.
+    let _ = match it.device_free {
+        Some(free) => write!(text, " of which {} is free. ", size(free)),
+        None => write!(text, ". "),
+    };
     if let Some(limit) = it.limit {
         let _ = write!(text, "{} allowed; ", size(limit));
     }
@@ -168,6 +202,25 @@ mod tests {
         // SAFETY: this thread's text, which nothing has changed since.
         let text = unsafe { std::ffi::CStr::from_ptr(last().text) };
         assert!(text.to_string_lossy().contains("the books are wrong"), "{text:?}");
+    }
+
+    #[test]
+    fn a_thread_that_is_ending_is_answered_too() {
+        /// Makes a call when the locals of its thread go.
+        struct Late;
+        impl Drop for Late {
+            fn drop(&mut self) {
+                keep("late", None, false);
+                assert!(!last().text.is_null() && !last_words().is_empty());
+            }
+        }
+        thread_local!(static LATE: Late = const { Late });
+        // Locals go in the order they were first used in, so that what is kept goes first.
+        let ended = std::thread::spawn(|| {
+            keep("early", None, false);
+            LATE.with(|_| {});
+        });
+        ended.join().unwrap();
     }
 
     #[test]

@@ -6,14 +6,15 @@ use std::sync::Arc;
 
 use tonnage_engine::config::from_process_environment;
 use tonnage_engine::{
-    AllocError, Allocation, Capture, Config, Context, FreeError, PoolState, RecordOptions, Release,
-    StackDepth, Stat, StatArray, StreamFilter,
+    AllocError, Allocation, Capture, Config, Context, Engine, FreeError, PoolState, RecordOptions,
+    Release, StackDepth, Stat, StatArray, Stats, StreamFilter,
 };
 use tonnage_events::{Action, Address, PoolId, StackId, StreamId, TraceEntry};
-use tonnage_memory::Policy;
+use tonnage_memory::{AnyDevice, Policy};
 
-use crate::devices::{self, DeviceTracker, Kind, Setup, Slot, device, of_owner, opened};
+use crate::devices::{self, DeviceTracker, Kind, Setup, Slot, device, if_opened, of_owner, opened};
 use crate::failure::{self, Wrong, answer, other};
+use crate::forks;
 use crate::moment::{Owned, entry_of, flat};
 use crate::sharing;
 use crate::types::{
@@ -40,7 +41,7 @@ macro_rules! interface {
 }
 
 /// Of the table; `shim/tonnage.h` has the same.
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 
 interface! {
     /// Sets everything up, once in a process.
@@ -55,9 +56,12 @@ interface! {
     fn free(first: u32, address: u64, stack: u32, number: Option<&mut u32>, bytes: Option<&mut u64>) -> Status;
     /// Notes that a stream uses a block.
     fn record_stream(first: u32, address: u64, stream: u64) -> Status;
+    /// Notes that a block is used on a stream whose owner keeps it only as long as blocks are: with the last of them the
+    /// stream is left alone.
+    fn hold_stream(number: u32, address: u64, stream: u64) -> Status;
     /// Gives cached memory of every device back.
-    fn empty_cache(pool: PoolName) -> Status;
-    /// The figures: nine quantities, each of all, small and large blocks, then two of oversize blocks; and seven counts.
+    fn empty_cache(pool: PoolName, stack: u32) -> Status;
+    /// The figures of a device, all zero if nobody has asked it for memory yet: nine quantities, each of all, small and large blocks, then two of oversize blocks; and seven counts.
     fn stats(number: u32, quantities: Option<&mut [Quantity; 29]>, counts: Option<&mut [i64; 7]>) -> Status;
     /// Lets peaks begin again.
     fn reset_peaks(number: u32) -> Status;
@@ -124,7 +128,7 @@ interface! {
     /// Reads settings, for every device.
     fn configure(settings: *const c_char) -> Status;
     /// The settings in force: the text that was read last, then figures by name.
-    fn settings(number: u32, tell: TextFn, context: *mut c_void) -> Status;
+    fn settings(tell: TextFn, context: *mut c_void) -> Status;
     /// Tells of every change that a history shows; with null of none.
     fn track(tracker: Option<TrackerFn>, context: *mut c_void) -> Status;
     /// Gives up to so many cached bytes back; says how many.
@@ -168,6 +172,22 @@ fn pool_id(pool: PoolName) -> PoolId {
 
 fn stack_id(stack: u32) -> Option<StackId> {
     (stack != NO_STACK).then(|| StackId::new(stack)).flatten()
+}
+
+/// Does something of which the caller's stack is to be told. Afterwards no call has it: its number may soon be another's.
+#[inline]
+fn told<R>(
+    engine: &mut Engine<AnyDevice>,
+    stack: u32,
+    work: impl FnOnce(&mut Engine<AnyDevice>) -> R,
+) -> R {
+    if stack == NO_STACK {
+        return work(engine);
+    }
+    engine.set_stack(stack_id(stack));
+    let done = work(engine);
+    engine.set_stack(None);
+    done
 }
 
 /// A pointer that the framework vouches for on every thread.
@@ -237,8 +257,7 @@ unsafe extern "C" fn allocate_cached(
     answer(|| {
         let (slot, stream) = (device(number)?, StreamId(stream));
         let served = slot.on(stream, |engine| {
-            engine.set_stack(stack_id(stack));
-            engine.allocate_cached(bytes, stream)
+            told(engine, stack, |engine| engine.allocate_cached(bytes, stream))
         });
         match served.map_err(|error| explained(slot, error))? {
             Some(allocation) => {
@@ -261,8 +280,7 @@ unsafe extern "C" fn allocate_uncached(
     answer(|| {
         let (slot, stream) = (device(number)?, StreamId(stream));
         let served: Result<Allocation, AllocError> = slot.on(stream, |engine| {
-            engine.set_stack(stack_id(stack));
-            engine.allocate_uncached(bytes, stream, freed != 0)
+            told(engine, stack, |engine| engine.allocate_uncached(bytes, stream, freed != 0))
         });
         let allocation = served.map_err(|error| explained(slot, error))?;
         put(address, allocation.address.0);
@@ -277,12 +295,19 @@ unsafe extern "C" fn free(
     number: Option<&mut u32>,
     bytes: Option<&mut u64>,
 ) -> Status {
+    if forks::is_orphan() {
+        // Its memory is its parent's.
+        put(number, 0);
+        put(bytes, 0);
+        return Status::Ok;
+    }
     answer(|| {
         let address = Address(address);
-        let freed = of_owner(address, first, |number, engine| {
+        let freed = of_owner(address, first, |number, slot, engine| {
             let size = engine.size_at(address)?;
-            engine.set_stack(stack_id(stack));
-            match engine.free_address(address) {
+            let freed = told(engine, stack, |engine| engine.free_address(address));
+            slot.let_go(engine, address);
+            match freed {
                 Err(FreeError::NotAllocated(_)) => None,
                 done => Some(done.map(|()| (number, size))),
             }
@@ -298,20 +323,24 @@ unsafe extern "C" fn record_stream(first: u32, address: u64, stream: u64) -> Sta
     answer(|| {
         let (address, stream) = (Address(address), StreamId(stream));
         let number =
-            of_owner(address, first, |number, engine| engine.size_at(address).map(|_| number))?;
+            of_owner(address, first, |number, _, engine| engine.size_at(address).map(|_| number))?;
         device(number)?.on(stream, |engine| engine.record_stream(address, stream)).map_err(other)
     })
 }
 
-unsafe extern "C" fn empty_cache(pool: PoolName) -> Status {
+unsafe extern "C" fn hold_stream(number: u32, address: u64, stream: u64) -> Status {
+    answer(|| {
+        device(number)?.hold(Address(address), StreamId(stream));
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn empty_cache(pool: PoolName, stack: u32) -> Status {
     answer(|| {
         let pool = pool_id(pool);
         opened().try_for_each(|(_, slot)| {
-            slot.with(|engine| {
-                engine.set_stack(None);
-                engine.empty_cache_of(pool)
-            })
-            .map_err(other)
+            slot.with(|engine| told(engine, stack, |engine| engine.empty_cache_of(pool)))
+                .map_err(other)
         })
     })
 }
@@ -327,30 +356,32 @@ unsafe extern "C" fn stats(
     counts: Option<&mut [i64; 7]>,
 ) -> Status {
     answer(|| {
-        let (arrays, oversize, numbers) = device(number)?.with(|engine| {
-            let it = engine.stats();
-            let arrays: [StatArray; 9] = [
-                it.allocation,
-                it.segment,
-                it.active,
-                it.inactive_split,
-                it.allocated_bytes,
-                it.reserved_bytes,
-                it.active_bytes,
-                it.inactive_split_bytes,
-                it.requested_bytes,
-            ];
-            let numbers = [
-                it.num_alloc_retries,
-                it.num_ooms,
-                it.num_sync_all_streams,
-                it.num_device_alloc,
-                it.num_device_free,
-                it.max_split_size,
-                it.num_oom_rejections,
-            ];
-            (arrays, [it.oversize_allocations, it.oversize_segments], numbers)
-        });
+        let stats = match if_opened(number)? {
+            Some(slot) => slot.with(|engine| engine.stats().clone()),
+            None => Stats::of_no_use(&devices::config()?),
+        };
+        let it = &stats;
+        let arrays: [StatArray; 9] = [
+            it.allocation,
+            it.segment,
+            it.active,
+            it.inactive_split,
+            it.allocated_bytes,
+            it.reserved_bytes,
+            it.active_bytes,
+            it.inactive_split_bytes,
+            it.requested_bytes,
+        ];
+        let oversize = [it.oversize_allocations, it.oversize_segments];
+        let numbers = [
+            it.num_alloc_retries,
+            it.num_ooms,
+            it.num_sync_all_streams,
+            it.num_device_alloc,
+            it.num_device_free,
+            it.max_split_size,
+            it.num_oom_rejections,
+        ];
         let all = arrays.iter().flat_map(|it| [it.all, it.small_pool, it.large_pool]);
         if let Some(places) = quantities {
             for (place, stat) in places.iter_mut().zip(all.chain(oversize)) {
@@ -364,25 +395,29 @@ unsafe extern "C" fn stats(
 
 unsafe extern "C" fn reset_peaks(number: u32) -> Status {
     answer(|| {
-        device(number)?.with(|engine| engine.reset_peak_stats());
+        if let Some(slot) = if_opened(number)? {
+            slot.with(|engine| engine.reset_peak_stats());
+        }
         Ok(())
     })
 }
 
 unsafe extern "C" fn reset_sums(number: u32) -> Status {
     answer(|| {
-        device(number)?.with(|engine| engine.reset_accumulated_stats());
+        if let Some(slot) = if_opened(number)? {
+            slot.with(|engine| engine.reset_accumulated_stats());
+        }
         Ok(())
     })
 }
 
 unsafe extern "C" fn set_fraction(number: u32, fraction: f64) -> Status {
-    answer(|| device(number)?.with(|engine| engine.set_memory_fraction(fraction)).map_err(other))
+    answer(|| device(number)?.set_fraction(fraction).map_err(other))
 }
 
 unsafe extern "C" fn fraction(number: u32, share: Option<&mut f64>) -> Status {
     answer(|| {
-        let is = device(number)?.with(|engine| engine.memory_fraction());
+        let is = devices::fraction(number)?;
         put(share, is);
         Ok(())
     })
@@ -390,16 +425,15 @@ unsafe extern "C" fn fraction(number: u32, share: Option<&mut f64>) -> Status {
 
 unsafe extern "C" fn set_limit(number: u32, bytes: u64) -> Status {
     answer(|| {
-        let limit = Some(bytes).filter(|&bytes| bytes > 0);
-        device(number)?.with(|engine| engine.set_limit(limit));
+        device(number)?.set_limit(Some(bytes).filter(|&bytes| bytes > 0));
         Ok(())
     })
 }
 
 unsafe extern "C" fn largest_free(number: u32, bytes: Option<&mut u64>) -> Status {
     answer(|| {
-        let largest = device(number)?.with(|engine| engine.largest_free());
-        put(bytes, largest);
+        let slot = if_opened(number)?;
+        put(bytes, slot.map_or(0, |slot| slot.with(|engine| engine.largest_free())));
         Ok(())
     })
 }
@@ -413,7 +447,7 @@ unsafe extern "C" fn segment_of(
 ) -> Status {
     answer(|| {
         let address = Address(address);
-        let segment = of_owner(address, first, |_, engine| engine.segment_of(address))?;
+        let segment = of_owner(address, first, |_, _, engine| engine.segment_of(address))?;
         put(begin, segment.address.0);
         put(bytes, segment.size);
         put(pages, u8::from(segment.pages));
@@ -449,7 +483,7 @@ unsafe extern "C" fn record_history(
             clear_history: clear != 0,
             ..RecordOptions::default()
         };
-        devices::tell(|told| told.history = (on != 0).then_some(options))
+        devices::record_history((on != 0).then_some(options))
     })
 }
 
@@ -462,7 +496,9 @@ unsafe extern "C" fn moment(
     answer(|| {
         let with_history = with_history != 0;
         let pool = pool_id(pool);
-        let snapshot = device(number)?.with(|engine| engine.snapshot_of(pool, with_history));
+        let snapshot = if_opened(number)?
+            .map(|slot| slot.with(|engine| engine.snapshot_of(pool, with_history)))
+            .unwrap_or_default();
         let flat = flat(&snapshot, with_history);
         if let Some(place) = moment {
             *place = flat.give();
@@ -490,7 +526,8 @@ unsafe extern "C" fn stacks_in_use(
     context: *mut c_void,
 ) -> Status {
     answer(|| {
-        for stack in device(number)?.with(|engine| engine.stacks_in_use()) {
+        let Some(slot) = if_opened(number)? else { return Ok(()) };
+        for stack in slot.with(|engine| engine.stacks_in_use()) {
             // SAFETY: the caller's function with its own context, as often as it takes.
             unsafe { tell(context, stack.number()) };
         }
@@ -550,8 +587,9 @@ unsafe extern "C" fn release_pool(number: u32, pool: PoolName) -> Status {
 
 unsafe extern "C" fn pool_uses(number: u32, pool: PoolName, uses: Option<&mut u64>) -> Status {
     answer(|| {
-        let are = device(number)?.with(|engine| engine.pool_use_count(pool_id(pool)));
-        put(uses, are);
+        let slot = if_opened(number)?;
+        let uses_of = |slot: &Slot| slot.with(|engine| engine.pool_use_count(pool_id(pool)));
+        put(uses, slot.map_or(0, uses_of));
         Ok(())
     })
 }
@@ -574,7 +612,8 @@ unsafe extern "C" fn live_in_pool(
     context: *mut c_void,
 ) -> Status {
     answer(|| {
-        for address in device(number)?.with(|engine| engine.live_in_pool(pool_id(pool))) {
+        let Some(slot) = if_opened(number)? else { return Ok(()) };
+        for address in slot.with(|engine| engine.live_in_pool(pool_id(pool))) {
             // SAFETY: the caller's function with its own context, as often as it takes.
             unsafe { tell(context, address.0) };
         }
@@ -618,10 +657,8 @@ unsafe extern "C" fn set_pool_state(
         // SAFETY: it was given by `pool_state`, and not taken back yet.
         let state = unsafe { state.cast::<PoolState>().as_ref() };
         let state = state.ok_or_else(|| other("no state to go back to"))?;
-        let change = device(number)?.with(|engine| {
-            engine.set_stack(stack_id(stack));
-            engine.set_pool_state(state)
-        });
+        let change = device(number)?
+            .with(|engine| told(engine, stack, |engine| engine.set_pool_state(state)));
         let change = change.map_err(other)?;
         for address in change.freed {
             // SAFETY: the caller's function with its own context, as often as it takes.
@@ -656,9 +693,9 @@ unsafe extern "C" fn configure(settings: *const c_char) -> Status {
     })
 }
 
-unsafe extern "C" fn settings(number: u32, tell: TextFn, context: *mut c_void) -> Status {
+unsafe extern "C" fn settings(tell: TextFn, context: *mut c_void) -> Status {
     answer(|| {
-        let config = device(number)?.with(|engine| engine.config().clone());
+        let config = devices::config()?;
         let divisions = config.roundup_power2_divisions().iter().map(u64::to_string);
         let lines = [
             config.last_settings().to_owned(),
@@ -689,7 +726,7 @@ unsafe extern "C" fn track(tracker: Option<TrackerFn>, context: *mut c_void) -> 
             };
             Arc::new(tell) as DeviceTracker
         });
-        devices::tell(|told| told.tracker = tracker)
+        devices::track(tracker)
     })
 }
 
@@ -710,5 +747,5 @@ unsafe extern "C" fn pause(number: u32, keep: u8, given: Option<&mut u64>) -> St
 }
 
 unsafe extern "C" fn resume(number: u32) -> Status {
-    answer(|| sharing::resumed(number))
+    answer(|| Ok(sharing::resumed(number)?))
 }

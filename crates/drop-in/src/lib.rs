@@ -26,6 +26,10 @@ mod failure;
 #[allow(unsafe_code, reason = "the streams of a framework are adopted as it names them")]
 mod devices;
 
+// Processes that others have forked off.
+#[allow(unsafe_code, reason = "the system is told of a function")]
+mod forks;
+
 // A moment, flat.
 mod moment;
 
@@ -41,7 +45,7 @@ mod pluggable;
 mod sharing;
 
 pub use interface::{INTERFACE, Interface, tonnage_interface};
-pub use sharing::{pause, release, resume};
+pub use sharing::{SharingError, pause, paused_devices, release, resume};
 pub use types::{
     Block, ContextLevel, Entry, Failure, Moment, Options, PoolName, Quantity, Segment, Status,
     TextFn, TrackerFn,

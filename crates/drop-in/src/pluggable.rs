@@ -74,7 +74,8 @@ extern "C-unwind" fn tonnage_pluggable_allocate(
     std::ptr::with_exposed_provenance_mut(address as usize)
 }
 
-/// Takes a block back, or raises.
+/// Takes a block back, or raises. A broken allocator takes nothing back, and says so with the next request: tensors go in
+/// destructors, which must not raise.
 #[unsafe(no_mangle)]
 extern "C-unwind" fn tonnage_pluggable_free(
     address: *mut c_void,
@@ -87,17 +88,21 @@ extern "C-unwind" fn tonnage_pluggable_free(
     }
     let (device, address) = (device.unsigned_abs(), address.addr() as u64);
     // SAFETY: nobody wants the answers.
-    if unsafe { (INTERFACE.free)(device, address, NO_STACK, None, None) } != Status::Ok {
+    let status = unsafe { (INTERFACE.free)(device, address, NO_STACK, None, None) };
+    if !matches!(status, Status::Ok | Status::Broken) {
         throw();
     }
 }
 
-/// Notes that a stream uses a block, or raises.
+/// Notes that a stream uses a block, or raises. Tensors without memory, and those of other owners, PyTorch tells of too: they
+/// are not the allocator's to keep.
 #[unsafe(no_mangle)]
 extern "C-unwind" fn tonnage_pluggable_record_stream(address: *mut c_void, stream: *mut c_void) {
     let (address, stream) = (address.addr() as u64, stream.addr() as u64);
+    // SAFETY: nobody wants the answers.
+    let is_ours = unsafe { (INTERFACE.segment_of)(0, address, None, None, None) } == Status::Ok;
     // SAFETY: plain numbers.
-    if unsafe { (INTERFACE.record_stream)(0, address, stream) } != Status::Ok {
+    if is_ours && unsafe { (INTERFACE.record_stream)(0, address, stream) } != Status::Ok {
         throw();
     }
 }
@@ -115,7 +120,8 @@ extern "C-unwind" fn tonnage_pluggable_set_fraction(fraction: f64, device: c_int
 #[unsafe(no_mangle)]
 extern "C-unwind" fn tonnage_pluggable_empty_cache() {
     // SAFETY: a plain name.
-    if unsafe { (INTERFACE.empty_cache)(PoolName { first: 0, second: 0 }) } != Status::Ok {
+    let status = unsafe { (INTERFACE.empty_cache)(PoolName { first: 0, second: 0 }, NO_STACK) };
+    if status != Status::Ok {
         throw();
     }
 }

@@ -18,7 +18,7 @@ use crate::config::{Config, ConfigError};
 use crate::error::{
     AllocError, CacheError, FractionError, FreeError, OutOfMemory, RecordStreamError,
 };
-use crate::history::{Context, History, RecordOptions};
+use crate::history::{Context, History, RecordOptions, StackDepth};
 use crate::last_freed::LastFreed;
 use crate::ledger::Ledger;
 use crate::owner::Allocation;
@@ -102,7 +102,7 @@ impl<D: Device> Engine<D> {
         // A share of 1 is no limit at the start, whatever it is at run time.
         let limit = Some(config.per_process_memory_fraction()).filter(|&fraction| fraction < 1.0);
         let limit = limit.map(|fraction| config.release().memory_limit(device.total(), fraction));
-        let stats = Stats::new(config.max_split_size_limit());
+        let stats = Stats::of_no_use(&config);
         let blocks = Blocks::ordered_by(config.release().tie());
         let captures = Captures::new(config.release());
         Self {
@@ -372,8 +372,13 @@ impl<D: Device> Engine<D> {
             history.go_on(options.clone());
             return;
         }
-        // Their stacks go with the history that knew them.
-        self.blocks.forget_stacks();
+        // Their stacks go with the history that knew them; those that callers bring no history knows.
+        let brought =
+            |stacks: Option<StackDepth>| stacks.is_none_or(|it| it == StackDepth::Foreign);
+        let before = self.ledger.history.as_ref().map(|it| it.stack_depth());
+        if !brought(before) || !brought(options.as_ref().map(|it| it.stacks)) {
+            self.blocks.forget_stacks();
+        }
         self.ledger.history = options.map(|options| Box::new(History::new(options)));
     }
 

@@ -105,6 +105,12 @@ impl<D: Device> Engine<D> {
         self.ledger.history.as_mut()?.foreign_stack(wanted_from)
     }
 
+    /// Whether events must be left alone now, since a graph is captured.
+    #[must_use]
+    pub fn leaves_events_alone(&self) -> bool {
+        self.capturing()
+    }
+
     /// Bytes of the block in use that begins at `address`; `None` if there is none.
     pub fn size_at(&mut self, address: Address) -> Option<u64> {
         let id = self.live_at(address)?;

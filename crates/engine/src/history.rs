@@ -210,6 +210,10 @@ impl History {
         self.options.context
     }
 
+    pub(crate) fn stack_depth(&self) -> StackDepth {
+        self.options.stacks
+    }
+
     pub(crate) fn set_foreign_stack(&mut self, stack: Option<StackId>) {
         self.foreign = stack;
     }

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use tonnage_events::{BlockEvent, Event, PoolId, PoolKind, SegmentEvent, SplitChange};
 
-use crate::config::Release;
+use crate::config::{Config, Release};
 
 /// Most bytes that an allocator holds, whatever the device would give: figures of twice that still fit.
 pub(crate) const MOST_RESERVED: u64 = 1 << 62;
@@ -158,6 +158,12 @@ pub struct Stats {
 }
 
 impl Stats {
+    /// Those of an allocator with these settings that nobody has asked for anything.
+    #[must_use]
+    pub fn of_no_use(config: &Config) -> Self {
+        Self::new(config.max_split_size_limit())
+    }
+
     pub(crate) fn new(max_split_size: Option<u64>) -> Self {
         let max_split_size = max_split_size.map_or(-1, u64::cast_signed);
         Self { max_split_size, ..Self::default() }

@@ -7,6 +7,7 @@ use pyo3::sync::PyOnceLock;
 use tonnage::engine::config::ConfigError;
 use tonnage::snapshot::SnapshotError;
 use tonnage_cli::{ScriptFailed, TooMuch};
+use tonnage_drop_in::SharingError;
 
 /// An exception of the package's, made of a sentence and what else it tells.
 pub(crate) fn exception(
@@ -29,6 +30,16 @@ pub(crate) fn exception(
 /// What the command would refuse.
 pub(crate) fn usage(sentence: &str) -> PyErr {
     exception("UsageError", sentence, |_| Ok(()))
+}
+
+/// Memory that could not be given back, or had again.
+pub(crate) fn sharing(error: SharingError) -> PyErr {
+    let (kind, sentence) = match error {
+        SharingError::NoMemory(sentence) => ("NoMemoryError", sentence),
+        SharingError::Device(sentence) => ("DeviceError", sentence),
+        SharingError::Refused(sentence) => ("UsageError", sentence),
+    };
+    exception(kind, &sentence, |_| Ok(()))
 }
 
 /// Something in this package is wrong.

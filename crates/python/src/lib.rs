@@ -125,19 +125,25 @@ mod _tonnage {
     /// Gives cached bytes of a device back, and says how many.
     #[pyfunction]
     fn release_memory(py: Python<'_>, device: u32, bytes: u64) -> PyResult<u64> {
-        py.detach(|| tonnage_drop_in::release(device, bytes)).map_err(|text| errors::usage(&text))
+        py.detach(|| tonnage_drop_in::release(device, bytes)).map_err(errors::sharing)
     }
 
     /// Gives all memory of a device back for a while, and says how much it was.
     #[pyfunction]
     fn pause_memory(py: Python<'_>, device: u32, keep: bool) -> PyResult<u64> {
-        py.detach(|| tonnage_drop_in::pause(device, keep)).map_err(|text| errors::usage(&text))
+        py.detach(|| tonnage_drop_in::pause(device, keep)).map_err(errors::sharing)
     }
 
     /// Obtains it again.
     #[pyfunction]
     fn resume_memory(py: Python<'_>, device: u32) -> PyResult<()> {
-        py.detach(|| tonnage_drop_in::resume(device)).map_err(|text| errors::usage(&text))
+        py.detach(|| tonnage_drop_in::resume(device)).map_err(errors::sharing)
+    }
+
+    /// The devices whose memory is given back now.
+    #[pyfunction]
+    fn paused_devices(py: Python<'_>) -> Vec<u32> {
+        py.detach(tonnage_drop_in::paused_devices)
     }
 
     /// The bytes that a text means, such as `24GiB`.

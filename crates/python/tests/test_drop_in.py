@@ -39,9 +39,34 @@ def call(name, *arguments, answer=ctypes.c_int):
 def failure():
     return call("failure", answer=Failure)
 
-def open_host(capacity, policy=b"policy:pytorch", settings=b""):
-    options = Options(b"host", 1, capacity, policy, settings, b"2.11.0", 0, 0)
+class Block(ctypes.Structure):
+    _fields_ = [("size", u64), ("requested", u64), ("stack", u32), ("allocated", u8), ("active", u8)]
+
+class Entry(ctypes.Structure):
+    _fields_ = [("address", u64), ("size", u64), ("stream", u64), ("pool", Pool), ("time_us", u64), ("stack", u32),
+                ("action", u32)]
+
+class Moment(ctypes.Structure):
+    _fields_ = [("segments", ctypes.c_void_p), ("segment_count", u64), ("blocks", ctypes.POINTER(Block)),
+                ("block_count", u64), ("entries", ctypes.POINTER(Entry)), ("entry_count", u64),
+                ("owner", ctypes.c_void_p)]
+
+def open_host(capacity, policy=b"policy:pytorch", settings=b"", device=b"host", limit=0):
+    options = Options(device, 1, capacity, policy, settings, b"2.11.0", limit, 0)
     return call("open", ctypes.byref(options))
+
+def moment():
+    it = Moment()
+    assert call("moment", u32(0), Pool(0, 0), u8(1), ctypes.byref(it)) == OK
+    blocks = [(it.blocks[number].stack, it.blocks[number].allocated) for number in range(it.block_count)]
+    entries = [(it.entries[number].action, it.entries[number].stack) for number in range(it.entry_count)]
+    assert call("forget_moment", ctypes.byref(it)) == OK
+    return blocks, entries
+
+def fraction():
+    share = ctypes.c_double()
+    assert call("fraction", u32(0), ctypes.byref(share)) == OK
+    return share.value
 
 def allocate(size, stream=0):
     address = u64()
@@ -146,3 +171,100 @@ print(call("configure", b"nonsense:1") == FAILED)
 print(allocate(0)[0] == FAILED, call("set_pool_state", u32(0), None, NO_STACK, None, None, None) == FAILED)
 """)
     assert all(line.startswith("True") for line in out.splitlines()), out
+
+
+def test_to_look_at_a_gpu_opens_none(program):
+    """There is none here, so that opening one is an error."""
+    out = program("""
+assert open_host(0, device=b"cuda") == OK, failure().text
+largest, uses = u64(1), u64(1)
+quantities, counts = (Quantity * 29)(), (ctypes.c_int64 * 7)()
+said, pool = [], Pool(0, 7)
+text = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)(lambda *it: said.append(it[2]))
+tell = ctypes.CFUNCTYPE(None, ctypes.c_void_p, u64)(lambda *it: None)
+looks = [
+    call("stats", u32(0), quantities, counts), call("reset_peaks", u32(0)), call("reset_sums", u32(0)),
+    call("largest_free", u32(0), ctypes.byref(largest)), call("settings", text, None),
+    call("pool_uses", u32(0), pool, ctypes.byref(uses)), call("live_in_pool", u32(0), pool, tell, None),
+    call("empty_cache", Pool(0, 0), NO_STACK), call("record_history", u8(1), u64(10), u32(3), u8(0), u32(0)),
+]
+print(looks, largest.value, uses.value, len(said), fraction(), moment(), counts[5])
+print(allocate(1000)[0] == FAILED, call("stats", u32(1), quantities, counts) == FAILED, failure().text.decode())
+""")
+    first, second = out.splitlines()
+    assert first == "[0, 0, 0, 0, 0, 0, 0, 0, 0] 0 0 9 1.0 ([], []) -1"
+    assert second == "True True there is no device 1"
+
+
+def test_what_a_program_allows_itself_does_not_undo_the_limit(program):
+    out = program("""
+assert open_host(256 * MIB, limit=64 * MIB) == OK, failure().text
+def fits(size):
+    status, address = allocate(size * MIB)
+    return status == OK and free(address) == OK and call("empty_cache", Pool(0, 0), NO_STACK) == OK
+print(fits(60), fits(70), fraction())
+for share in (0.9, 0.1, 1.0):
+    assert call("set_fraction", u32(0), ctypes.c_double(share)) == OK
+    print(round(fraction(), 3), fits(20), fits(40), fits(70))
+print(call("set_fraction", u32(0), ctypes.c_double(1.5)) == FAILED)
+""")
+    assert out.splitlines() == [
+        "True False 1.0", "0.9 True True False", "0.1 True False False", "1.0 True True False", "True",
+    ]
+
+
+def test_a_fork_gives_nothing_back_and_is_told_why_it_gets_nothing(program):
+    out = program("""
+import os
+assert open_host(64 * MIB) == OK, failure().text
+_, kept = allocate(MIB)
+child = os.fork()
+if child == 0:
+    fine = free(kept) == OK and allocate(MIB)[0] == FAILED and b"forked" in failure().text
+    os._exit(0 if fine else 1)
+print(os.waitpid(child, 0)[1], allocated() == MIB, free(kept) == OK)
+""")
+    assert out == "0 True True\n"
+
+
+def test_a_fork_before_the_first_use_is_a_process_like_any_other(program):
+    out = program("""
+import os
+assert open_host(64 * MIB) == OK, failure().text
+child = os.fork()
+if child == 0:
+    status, address = allocate(MIB)
+    os._exit(0 if status == OK and free(address) == OK else 1)
+print(os.waitpid(child, 0)[1])
+""")
+    assert out == "0\n"
+
+
+def test_histories_keep_what_was_said(program):
+    """Stacks of calls by number: of emptied caches, of blocks whose history is over; none of a call that has none."""
+    out = program("""
+assert open_host(256 * MIB) == OK, failure().text
+def record(on, clear=0):
+    assert call("record_history", u8(on), u64(100), u32(3), u8(clear), u32(0)) == OK
+def request(size, stack):
+    address = u64()
+    assert call("allocate_uncached", u32(0), u64(size), u64(0), u32(stack), u8(0), ctypes.byref(address)) == OK
+    return address.value
+record(1, clear=1)
+kept, gone = request(30 * MIB, 5), request(40 * MIB, 6)
+assert free(gone) == OK
+# Who wants to be told of changes takes nothing from the history.
+told = []
+tracker = ctypes.CFUNCTYPE(None, ctypes.c_void_p, u32, ctypes.c_void_p)(lambda *it: told.append(it[1]))
+assert call("track", tracker, None) == OK
+assert call("empty_cache", Pool(0, 0), u32(7)) == OK
+print(moment()[1], told)
+record(0)
+print(moment())
+assert free(kept) == OK
+""")
+    first, second = out.splitlines()
+    none = 2**32 - 1
+    entries = [(3, 5), (0, 5), (3, 6), (0, 6), (1, none), (2, none), (4, 7)]
+    assert first == f"{entries} [0]"
+    assert second == "([(5, 1)], [])"

@@ -73,8 +73,8 @@ INSTALL = "import tonnage.torch\nprint(tonnage.torch.install())\n"
         ({"STAND_IN_VERSION": "2.8.1"}, "PyTorch 2.8.1 is not supported"),
         ({"STAND_IN_VERSION": "2.16.0"}, "Releases 2.9 to 2.15 are"),
         ({"STAND_IN_VERSION": "3.0.0"}, "PyTorch 3.0.0 is not supported"),
-        ({"STAND_IN_VERSION": "2.12.0a0+git1234"}, "is no release"),
-        ({"STAND_IN_VERSION": "2.12.0.dev20260101+cu130"}, "is no release"),
+        ({"STAND_IN_VERSION": "2.12.0a0+git1234"}, "is not one of the releases that are known"),
+        ({"STAND_IN_VERSION": "2.12.0.dev20260101+cu130"}, "is not one of the releases that are known"),
         ({"STAND_IN_CUDA": ""}, "is not built for CUDA"),
         ({"STAND_IN_USED": "1"}, "before the first tensor on a GPU"),
         ({"STAND_IN_GPUS": "0"}, "PyTorch sees no GPU"),
@@ -257,3 +257,49 @@ def test_hooks_stand_behind_each_other_and_the_programs_own_knows_its_file(tmp_p
     )
     assert done.stderr == ""
     assert done.stdout.splitlines() == [f"own {own}", "2"]
+
+
+def test_a_library_that_others_could_have_written_is_not_run(program):
+    assert "way='shim'" in program(INSTALL).stdout
+    folder = program.folder / "cache" / "shim"
+    (library,) = (it for it in folder.iterdir() if it.suffix == ".so")
+    library.chmod(0o777)
+    assert "building the shim" in program(INSTALL).stderr, "it is built anew"
+    assert library.stat().st_mode & 0o022 == 0
+    # A folder of one's own is closed to others; then what lies in it is looked at.
+    folder.chmod(0o777)
+    assert "building the shim" in program(INSTALL).stderr
+    assert folder.stat().st_mode & 0o022 == 0
+    assert "building the shim" not in program(INSTALL).stderr
+
+
+def test_what_was_built_for_one_process_does_not_stay(program):
+    (program.folder / "cache").write_text("no folder")
+    temporary = program.folder / "temporary"
+    temporary.mkdir()
+    done = program(INSTALL, TMPDIR=str(temporary))
+    assert "way='shim'" in done.stdout, done.stderr
+    assert list(temporary.iterdir()) == []
+
+
+def test_the_command_says_if_no_python_came_by(program):
+    done = program("print('ran')", *EXEC, "--", sys.executable, "-E")
+    assert (done.returncode, done.stdout) == (0, "ran\n")
+    assert "no Python of this program ran Tonnage's hook" in done.stderr
+    done = program("print('ran')", *EXEC, "--", sys.executable)
+    assert done.stderr == ""
+
+
+def test_the_hook_lies_where_nobody_else_can_write(program):
+    home = program.folder / "home"
+    home.mkdir()
+    out = "import os, sys\nprint(os.environ['PYTHONPATH'].split(os.pathsep)[0])\n"
+    done = program(out, *EXEC, "--", sys.executable, HOME=str(home), XDG_CACHE_HOME="", XDG_RUNTIME_DIR="")
+    assert done.stdout.startswith(str(home / ".cache" / "tonnage" / "tonnage-hook-")), done.stdout + done.stderr
+    assert list((home / ".cache" / "tonnage").iterdir()) == [], "gone with the program"
+
+
+def test_options_that_cannot_be_read_are_a_sentence(program):
+    done = program("import torch", *EXEC, "--", "env", "TONNAGE_EXEC=nonsense", sys.executable)
+    assert done.returncode == 2 and done.stderr.startswith("error: "), done.stderr
+    assert "Traceback" not in done.stderr

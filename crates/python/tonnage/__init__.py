@@ -11,6 +11,7 @@ import os
 
 from ._errors import (
     ConfError,
+    DeviceError,
     Error,
     ExistingFileError,
     FileError,
@@ -18,6 +19,7 @@ from ._errors import (
     InternalError,
     LimitError,
     MissingFileError,
+    NoMemoryError,
     RecordError,
     ScriptError,
     SnapshotError,
@@ -58,6 +60,7 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "ConfError",
     "Device",
+    "DeviceError",
     "Diff",
     "Error",
     "ExistingFileError",
@@ -66,6 +69,7 @@ __all__ = [
     "InternalError",
     "LimitError",
     "MissingFileError",
+    "NoMemoryError",
     "Outcome",
     "Peak",
     "Record",

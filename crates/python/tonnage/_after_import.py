@@ -1,4 +1,5 @@
-"""A function that is called once a module has been imported, in Pythons that need not have tonnage installed.
+"""What the hooks of a job share, in Pythons that need not have tonnage installed: a function that is called once a module has
+been imported, and the way on to the program's own ``sitecustomize``.
 
 In:  the name of a module, and the function. Out: the function's call, with the module, before whoever imports it goes on.
 
@@ -8,7 +9,9 @@ This file stands by itself, as ``_record.py`` does.
 from __future__ import annotations
 
 import importlib.abc
+import importlib.machinery
 import importlib.util
+import os
 import sys
 
 TYPE_CHECKING = False
@@ -56,6 +59,17 @@ class AfterImport(importlib.abc.MetaPathFinder):
 
 def _nothing(module: ModuleType) -> None:
     """Called when a module is there that was there before, such as one of two that were found at once."""
+
+
+def give_way(file: str) -> None:
+    """Runs the ``sitecustomize`` that stands behind the one in this file, as if that were not there."""
+    here = os.path.dirname(os.path.abspath(file))
+    sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder) != here]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize")
+    if spec is not None and spec.loader is not None:
+        # A module of its own, which knows its own file: it may be another hook of ours, as in `tonnage record -- tonnage exec …`.
+        sys.modules["sitecustomize"] = module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
 
 
 class _Loader:

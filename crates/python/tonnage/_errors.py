@@ -56,5 +56,13 @@ class ScriptError(Error, RuntimeError):
     text: str = ""
 
 
+class NoMemoryError(Error, MemoryError):
+    """Memory of a GPU that others have now: later there may be enough."""
+
+
+class DeviceError(Error, RuntimeError):
+    """A GPU that failed."""
+
+
 class InternalError(Error, RuntimeError):
     """A mistake of tonnage's own: please report it."""

@@ -8,8 +8,7 @@ The folder of this file is first on the path, under the name ``sitecustomize``; 
 
 from __future__ import annotations
 
-import importlib.machinery
-import importlib.util
+import contextlib
 import json
 import os
 import sys
@@ -27,9 +26,13 @@ def begin(torch: Any) -> None:
         import tonnage.torch
     except ImportError as error:
         stop(f"{sys.executable} has no tonnage ({error}): pip install tonnage into it")
+    options = os.environ.get("TONNAGE_EXEC")
+    if options is None:
+        # Someone took it out of the environment, and wants none of it.
+        return
     try:
-        tonnage.torch.install(**json.loads(os.environ["TONNAGE_EXEC"]))
-    except tonnage.Error as error:
+        tonnage.torch.install(**json.loads(options))
+    except (tonnage.Error, OSError, TypeError, ValueError) as error:
         stop(str(error))
 
 
@@ -41,16 +44,13 @@ def stop(sentence: str) -> None:
 
 def install() -> None:
     """Watches for PyTorch, and gives way to a ``sitecustomize`` of the program's own."""
-    here = os.path.dirname(os.path.abspath(__file__))
     import tonnage_after_import
 
+    # `tonnage exec` looks whether any Python came by.
+    with contextlib.suppress(OSError):
+        os.close(os.open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "came_by"), os.O_CREAT, 0o600))
     tonnage_after_import.AfterImport("torch", begin).install()
-    sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder) != here]
-    spec = importlib.machinery.PathFinder.find_spec("sitecustomize")
-    if spec is not None and spec.loader is not None:
-        # A module of its own, which knows its own file: it may be another hook of ours, as in `tonnage record -- tonnage exec …`.
-        sys.modules["sitecustomize"] = module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+    tonnage_after_import.give_way(__file__)
 
 
 if __name__ == "sitecustomize":

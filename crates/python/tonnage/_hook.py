@@ -9,8 +9,6 @@ The folder of this file is first on the path, under the name ``sitecustomize``; 
 from __future__ import annotations
 
 import atexit
-import importlib.machinery
-import importlib.util
 import os
 import sys
 
@@ -59,7 +57,6 @@ class Job:
 
 def install() -> None:
     """Watches for PyTorch, and gives way to a ``sitecustomize`` of the program's own."""
-    here = os.path.dirname(os.path.abspath(__file__))
     import tonnage_after_import
     import tonnage_record
 
@@ -70,12 +67,7 @@ def install() -> None:
             print(f"tonnage: this process is not recorded: {error}", file=sys.stderr)
 
     tonnage_after_import.AfterImport("torch", begin).install()
-    sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder) != here]
-    spec = importlib.machinery.PathFinder.find_spec("sitecustomize")
-    if spec is not None and spec.loader is not None:
-        # A module of its own, which knows its own file: it may be another hook of ours, as in `tonnage record -- tonnage exec …`.
-        sys.modules["sitecustomize"] = module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+    tonnage_after_import.give_way(__file__)
 
 
 if __name__ == "sitecustomize":

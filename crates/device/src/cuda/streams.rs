@@ -11,7 +11,7 @@ use tonnage_events::StreamId;
 
 use super::Cuda;
 use super::sys::CUstream;
-use crate::{DeviceError, EventId};
+use crate::{Device as _, DeviceError, EventId};
 
 /// The default streams: legacy by its two names, and the thread's own.
 const DEFAULTS: std::ops::RangeInclusive<u64> = 0..=2;
@@ -29,6 +29,9 @@ pub(super) struct Streams {
     known: BTreeMap<StreamId, Owner>,
     /// Streams that have ended or were forgotten. Memory that was used on them may still be named by them.
     ended: BTreeSet<StreamId>,
+    /// Streams of others that were left, whatever is still queued on them: a stream of ours waits for that in their place.
+    left: BTreeSet<StreamId>,
+    stand_in: Option<StreamId>,
     /// Streams whose work is written down for a graph.
     captured: BTreeSet<StreamId>,
 }
@@ -47,14 +50,19 @@ impl Streams {
     }
 
     /// The handle behind a known number, or for a stream that has ended the default stream: nothing
-    /// is queued on it any more, so what waits for another waits for it, too.
+    /// is queued on it any more, so what waits for another waits for it, too. For a stream that was left, the one that
+    /// waits for it.
     pub(super) fn get_or_ended(
         &self,
         call: &'static str,
         stream: StreamId,
     ) -> Result<CUstream, DeviceError> {
-        let ended = self.ended.contains(&stream) && !self.known.contains_key(&stream);
-        self.get(call, if ended { StreamId::DEFAULT } else { stream })
+        if self.known.contains_key(&stream) {
+            return self.get(call, stream);
+        }
+        let left = self.stand_in.filter(|_| self.left.contains(&stream));
+        let ended = self.ended.contains(&stream).then_some(StreamId::DEFAULT);
+        self.get(call, left.or(ended).unwrap_or(stream))
     }
 
     /// The same, and for a stream that is captured the default stream, too: what is queued there is not done, so there is
@@ -174,11 +182,12 @@ impl Cuda {
     /// # Safety
     ///
     /// The number is the handle of a stream of this device's primary context, and it stays alive
-    /// until [`forget_stream`](Self::forget_stream), or until the device is gone.
+    /// until [`forget_stream`](Self::forget_stream) or [`leave_stream`](Self::leave_stream), or until the device is gone.
     pub unsafe fn adopt_stream(&mut self, stream: StreamId) {
         let mut streams = self.queues.streams_mut();
         streams.known.entry(stream).or_insert(Owner::Another);
         streams.ended.remove(&stream);
+        streams.left.remove(&stream);
     }
 
     /// Ends what [`adopt_stream`](Self::adopt_stream) began, after what is queued on the stream. It is left alone itself. Memory
@@ -197,6 +206,28 @@ impl Cuda {
         let mut streams = self.queues.streams_mut();
         streams.ended.insert(stream);
         streams.remove("forget_stream", stream, Owner::Another)
+    }
+
+    /// Ends what [`adopt_stream`](Self::adopt_stream) began, and waits for nothing: from here on the owner may destroy the
+    /// stream. Memory that was used on it may still be given back; who asks whether its work is done asks a stream of ours,
+    /// which waits for it.
+    ///
+    /// # Errors
+    ///
+    /// If the stream was not adopted, or if the driver refuses: it is still known then.
+    pub fn leave_stream(&mut self, stream: StreamId) -> Result<(), DeviceError> {
+        self.queues.streams().owned("leave_stream", stream, Owner::Another)?;
+        let known = self.queues.streams().stand_in;
+        let stand_in = known.map_or_else(|| self.create_stream(), Ok)?;
+        self.queues.streams_mut().stand_in = Some(stand_in);
+        let event = self.record_event(stream)?;
+        let waits = self.wait_on(stand_in, event);
+        self.queues.forget(event)?;
+        waits?;
+        let mut streams = self.queues.streams_mut();
+        streams.remove("leave_stream", stream, Owner::Another)?;
+        streams.left.insert(stream);
+        Ok(())
     }
 
     /// The default stream and every other that may be named and waited for: none that is captured.

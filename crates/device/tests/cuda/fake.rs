@@ -187,6 +187,32 @@ fn streams_of_others_can_be_adopted_and_are_not_ended() {
 }
 
 #[test]
+fn a_stream_that_was_left_may_go_and_its_work_is_still_waited_for() {
+    let fake = fake();
+    let mut owner = open(&fake, 0).unwrap();
+    let mut guest = open(&fake, 0).unwrap();
+    let stream = owner.create_stream().unwrap();
+    assert_refused(guest.leave_stream(stream), "no stream");
+    // SAFETY: `owner` keeps the stream alive until `guest` has left it.
+    unsafe { guest.adopt_stream(stream) };
+    fake.control(tonnage_fake_cuda::control::HOLD, stream.0, 0);
+    guest.leave_stream(stream).unwrap();
+    assert_refused(guest.leave_stream(stream), "no stream");
+    let mark = guest.record_event(stream).unwrap();
+    assert_eq!(guest.query_event(mark), Ok(false));
+    fake.complete_events_of(stream.0, 0);
+    assert_eq!(guest.query_event(mark), Ok(true));
+    owner.destroy_stream(stream).unwrap();
+    // The driver would follow the handle; what is asked now is a stream of the guest's own.
+    let late = guest.record_event(stream).unwrap();
+    assert_eq!(guest.query_event(late), Ok(true));
+    guest.synchronize(stream).unwrap();
+    assert_eq!(fake.live().streams, 1);
+    drop(guest);
+    assert_eq!(fake.live().streams, 0);
+}
+
+#[test]
 fn memory_of_the_drivers_own_pool_is_a_segment_too() {
     let fake = fake();
     let mut device = open(&fake, 0).unwrap();

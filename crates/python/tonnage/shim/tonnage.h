@@ -7,7 +7,7 @@
 
 namespace tonnage {
 
-constexpr uint64_t VERSION = 1;
+constexpr uint64_t VERSION = 2;
 constexpr uint32_t NO_STACK = UINT32_MAX;
 
 enum Status : int32_t { OK = 0, NOT_CACHED = 1, OUT_OF_MEMORY = 2, FAILED = 3, BROKEN = 4 };
@@ -81,7 +81,8 @@ struct Interface {
       uint32_t, uint64_t bytes, uint64_t stream, uint32_t stack, uint8_t freed, uint64_t* address);
   Status (*free)(uint32_t first, uint64_t address, uint32_t stack, uint32_t* device, uint64_t* bytes);
   Status (*record_stream)(uint32_t first, uint64_t address, uint64_t stream);
-  Status (*empty_cache)(PoolName);
+  Status (*hold_stream)(uint32_t, uint64_t address, uint64_t stream);
+  Status (*empty_cache)(PoolName, uint32_t stack);
   Status (*stats)(uint32_t, Quantity* quantities, int64_t* counts);
   Status (*reset_peaks)(uint32_t);
   Status (*reset_sums)(uint32_t);
@@ -109,7 +110,7 @@ struct Interface {
   Status (*begin_capture)(uint32_t, uint8_t (*)());
   Status (*end_capture)(uint32_t);
   Status (*configure)(const char*);
-  Status (*settings)(uint32_t, TextFn, void*);
+  Status (*settings)(TextFn, void*);
   Status (*track)(TrackerFn, void*);
   Status (*release)(uint32_t, uint64_t, uint64_t*);
   Status (*pause)(uint32_t, uint8_t keep, uint64_t*);

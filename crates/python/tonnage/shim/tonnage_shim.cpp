@@ -13,10 +13,12 @@
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGraphsC10Utils.h>
 
+#include <pthread.h>
+
 #include <atomic>
 #include <cstring>
-#include <exception>
 #include <deque>
+#include <exception>
 #include <limits>
 #include <optional>
 #include <unordered_map>
@@ -53,6 +55,9 @@ thread_local std::string metadata;
 // What a function of PyTorch's threw while the engine called it. No exception goes through the engine: it waits here until
 // that call is over.
 thread_local std::exception_ptr thrown;
+
+// Whether this process was forked off one that uses a device: its memory is that one's, and locks may be held for good.
+std::atomic<bool> orphan{false};
 
 // Calls a function of PyTorch's for the engine; where it throws, `otherwise` is its answer.
 template <typename Call>
@@ -104,6 +109,11 @@ using StreamPointer = cudaStream_t;
 
 StreamPointer stream_of(uint64_t number) {
   return reinterpret_cast<StreamPointer>(static_cast<uintptr_t>(number));
+}
+
+// Whether a stream is another owner's: PyTorch names those by their handles, and its own by small numbers.
+bool is_external(const c10::cuda::CUDAStream& stream) {
+  return stream.id() != 0 && static_cast<uint64_t>(stream.id()) == number_of(stream.stream());
 }
 
 void raw_free(void* pointer);
@@ -158,7 +168,7 @@ class Allocator final : public CUDAAllocator {
       return {pointer, pointer, &free_uncached, c10::Device(c10::DeviceType::CUDA, device)};
     }
     if (bytes != 0) {
-      pointer = serve(device, bytes, c10::cuda::getCurrentCUDAStream(device));
+      pointer = serve_current(device, bytes);
     }
     return {pointer, pointer, &raw_free, c10::Device(c10::DeviceType::CUDA, device)};
   }
@@ -171,32 +181,26 @@ class Allocator final : public CUDAAllocator {
     if (bytes == 0) {
       return nullptr;
     }
-    if (C10_UNLIKELY(!caches())) {
-      return allocate_uncached(bytes);
-    }
     c10::DeviceIndex device = 0;
     C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
-    return serve(device, bytes, c10::cuda::getCurrentCUDAStream(device));
+    return serve_current(device, bytes);
   }
 
   void* raw_alloc_with_stream(size_t bytes, cudaStream_t stream) override {
     if (bytes == 0) {
       return nullptr;
     }
-    if (C10_UNLIKELY(!caches())) {
-      return allocate_uncached(bytes);
-    }
     c10::DeviceIndex device = 0;
     C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
-    return serve(device, bytes, stream);
+    const auto current = c10::cuda::getCurrentCUDAStream(device);
+    // Of a handle alone nobody knows whose it is.
+    const bool external = stream == current.stream() ? is_external(current) : stream != nullptr;
+    return serve(device, bytes, stream, external);
   }
 
+  // As in PyTorch, these two are served by the allocator also where tensors are not.
   void raw_delete(void* pointer) override {
-    if (C10_UNLIKELY(!caches())) {
-      free_uncached(pointer);
-    } else {
-      take_back(pointer);
-    }
+    take_back(pointer);
   }
 
   void set_pages(bool pages) {
@@ -204,15 +208,17 @@ class Allocator final : public CUDAAllocator {
   }
 
   void take_back(void* pointer) {
-    if (pointer == nullptr) {
+    if (pointer == nullptr || C10_UNLIKELY(orphan.load(std::memory_order_relaxed))) {
       return;
     }
-    const uint32_t stack = context_for(RecordContext::ALL);
+    const Noted note(*this, RecordContext::ALL);
     const auto guard = uncaptured();
+    if (C10_UNLIKELY(any_used_elsewhere_.load(std::memory_order_relaxed))) {
+      wait_for_other_devices(pointer);
+    }
     uint32_t device = 0;
     uint64_t bytes = 0;
-    const Status status = engine->free(here(), address_of(pointer), stack, &device, &bytes);
-    done_with(stack);
+    const Status status = engine->free(here(), address_of(pointer), note.stack, &device, &bytes);
     if (C10_UNLIKELY(status == BROKEN)) {
       // Tensors go in destructors, which must not throw; the next call that may says what happened.
       TORCH_WARN_ONCE("tonnage: memory is not taken back: ", engine->failure().text);
@@ -234,11 +240,23 @@ class Allocator final : public CUDAAllocator {
     if (data.get() == nullptr || data.get_deleter() != &raw_free) {
       return;
     }
-    check(engine->record_stream(here(), address_of(data.get()), number_of(stream.stream())));
+    const uint64_t number = number_of(stream.stream());
+    if (C10_UNLIKELY(stream.device_index() != data.device().index())) {
+      // The engine of one device knows no streams of another.
+      std::lock_guard<std::mutex> guard(used_elsewhere_mutex_);
+      used_elsewhere_[data.get()].push_back(stream);
+      any_used_elsewhere_.store(true);
+      return;
+    }
+    check(engine->record_stream(here(), address_of(data.get()), number));
+    if (C10_UNLIKELY(is_external(stream))) {
+      check(engine->hold_stream(data.device().index(), address_of(data.get()), number));
+    }
   }
 
   void emptyCache(MempoolId_t pool) override {
-    check(engine->empty_cache(name_of(pool)));
+    const Noted note(*this, RecordContext::ALL);
+    check(engine->empty_cache(name_of(pool), note.stack));
   }
 
   // Figures.
@@ -370,6 +388,9 @@ class Allocator final : public CUDAAllocator {
     }
     // Of which calls there is something to say is decided here.
     check(engine->record_history(enabled, entries, static_cast<uint32_t>(RecordContext::ALL), clear, bits));
+    if (clear || !enabled) {
+      forget_contexts();
+    }
   }
 
   bool isHistoryEnabled() override {
@@ -431,6 +452,8 @@ class Allocator final : public CUDAAllocator {
     const bool with_history = true;
 #endif
     SnapshotInfo info;
+    // What the engine names is not to be forgotten, and its number given to another, before it is looked up.
+    std::lock_guard<std::mutex> nothing_is_forgotten(forgetting_mutex_);
     for (DeviceIndex device = 0; device < c10::cuda::device_count(); ++device) {
       info.device_traces.emplace_back();
       // To open a GPU that nobody uses would take memory of it.
@@ -494,7 +517,6 @@ class Allocator final : public CUDAAllocator {
   void beginAllocateToPool(
       DeviceIndex device, MempoolId_t pool, std::function<bool(cudaStream_t)> filter) override {
     use(device);
-    ++diversions_;
     using Filter = std::function<bool(cudaStream_t)>;
     check(engine->begin_pool(
         device,
@@ -508,6 +530,7 @@ class Allocator final : public CUDAAllocator {
         },
         new Filter(std::move(filter)),
         [](void* filter) { delete static_cast<Filter*>(filter); }));
+    ++diversions_;
   }
 
   void endAllocateToPool(DeviceIndex device, MempoolId_t pool) override {
@@ -593,15 +616,14 @@ class Allocator final : public CUDAAllocator {
     struct Change {
       std::vector<uint64_t> freed, in_use;
     } change;
-    const uint32_t stack = context_for(RecordContext::STATE);
+    const Noted note(*this, RecordContext::STATE);
     const Status status = engine->set_pool_state(
         device,
         of_pool->state,
-        stack,
+        note.stack,
         [](void* change, uint64_t address) { static_cast<Change*>(change)->freed.push_back(address); },
         [](void* change, uint64_t address) { static_cast<Change*>(change)->in_use.push_back(address); },
         &change);
-    done_with(stack);
     check(status);
     CheckpointDelta delta;
     for (const uint64_t address : change.freed) {
@@ -677,6 +699,10 @@ class Allocator final : public CUDAAllocator {
     return opened;
   }
 
+  bool is_used() const {
+    return used_.load(std::memory_order_relaxed) != 0;
+  }
+
  private:
   // While a graph may be captured: the driver's calls that the engine makes are none of its.
   using Uncaptured = std::optional<c10::cuda::CUDAStreamCaptureModeGuard>;
@@ -719,20 +745,24 @@ class Allocator final : public CUDAAllocator {
     return (used_.load(std::memory_order_relaxed) >> device) & 1;
   }
 
-  void* serve(DeviceIndex device, size_t bytes, cudaStream_t stream) {
+  void* serve_current(DeviceIndex device, size_t bytes) {
+    const auto stream = c10::cuda::getCurrentCUDAStream(device);
+    return serve(device, bytes, stream.stream(), is_external(stream));
+  }
+
+  void* serve(DeviceIndex device, size_t bytes, cudaStream_t stream, bool external) {
     use(device);
-    const uint32_t stack = context_for(RecordContext::STATE);
+    const Noted note(*this, RecordContext::STATE);
     const auto guard = uncaptured();
     uint64_t address = 0;
-    Status status = engine->allocate_cached(device, bytes, number_of(stream), stack, &address);
+    Status status = engine->allocate_cached(device, bytes, number_of(stream), note.stack, &address);
     if (C10_UNLIKELY(status == NOT_CACHED)) {
 #if TONNAGE_TORCH < 210
       look_for_settings();
 #endif
       const bool freed = run_callbacks();
-      status = engine->allocate_uncached(device, bytes, number_of(stream), stack, freed, &address);
+      status = engine->allocate_uncached(device, bytes, number_of(stream), note.stack, freed, &address);
     }
-    done_with(stack);
     if (C10_UNLIKELY(thrown != nullptr)) {
       if (status == OK) {
         // The caller gets an exception, and no memory with it.
@@ -744,12 +774,34 @@ class Allocator final : public CUDAAllocator {
       fail(device);
     }
     check(status);
+    if (C10_UNLIKELY(external)) {
+      check(engine->hold_stream(device, address, number_of(stream)));
+    }
     void* block = pointer(address);
     if (const auto* python = c10::impl::GPUTrace::get_trace()) {
       (*python)->trace_gpu_memory_allocation(c10::DeviceType::CUDA, static_cast<uintptr_t>(address));
     }
     tell_profiler(block, static_cast<int64_t>(bytes), device);
     return block;
+  }
+
+  // Streams of other devices that use a block are waited for before it is taken back.
+  void wait_for_other_devices(void* block) {
+    std::vector<c10::cuda::CUDAStream> streams;
+    {
+      std::lock_guard<std::mutex> guard(used_elsewhere_mutex_);
+      const auto found = used_elsewhere_.find(block);
+      if (found == used_elsewhere_.end()) {
+        return;
+      }
+      streams = std::move(found->second);
+      used_elsewhere_.erase(found);
+      any_used_elsewhere_.store(!used_elsewhere_.empty());
+    }
+    for (const auto& stream : streams) {
+      const c10::DeviceGuard there(stream.device());
+      C10_CUDA_CHECK_WARN(cudaStreamSynchronize(stream.stream()));
+    }
   }
 
 #if TONNAGE_TORCH < 210
@@ -826,11 +878,19 @@ class Allocator final : public CUDAAllocator {
     return context ? context->stack : nullptr;
   }
 
-  void done_with(uint32_t stack) {
-    if (C10_UNLIKELY(stack != NO_STACK)) {
-      contexts_.done(stack);
+  // What is said of a call, for as long as it takes, whatever it throws.
+  struct Noted {
+    Noted(Allocator& allocator, RecordContext wanted_from)
+        : allocator(allocator), stack(allocator.context_for(wanted_from)) {}
+    ~Noted() {
+      if (C10_UNLIKELY(stack != NO_STACK)) {
+        allocator.contexts_.done(stack);
+      }
     }
-  }
+    Noted(const Noted&) = delete;
+    Allocator& allocator;
+    const uint32_t stack;
+  };
 
   void forget_contexts() {
     // Two at once would undo each other's marks.
@@ -908,7 +968,6 @@ class Allocator final : public CUDAAllocator {
   AllocatorConfigInfo settings() {
     std::vector<std::string> lines;
     check(engine->settings(
-        0,
         [](void* lines, const char* text, size_t length) {
           static_cast<std::vector<std::string>*>(lines)->emplace_back(text, length);
         },
@@ -959,6 +1018,10 @@ class Allocator final : public CUDAAllocator {
   std::atomic<int> diversions_{0};
   Contexts contexts_;
   std::mutex forgetting_mutex_;
+  // Blocks that streams of other devices use.
+  std::atomic<bool> any_used_elsewhere_{false};
+  std::mutex used_elsewhere_mutex_;
+  std::unordered_map<void*, std::vector<c10::cuda::CUDAStream>> used_elsewhere_;
   std::mutex annotations_mutex_;
   std::deque<AnnotationEntry> annotations_;
   size_t most_annotations_ = 1;
@@ -1034,6 +1097,8 @@ const char* tonnage_install(const tonnage::Interface* interface, const tonnage::
         "import");
     engine = interface;
     check(engine->open(options));
+    TORCH_CHECK(
+        pthread_atfork(nullptr, nullptr, [] { orphan.store(instance().is_used()); }) == 0, "no memory to watch for forks");
     instance().set_pages(options->policy != nullptr && std::strstr(options->policy, "pages") != nullptr);
     c10::cuda::CUDACachingAllocator::allocator.store(&instance());
     c10::SetAllocator(c10::DeviceType::CUDA, &instance(), 0);

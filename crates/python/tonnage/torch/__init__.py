@@ -70,7 +70,6 @@ class _State:
 
     status: Status = field(default_factory=lambda: Status(installed=False))
     options: tuple[Any, ...] = ()
-    paused: set[int] = field(default_factory=set)
     recording: Any = None
     # Whatever C++ keeps pointers to.
     kept: list[Any] = field(default_factory=list)
@@ -144,13 +143,26 @@ def status() -> Status:
     """How PyTorch's memory is managed now."""
     from dataclasses import replace
 
-    return replace(_state.status, paused=tuple(sorted(_state.paused)))
+    paused = _tonnage.paused_devices() if _state.status.installed else []
+    return replace(_state.status, paused=tuple(paused))
 
 
 def _limits(policy: str) -> tuple[str, ...]:
-    limits = ["MemPool(allocator=…) is refused: a pool has Tonnage's memory"]
+    limits = [
+        "MemPool(allocator=…) is refused: a pool has Tonnage's memory",
+        "memory of expandable segments of another process cannot be opened: let it share memory without them",
+    ]
     if policy.startswith("pages"):
-        limits.append('tensors cannot be shared with other processes under the policy "pages": take "pytorch"')
+        limits += [
+            'tensors cannot be shared with other processes under the policy "pages": take "pytorch"',
+            'GPUs of one process cannot reach each other\'s memory under the policy "pages", so that tensors do not go from one '
+            'to another: take "pytorch", or a process for each GPU',
+        ]
+    else:
+        limits.append(
+            "with expandable_segments:True tensors cannot be shared with other processes, and GPUs of one process cannot "
+            "reach each other's memory: leave it out"
+        )
     return tuple(limits)
 
 
@@ -184,7 +196,8 @@ def _check_version(version: str) -> None:
     parts = version.split("+")[0].split(".")
     if len(parts) != 3 or not all(part.isdigit() for part in parts):
         raise InstallError(
-            f"PyTorch {version} is no release: its allocator's interface is not known. Releases {known} are supported"
+            f"PyTorch {version} is not one of the releases that are known, {known}: whether its allocator has their interface "
+            "nobody can tell from that. Install one of these"
         )
     if not OLDEST <= (int(parts[0]), int(parts[1])) <= NEWEST:
         raise InstallError(
@@ -217,6 +230,8 @@ def _install_shim(torch: Any, path: str, policy: str, conf: str | None, limit: i
         shim = ctypes.CDLL(path)
     except OSError as error:
         raise InstallError(f"the shim cannot be loaded: {error}. Remove {path}: it is built anew then") from error
+    finally:
+        _shim.forget_if_temporary(path)
     place = shim.tonnage_install
     place.restype = ctypes.c_char_p
     place.argtypes = [ctypes.c_void_p, ctypes.POINTER(_Options)]
@@ -327,17 +342,16 @@ def pause(*, keep: bool = True, device: Any = None) -> int:
     torch = _need_installed()
     number = _device(torch, device)
     torch.cuda.synchronize(number)
-    given = int(_tonnage.pause_memory(number, keep))
-    _state.paused.add(number)
-    return given
+    return int(_tonnage.pause_memory(number, keep))
 
 
 def resume(*, device: Any = None) -> None:
-    """Obtains the memory again, at the same addresses, with its contents if they were kept."""
+    """Obtains the memory again, at the same addresses, with its contents if they were kept.
+
+    If others hold it now, that is a ``tonnage.NoMemoryError``: the device stays paused, and a later call goes on.
+    """
     torch = _need_installed()
-    number = _device(torch, device)
-    _tonnage.resume_memory(number)
-    _state.paused.discard(number)
+    _tonnage.resume_memory(_device(torch, device))
 
 
 def __getattr__(name: str) -> Any:

@@ -9,10 +9,12 @@ or not at all, so that processes that start at once do no harm to each other.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import shlex
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -30,9 +32,16 @@ SOURCES = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 #: Compilers that are looked for, after the one that ``CXX`` names.
 COMPILERS = ("g++", "c++", "clang++")
 
+#: What the name of a folder begins with that lasts no longer than its process needs it.
+TEMPORARY = "tonnage-shim-"
+
 
 class NoCompiler(Error, RuntimeError):
     """The shim cannot be built: there is no C++ compiler, or it does not compile."""
+
+
+class _NoRoom(Exception):
+    """A folder without room for a shim."""
 
 
 def library(torch: Any) -> str:
@@ -50,22 +59,57 @@ def library(torch: Any) -> str:
     name = _name(torch, command)
     for folder in folders:
         path = os.path.join(folder, name)
-        if os.path.isfile(path):
+        if _is_ours(path):
             return path
     for folder in folders:
+        path = os.path.join(folder, name)
         try:
             os.makedirs(folder, exist_ok=True)
-            with _alone(os.path.join(folder, name + ".lock")):
-                path = os.path.join(folder, name)
-                if not os.path.isfile(path):
+            if not _made_own(folder):
+                print(f"tonnage: the shim is not kept in {folder}, where others may write", file=sys.stderr)
+                continue
+            with _alone(path + ".lock"):
+                if not _is_ours(path):
                     _build(torch, command, path)
                 return path
-        except OSError:
+        except (OSError, _NoRoom):
             # A folder that cannot be written to; the next one may be.
             continue
-    path = os.path.join(tempfile.mkdtemp(prefix="tonnage-shim-"), name)
-    _build(torch, command, path)
+    path = os.path.join(tempfile.mkdtemp(prefix=TEMPORARY), name)
+    try:
+        _build(torch, command, path)
+    except _NoRoom as error:
+        raise NoCompiler(str(error)) from error
+    finally:
+        if not os.path.exists(path):
+            os.rmdir(os.path.dirname(path))
     return path
+
+
+def forget_if_temporary(path: str) -> None:
+    """Removes a shim that was built for this process alone: once it is loaded, no one needs the file."""
+    folder = os.path.dirname(path)
+    if os.path.basename(folder).startswith(TEMPORARY):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_own(place: str) -> bool:
+    """Whether nobody but this user and root can have written there."""
+    found = os.stat(place)
+    return found.st_uid in (0, os.geteuid()) and not found.st_mode & 0o022
+
+
+def _is_ours(path: str) -> bool:
+    """Whether there is a library, and nobody else can have put it there: it will be run."""
+    return os.path.isfile(path) and _is_own(path) and _is_own(os.path.dirname(path))
+
+
+def _made_own(folder: str) -> bool:
+    """Whether nobody else can write to a folder, from now on if need be."""
+    found = os.stat(folder)
+    if found.st_uid == os.geteuid() and found.st_mode & 0o022:
+        os.chmod(folder, stat.S_IMODE(found.st_mode) & ~0o022)
+    return _is_own(folder)
 
 
 def cache_folders() -> list[str | None]:
@@ -144,9 +188,10 @@ def _built_before(torch: Any, folders: list[str]) -> str | None:
     """A shim for this PyTorch that some compiler has built."""
     stem = _stem(torch)
     for folder in filter(os.path.isdir, folders):
-        found = sorted(name for name in os.listdir(folder) if name.startswith(stem + "-") and name.endswith(".so"))
-        if found:
-            return os.path.join(folder, found[0])
+        for name in sorted(os.listdir(folder)):
+            path = os.path.join(folder, name)
+            if name.startswith(stem + "-") and name.endswith(".so") and _is_ours(path):
+                return path
     return None
 
 
@@ -178,9 +223,11 @@ def _build(torch: Any, command: list[str], path: str) -> None:
         except OSError as error:
             raise NoCompiler(f"the shim for PyTorch cannot be built: {command[0]} does not run: {error}") from error
         if built.returncode != 0:
-            raise NoCompiler(
-                f"the shim for PyTorch {torch.__version__} cannot be built: {command[0]} says\n{_end(built.stderr)}"
-            )
+            what = f"the shim for PyTorch {torch.__version__} cannot be built in {os.path.dirname(path)}: {command[0]} says\n"
+            wrong = _NoRoom if os.strerror(errno.ENOSPC) in built.stderr else NoCompiler
+            raise wrong(what + _end(built.stderr))
+        # Whatever the process lets others do: this is code that will be run.
+        os.chmod(unfinished, 0o755)
         os.replace(unfinished, path)
     finally:
         with contextlib.suppress(OSError):
