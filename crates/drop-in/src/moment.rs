@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 
 use tonnage_engine::Snapshot;
-use tonnage_events::{BlockState, PoolId, PoolKind, StackId, TraceEntry};
+use tonnage_events::{BlockState, PoolId, PoolKind, SnapshotSegment, StackId, TraceEntry};
 
 use crate::types::{Block, Entry, Moment, NO_STACK, PoolName, Segment};
 
@@ -34,6 +34,11 @@ pub(crate) fn entry_of(entry: &TraceEntry, pool: PoolId) -> Entry {
     }
 }
 
+/// PyTorch knows who caused a segment as long as it is the block that was asked for, and no longer once it was cut.
+fn is_one_block_in_use(segment: &SnapshotSegment) -> bool {
+    matches!(&*segment.blocks, [block] if block.state != BlockState::Inactive)
+}
+
 pub(crate) fn flat(snapshot: &Snapshot, with_history: bool) -> Owned {
     let mut owned = Owned { segments: Vec::new(), blocks: Vec::new(), entries: Vec::new() };
     for segment in &snapshot.segments {
@@ -47,7 +52,7 @@ pub(crate) fn flat(snapshot: &Snapshot, with_history: bool) -> Owned {
             pool: name_of(segment.pool),
             first_block: owned.blocks.len() as u64,
             blocks: segment.blocks.len() as u64,
-            stack: number(segment.stack),
+            stack: number(segment.stack.filter(|_| is_one_block_in_use(segment))),
             large: u8::from(segment.kind == PoolKind::Large),
             expandable: u8::from(segment.expandable),
         });

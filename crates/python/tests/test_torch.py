@@ -146,7 +146,7 @@ def test_a_compiler_that_is_not_there_or_fails_is_named(program):
     done = program(without, CXX="", PATH="/nowhere")
     assert done.returncode == 1 and "no C++ compiler was found" in done.stderr and "apt install g++" in done.stderr
     done = program(without, CXX="false")
-    assert done.returncode == 1 and "cannot be built: false says" in done.stderr
+    assert done.returncode == 1 and "cannot be built in " in done.stderr and ": false says" in done.stderr
     assert not any(it.suffix == ".so" for it in (program.folder / "cache" / "shim").iterdir())
 
 
@@ -266,11 +266,10 @@ def test_a_library_that_others_could_have_written_is_not_run(program):
     library.chmod(0o777)
     assert "building the shim" in program(INSTALL).stderr, "it is built anew"
     assert library.stat().st_mode & 0o022 == 0
-    # A folder of one's own is closed to others; then what lies in it is looked at.
+    # A folder of one's own is closed to others, and what lies there is one's own as before.
     folder.chmod(0o777)
-    assert "building the shim" in program(INSTALL).stderr
+    assert program(INSTALL).stderr == ""
     assert folder.stat().st_mode & 0o022 == 0
-    assert "building the shim" not in program(INSTALL).stderr
 
 
 def test_what_was_built_for_one_process_does_not_stay(program):

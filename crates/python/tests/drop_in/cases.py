@@ -265,6 +265,57 @@ def fraction(torch):
 
 
 @case()
+def observers(torch):
+    """What those are told who want to know of memory that has run out, with a share of the device and without."""
+    seen = []
+    torch.cuda.init()
+    torch._C._cuda_attach_out_of_memory_observer(lambda *what: seen.append(what))
+    for share in (0.001, 1.0):
+        torch.cuda.set_per_process_memory_fraction(share)
+        try:
+            torch.empty(1 << 42, dtype=torch.uint8, device="cuda")
+        except torch.cuda.OutOfMemoryError as error:
+            seen.append(str(error).split(" Of the allocated memory ")[0])
+    return seen
+
+
+@case()
+def streams_of_others(torch):
+    """A stream of another library, which destroys it when its tensors are gone."""
+    import ctypes
+
+    torch.cuda.init()
+    runtime = ctypes.CDLL("libcudart.so.13")
+    handles = [ctypes.c_void_p() for _ in range(3)]
+    assert all(runtime.cudaStreamCreateWithFlags(ctypes.byref(handle), 1) == 0 for handle in handles)
+    for turn, handle in enumerate(handles):
+        stream = torch.cuda.ExternalStream(handle.value)
+        data = torch.empty(1 << 20, device="cuda")
+        with torch.cuda.stream(stream):
+            own = torch.empty((turn + 3) << 20, device="cuda")
+            data.record_stream(stream)
+        del own, data
+        torch.cuda.synchronize()
+        assert runtime.cudaStreamDestroy(handle) == 0
+        torch.empty(30 << 20, device="cuda")
+        torch.cuda.empty_cache()
+
+
+@case()
+def forks(torch):
+    """A fork drops what its parent holds."""
+    import os
+
+    kept = [torch.empty(1 << 20, device="cuda")]
+    child = os.fork()
+    if child == 0:
+        kept.clear()
+        gc.collect()
+        os._exit(3)
+    return [os.waitpid(child, 0)[1], kept[0].numel(), torch.cuda.memory_allocated()]
+
+
+@case()
 def pinned(torch):
     data = torch.utils.data.TensorDataset(torch.zeros(64, 1000), torch.zeros(64))
     loader = torch.utils.data.DataLoader(data, batch_size=16, pin_memory=True)
@@ -284,6 +335,16 @@ def convolutions(torch):
 
 
 @case()
+def convolutions_tried_out(torch):
+    """cuDNN's benchmark mode, which tries algorithms with the memory they ask for."""
+    torch.backends.cudnn.benchmark = True
+    net = torch.nn.Conv2d(3, 32, 3, padding=1).cuda()
+    for size in (32, 48, 32):
+        net(torch.randn(4, 3, size, size, device="cuda")).sum().backward()
+    torch.backends.cudnn.benchmark = False
+
+
+@case()
 def allocator_calls(torch):
     address = torch.cuda.caching_allocator_alloc(3 << 20)
     size = [segment["total_size"] for segment in torch.cuda.memory_snapshot()]
@@ -291,6 +352,7 @@ def allocator_calls(torch):
     torch.cuda.memory.caching_allocator_enable(False)
     raw = torch.empty(1 << 20, device="cuda")
     del raw
+    torch.cuda.caching_allocator_delete(torch.cuda.caching_allocator_alloc(5 << 20))
     torch.cuda.memory.caching_allocator_enable(True)
     torch.empty(1 << 20, device="cuda")
     return [size, torch.cuda.memory.get_allocator_backend()]
@@ -383,12 +445,17 @@ def contexts(torch):
     if hasattr(torch._C, "_cuda_setMemoryMetadata"):
         torch._C._cuda_setMemoryMetadata("step 3")
     kept = work()
+    large = torch.empty(30 << 20, device="cuda")
+    del large
+    torch.cuda.empty_cache()
     if hasattr(torch._C, "_cuda_getMemoryMetadata"):
         answers.append(torch._C._cuda_getMemoryMetadata())
         torch._C._cuda_setMemoryMetadata("")
     answers.append(shown(memory._snapshot()))
     memory._record_memory_history(enabled=None)
-    return answers
+    # What blocks are known by stays.
+    answers.append(shown(memory._snapshot()))
+    return [answers, len(kept)]
 
 
 @case(heavy=True)

@@ -48,13 +48,33 @@ using c10::MempoolId_t;
 
 const Interface* engine = nullptr;
 
-// What torch.compile is doing on this thread, innermost last, and what the program says of what it does.
-thread_local std::vector<std::string> compiling;
-thread_local std::string metadata;
+// What torch.compile is doing on a thread, innermost last, and what the program says of what it does.
+struct Doing {
+  std::vector<std::string> compiling;
+  std::string metadata;
+  // As contexts have it: none if there is nothing to say.
+  std::shared_ptr<const Words> words;
+
+  void changed() {
+    const bool nothing = compiling.empty() && metadata.empty();
+    words = nothing ? nullptr : std::make_shared<const Words>(Words{compiling.empty() ? "" : compiling.back(), metadata});
+  }
+};
+
+// Made when there is something to say, and never destroyed: tensors may go after whatever a thread destroys. Plain pointers, so
+// that to look costs a load.
+thread_local Doing* doing = nullptr;
+
+Doing& doing_here() {
+  if (doing == nullptr) {
+    doing = new Doing();
+  }
+  return *doing;
+}
 
 // What a function of PyTorch's threw while the engine called it. No exception goes through the engine: it waits here until
 // that call is over.
-thread_local std::exception_ptr thrown;
+thread_local std::exception_ptr* thrown = nullptr;
 
 // Whether this process was forked off one that uses a device: its memory is that one's, and locks may be held for good.
 std::atomic<bool> orphan{false};
@@ -65,14 +85,16 @@ uint8_t kept_from_throwing(Call call, uint8_t otherwise) noexcept {
   try {
     return call();
   } catch (...) {
-    thrown = std::current_exception();
+    delete thrown;
+    thrown = new std::exception_ptr(std::current_exception());
     return otherwise;
   }
 }
 
 void throw_what_was_kept() {
   if (C10_UNLIKELY(thrown != nullptr)) {
-    std::rethrow_exception(std::exchange(thrown, nullptr));
+    const std::unique_ptr<std::exception_ptr> kept(std::exchange(thrown, nullptr));
+    std::rethrow_exception(*kept);
   }
 }
 
@@ -181,6 +203,9 @@ class Allocator final : public CUDAAllocator {
     if (bytes == 0) {
       return nullptr;
     }
+    if (C10_UNLIKELY(!caches())) {
+      return allocate_uncached(bytes);
+    }
     c10::DeviceIndex device = 0;
     C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
     return serve_current(device, bytes);
@@ -190,6 +215,9 @@ class Allocator final : public CUDAAllocator {
     if (bytes == 0) {
       return nullptr;
     }
+    if (C10_UNLIKELY(!caches())) {
+      return allocate_uncached(bytes);
+    }
     c10::DeviceIndex device = 0;
     C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
     const auto current = c10::cuda::getCurrentCUDAStream(device);
@@ -198,9 +226,14 @@ class Allocator final : public CUDAAllocator {
     return serve(device, bytes, stream, external);
   }
 
-  // As in PyTorch, these two are served by the allocator also where tensors are not.
   void raw_delete(void* pointer) override {
-    take_back(pointer);
+    // What was served before the cache was switched off goes back where it came from.
+    if (C10_UNLIKELY(!caches()) &&
+        engine->segment_of(here(), address_of(pointer), nullptr, nullptr, nullptr) != OK) {
+      free_uncached(pointer);
+    } else {
+      take_back(pointer);
+    }
   }
 
   void set_pages(bool pages) {
@@ -420,22 +453,25 @@ class Allocator final : public CUDAAllocator {
   }
 
   void pushCompileContext(std::string& what) override {
-    compiling.push_back(what);
+    doing_here().compiling.push_back(what);
+    doing->changed();
   }
 
   void popCompileContext() override {
-    if (!compiling.empty()) {
-      compiling.pop_back();
+    if (!doing_here().compiling.empty()) {
+      doing->compiling.pop_back();
+      doing->changed();
     }
   }
 
 #if TONNAGE_TORCH >= 210
   void setUserMetadata(const std::string& text) override {
-    metadata = text;
+    doing_here().metadata = text;
+    doing->changed();
   }
 
   std::string getUserMetadata() override {
-    return metadata;
+    return doing == nullptr ? "" : doing->metadata;
   }
 #endif
 
@@ -714,9 +750,13 @@ class Allocator final : public CUDAAllocator {
     return Uncaptured(std::in_place, cudaStreamCaptureModeRelaxed);
   }
 
-  static uint32_t here() {
+  // Where to look for a block first.
+  uint32_t here() const {
+    const uint64_t used = used_.load(std::memory_order_relaxed);
+    if (C10_LIKELY((used & (used - 1)) == 0)) {
+      return used == 0 ? 0 : static_cast<uint32_t>(__builtin_ctzll(used));
+    }
     c10::DeviceIndex device = 0;
-    // Only where to look first.
     return c10::cuda::GetDevice(&device) == cudaSuccess ? static_cast<uint32_t>(device) : 0;
   }
 
@@ -857,25 +897,25 @@ class Allocator final : public CUDAAllocator {
     const RecordContext level = level_.load();
     const CreateContextFn recorder = recorder_.load();
     Context context;
+    if (doing != nullptr) {
+      context.words = doing->words;
+    }
     if (level >= wanted_from && recorder != nullptr) {
       context.stack = recorder();
       context.in_entries = level >= RecordContext::ALLOC;
-    } else if (compiling.empty() && metadata.empty()) {
+    } else if (context.words == nullptr) {
       return NO_STACK;
     }
-    if (!compiling.empty()) {
-      context.compile = compiling.back();
-    }
-    context.metadata = metadata;
-    if (contexts_.crowded()) {
+    bool crowded = false;
+    const uint32_t number = contexts_.keep(std::move(context), crowded);
+    if (C10_UNLIKELY(crowded)) {
       forget_contexts();
     }
-    return contexts_.keep(std::move(context));
+    return number;
   }
 
   std::shared_ptr<GatheredContext> stack_of(uint32_t number) {
-    const auto context = contexts_.get(number);
-    return context ? context->stack : nullptr;
+    return contexts_.get(number).stack;
   }
 
   // What is said of a call, for as long as it takes, whatever it throws.
@@ -927,11 +967,11 @@ class Allocator final : public CUDAAllocator {
         stream_of(it.stream),
         MempoolId_t{it.pool.first, it.pool.second},
         0,
-        context && context->in_entries ? context->stack : nullptr,
-        context && !context->compile.empty() ? context->compile : "N/A"
+        context.in_entries ? context.stack : nullptr,
+        context.words && !context.words->compile.empty() ? context.words->compile : "N/A"
 #if TONNAGE_TORCH >= 210
         ,
-        context ? context->metadata : ""
+        context.words ? context.words->metadata : ""
 #endif
     );
     entry.time_.t_ = static_cast<time_t>(it.time_us);
