@@ -302,3 +302,41 @@ def test_options_that_cannot_be_read_are_a_sentence(program):
     done = program("import torch", *EXEC, "--", "env", "TONNAGE_EXEC=nonsense", sys.executable)
     assert done.returncode == 2 and done.stderr.startswith("error: "), done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_an_interrupt_goes_on_once_whether_a_process_or_a_terminal_sent_it(tmp_path):
+    """A terminal sends it to the program, too."""
+    ready, seen = tmp_path / "ready", tmp_path / "seen"
+    text = (
+        "import signal, time, sys\n"
+        f"signal.signal(signal.SIGINT, lambda *_: open({str(seen)!r}, 'a').write('x'))\n"
+        f"signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))\n"
+        f"open({str(ready)!r}, 'w').close()\n"
+        "while True: time.sleep(0.05)\n"
+    )
+
+    def wait_for(condition):
+        began = time.monotonic()
+        while not condition():
+            assert time.monotonic() - began < 600
+            time.sleep(0.05)
+
+    begin = (
+        "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+        "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+    )
+    ours, theirs = os.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", begin, *EXEC, "--", sys.executable, "-c", text], stdin=theirs, start_new_session=True
+    )
+    os.close(theirs)
+    wait_for(ready.exists)
+    process.send_signal(signal.SIGINT)
+    wait_for(seen.exists)
+    assert seen.read_text() == "x"
+    os.write(ours, b"\x03")
+    wait_for(lambda: len(seen.read_text()) > 1)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=600) == 7
+    assert seen.read_text() == "xx"
+    os.close(ours)
