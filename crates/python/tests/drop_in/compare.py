@@ -7,6 +7,7 @@ with ``pages`` every request.
 PyTorch is imported once; each case runs in forks of this process, one for each allocator.
 """
 
+import itertools
 import os
 import pickle
 import sys
@@ -140,8 +141,11 @@ def compare(native, ours):
 
 
 def requests(answer):
+    """What was asked for and given back; tensors that go at once may go in any order, such as that of the host's addresses."""
     entries = (entry for trace in answer["snapshot"]["device_traces"] for entry in trace)
-    return [(entry["action"], entry["size"]) for entry in entries if entry["action"] in ("alloc", "free_requested")]
+    asked = [(entry["action"], entry["size"]) for entry in entries if entry["action"] in ("alloc", "free_requested")]
+    runs = itertools.groupby(asked, key=lambda it: it[0])
+    return [it for action, run in runs for it in (sorted(run) if action == "free_requested" else run)]
 
 
 def main(*words):
