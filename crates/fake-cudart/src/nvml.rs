@@ -206,17 +206,17 @@ mod tests {
     fn a_device_is_told_with_its_memory() {
         let (mut count, mut device) = (0, 0);
         let mut memory = Memory { total: 0, free: 0, used: 0 };
-        // SAFETY: each place can be written.
-        let codes = unsafe {
-            [
-                nvmlDeviceGetCount_v2(&raw mut count),
-                nvmlDeviceGetHandleByIndex_v2(0, &raw mut device),
-                nvmlDeviceGetMemoryInfo(device, &raw mut memory),
-                nvmlDeviceGetHandleByIndex_v2(count, &raw mut device),
-                nvmlDeviceGetMemoryInfo(0, &raw mut memory),
-            ]
-        };
-        assert_eq!(codes, [SUCCESS, SUCCESS, SUCCESS, INVALID.0, INVALID.0]);
+        // SAFETY: the place can be written.
+        assert_eq!(unsafe { nvmlDeviceGetCount_v2(&raw mut count) }, SUCCESS);
+        // SAFETY: as above.
+        assert_eq!(unsafe { nvmlDeviceGetHandleByIndex_v2(0, &raw mut device) }, SUCCESS);
+        // SAFETY: as above.
+        assert_eq!(unsafe { nvmlDeviceGetMemoryInfo(device, &raw mut memory) }, SUCCESS);
+        let mut none = 0;
+        // SAFETY: as above.
+        assert_eq!(unsafe { nvmlDeviceGetHandleByIndex_v2(count, &raw mut none) }, INVALID.0);
+        // SAFETY: as above.
+        assert_eq!(unsafe { nvmlDeviceGetMemoryInfo(none, &raw mut memory) }, INVALID.0);
         assert_eq!((count, memory.free + memory.used), (1, memory.total));
     }
 }
