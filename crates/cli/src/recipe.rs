@@ -178,7 +178,7 @@ impl Flags {
         options.graph = self.graph;
         options.limit = self.limit.map(|limit| limit.0);
         options.conf = self.conf.clone();
-        options.policy = self.policy;
+        options.policy = self.policy.map_or_else(policy_from_env, |policy| Ok(Some(policy)))?;
         options.memory_profile = self.memory_profile;
         options.seed = self.seed;
         options.save = self.save.clone();
@@ -186,6 +186,16 @@ impl Flags {
         self.check_save()?;
         Ok(options)
     }
+}
+
+/// The placement rules that the environment names, if it does.
+fn policy_from_env() -> anyhow::Result<Option<Policy>> {
+    let conf = std::env::var_os("TONNAGE_CONF").unwrap_or_default();
+    if conf.is_empty() {
+        return Ok(None);
+    }
+    let policy = Policy::from_conf(&conf.to_string_lossy());
+    policy.map(Some).map_err(|reason| anyhow::anyhow!("TONNAGE_CONF: {reason}"))
 }
 
 impl Flags {

@@ -45,8 +45,12 @@ fn policy_from_env() -> Result<Policy, OpenError> {
 }
 
 impl DeviceOptions {
-    /// With the policy that holds.
-    fn resolved(mut self) -> Result<Self, OpenError> {
+    /// With the policy that holds: the one that was set, or the one that the environment names.
+    ///
+    /// # Errors
+    ///
+    /// If the environment names no policy.
+    pub fn resolved(mut self) -> Result<Self, OpenError> {
         if self.policy.is_none() {
             self.policy = Some(policy_from_env()?);
         }

@@ -75,6 +75,7 @@ impl Device {
     ///
     /// If the capacity is no size.
     pub fn host_with(capacity: impl ToBytes, options: DeviceOptions) -> Result<Self, OpenError> {
+        let options = options.resolved()?;
         let host = Host::new(capacity.to_bytes()?).with_id(options.id).poison(options.poison);
         let queue = Queue::host(host.streams());
         Ok(Self::of(tonnage_memory::Device::of(AnyDevice::Host(Box::new(host)), options), queue))
@@ -96,6 +97,7 @@ impl Device {
     ///
     /// If there is no driver, or no such GPU.
     pub fn cuda_with(ordinal: u32, options: DeviceOptions) -> Result<Self, OpenError> {
+        let options = options.resolved()?;
         Self::on_cuda(Cuda::open(ordinal)?, options, (Search::here(), Cache::of_user()))
     }
 
@@ -127,6 +129,7 @@ impl Device {
     ///
     /// If the capacity is no size.
     pub fn dry_with(capacity: impl ToBytes, options: DeviceOptions) -> Result<Self, OpenError> {
+        let options = options.resolved()?;
         let dry = Dry::new(capacity.to_bytes()?).with_id(options.id);
         let memory = tonnage_memory::Device::of(AnyDevice::Dry(Box::new(dry)), options);
         Ok(Self::of(memory, Queue::Dry))

@@ -19,6 +19,31 @@ fn peaks(json: &Value) -> [u64; 3] {
 }
 
 #[test]
+fn the_environment_names_placement_rules_where_no_flag_does() {
+    let reserved = |conf: &str, more: &[&str]| {
+        let mut command = command();
+        command.args(["predict", "gpt2-tiny", "--steps", "1", "--json"]).args(more);
+        command.env("TONNAGE_CONF", conf);
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        json(&output)["reserved_peak"].as_u64().unwrap()
+    };
+    let pages = reserved("", &["--policy", "pages"]);
+    assert!(pages < reserved("", &[]), "{pages}");
+    assert_eq!(reserved("policy:pages", &[]), pages);
+    assert_eq!(reserved("policy:pages", &["--policy", "pytorch"]), reserved("", &[]));
+    for verb in ["run", "predict"] {
+        for wrong in ["pages", "policy:pages,slack:7"] {
+            let mut command = command();
+            let output = command.args(with(verb, &[])).env("TONNAGE_CONF", wrong).output().unwrap();
+            assert_eq!(output.status.code(), Some(2));
+            let said = text(&output.stderr);
+            assert!(said.contains("TONNAGE_CONF") && said.contains("slack:0.02"), "{said}");
+        }
+    }
+}
+
+#[test]
 fn run_and_predict_print_one_object_with_the_same_bytes() {
     let ran = json(&tonnage(&with("run", &["--json"])));
     let predicted = json(&tonnage(&with("predict", &["--json"])));
