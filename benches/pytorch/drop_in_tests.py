@@ -1,8 +1,9 @@
 """PyTorch's own tests under one allocator: ``drop_in_tests.py FILE native|pytorch|pages SECONDS OUT [CLASS…]``.
 
 In:  ``test/test_cuda.py`` of PyTorch's repository, at the installed release. Out: a line of JSON for each test in OUT, as soon as it
-is over: allocator, name, outcome, words. Each test has a minute. A test that ends the process, or does not end, is told as failed,
-and the rest goes on in another process. Tests that are in OUT already are left out, so that a second call goes on.
+is over: allocator, name, outcome, words. Each test has a minute. A test that ends the process, or does not end, is told as failed.
+After one that failed the rest goes on in another process, so that what it left behind (limits, pools) concerns no other. Tests that
+are in OUT already are left out, so that a second call goes on.
 """
 
 import json
@@ -17,6 +18,9 @@ import unittest
 FILE, ALLOCATOR, SECONDS, OUT = sys.argv[1], sys.argv[2], float(sys.argv[3]), sys.argv[4]
 CLASSES = sys.argv[5:]
 BEGUN = OUT + ".begun"
+
+# How a process ends after a test that failed.
+GOES_ON = 5
 
 
 def write(name, outcome, words=""):
@@ -46,6 +50,8 @@ def see_to_all():
             status = child.wait()
         if status == 0:
             break
+        if status == GOES_ON:
+            continue
         with open(BEGUN) as file:
             name = file.read()
         if name in known():
@@ -95,6 +101,8 @@ def late(*_):
 
 
 class Result(unittest.TestResult):
+    failed = False
+
     def startTest(self, test):
         super().startTest(test)
         with open(BEGUN, "w") as file:
@@ -103,11 +111,14 @@ class Result(unittest.TestResult):
 
     def stopTest(self, test):
         signal.alarm(0)
+        if self.failed:
+            os._exit(GOES_ON)
         if time.monotonic() > END:
             self.shouldStop = True
         super().stopTest(test)
 
     def note(self, test, outcome, error=None):
+        self.failed = self.failed or outcome == "failed"
         write(short(test), outcome, "" if error is None else f"{error[0].__name__}: {str(error[1])[:300]}")
 
     def addSuccess(self, test):
