@@ -615,7 +615,10 @@ impl Usual {
             let usual = middle(&mut values);
             let mut far: Vec<_> = values.iter().map(|it| it.abs_diff(usual)).collect();
             far.sort_unstable();
-            (usual, far.get(far.len() * 3 / 4).copied().unwrap_or(0))
+            // Of three ranks the one that differs does not decide what is usual; of two, neither is it.
+            let last = far.len().saturating_sub(1);
+            let place = if last < 2 { last } else { last * 3 / 4 };
+            (usual, far.get(place).copied().unwrap_or(0))
         };
         let agreed = |of: fn(&Facts) -> &str| {
             let (text, count) = most_frequent(members.iter().map(|&it| of(ranks[it].facts)));

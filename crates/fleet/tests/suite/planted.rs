@@ -155,6 +155,14 @@ fn the_best_setting_is_the_least_of_the_worst_rank() {
     assert!(text(&answer).contains("best for all"));
 }
 
+#[test]
+fn one_of_three_that_differs_is_named() {
+    let folder = fleet(6, &[(4, Plant::Buffer(24 << 20))]);
+    let answer = answer(folder.path(), 2);
+    let named: Vec<_> = answer.outliers.iter().map(|it| it.whose.place.rank).collect();
+    assert_eq!((answer.groups.len(), named), (2, vec![Some(4)]), "{}", text(&answer));
+}
+
 fn first(folder: &Path, name: &str) -> PathBuf {
     let files = find(&source(folder)).unwrap();
     files.iter().find(|it| it.address.ends_with(name)).unwrap().path.clone()
