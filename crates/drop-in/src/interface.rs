@@ -12,7 +12,6 @@ use tonnage_engine::{
 use tonnage_events::{Action, Address, PoolId, StackId, StreamId, TraceEntry};
 use tonnage_memory::{AnyDevice, Policy};
 
-use crate::clock::time_us;
 use crate::devices::{self, DeviceTracker, Kind, Setup, Slot, device, if_opened, of_owner, opened};
 use crate::failure::{self, Wrong, answer, other};
 use crate::forks;
@@ -482,7 +481,7 @@ unsafe extern "C" fn record_history(
                 .filter(|&it| skipped & (1 << it as u32) != 0)
                 .collect(),
             clear_history: clear != 0,
-            clock: time_us,
+            ..RecordOptions::default()
         };
         devices::record_history((on != 0).then_some(options))
     })

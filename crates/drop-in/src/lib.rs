@@ -19,10 +19,6 @@
 // The C types.
 mod types;
 
-// The time of entries.
-#[allow(unsafe_code, reason = "the processor's counter is read")]
-mod clock;
-
 // What is said when something is wrong.
 mod failure;
 
