@@ -95,15 +95,19 @@ fn stacks_are_the_callers_numbers_and_forgotten_when_nothing_names_them() {
         ]
     );
     assert_eq!(engine.stacks_in_use(), [stack(3).unwrap(), stack(9).unwrap()]);
+    // The segment is there still, and who asked for it is known.
     engine.record_history(None);
-    assert_eq!(engine.stacks_in_use(), []);
+    assert_eq!(engine.stacks_in_use(), [stack(3).unwrap()]);
     // Below the level, none is kept.
     engine.record_history(Some(recording(Context::Alloc)));
     engine.set_stack(stack(4));
     let block = engine.allocate(100, StreamId::DEFAULT).unwrap();
     engine.set_stack(stack(5));
     engine.free(&block).unwrap();
-    assert_eq!(engine.stacks_in_use(), [stack(4).unwrap()]);
+    assert_eq!(engine.stacks_in_use(), [stack(3).unwrap(), stack(4).unwrap()]);
+    engine.record_history(None);
+    engine.empty_cache().unwrap();
+    assert_eq!(engine.stacks_in_use(), []);
 }
 
 #[test]
