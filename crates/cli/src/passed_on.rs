@@ -63,7 +63,8 @@ fn own_folder() -> Option<PathBuf> {
     let cache = set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache")));
     let cache = cache.map(|cache| cache.join("tonnage"));
     let me = rustix::process::geteuid().as_raw();
-    set("XDG_RUNTIME_DIR").into_iter().chain(cache).find(|folder| {
+    // The cache first: the other goes when the user logs out, and programs may go on.
+    cache.into_iter().chain(set("XDG_RUNTIME_DIR")).find(|folder| {
         std::fs::create_dir_all(folder).is_ok()
             && std::fs::metadata(folder).is_ok_and(|it| it.uid() == me && it.mode() & 0o022 == 0)
             // Pythons could not be told of it.

@@ -311,8 +311,13 @@ impl Slot {
         }
     }
 
-    /// Notes that a block is used on a stream whose owner keeps it only as long as blocks are.
+    /// Notes that a block is used on a stream whose owner keeps it only as long as blocks are. If the stream was left meanwhile, it is
+    /// known again.
     pub(crate) fn hold(&self, address: Address, stream: StreamId) {
+        self.on(stream, |_| self.note_held(address, stream));
+    }
+
+    fn note_held(&self, address: Address, stream: StreamId) {
         let mut streams = lock(&self.streams);
         let held = streams.held_by.entry(address).or_default();
         if !held.contains(&stream) {
@@ -340,8 +345,10 @@ impl Slot {
                 continue;
             }
             streams.holders.remove(&stream);
-            // In a capture events are left alone: the stream is one of those that stay known.
+            // In a capture events are left alone: the stream is one of those that stay known. So is one that blocks use which came by
+            // a name of the framework's own, or whose caller is about to hold it: what they queue there must be waited for.
             if !engine.leaves_events_alone()
+                && !engine.is_used_on(stream)
                 && let AnyDevice::Cuda(cuda) = engine.device_mut()
                 && cuda.leave_stream(stream).is_ok()
             {

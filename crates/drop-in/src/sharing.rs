@@ -5,6 +5,7 @@ use tonnage_memory::{Contents, DeviceError};
 
 use crate::devices::{device, if_opened, opened};
 use crate::failure::{Wrong, answer, last_words, other};
+use crate::forks;
 use crate::types::Status;
 
 /// What did not go well, in words, by what can be done about it.
@@ -48,6 +49,9 @@ pub fn resume(number: u32) -> Result<(), SharingError> {
 /// The devices whose memory is given back now.
 #[must_use]
 pub fn paused_devices() -> Vec<u32> {
+    if forks::is_orphan() {
+        return Vec::new();
+    }
     let paused = opened().filter(|(_, slot)| slot.device().memory().is_paused());
     paused.map(|(number, _)| number).collect()
 }

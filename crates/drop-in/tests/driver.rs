@@ -40,6 +40,13 @@ fn a_stream_may_be_destroyed_once_no_block_uses_it() {
     }
 }
 
+#[test]
+fn a_stream_stays_while_blocks_use_it_that_do_not_hold_it() {
+    for policy in ["pytorch", "pages"] {
+        run("in_a_process::a_stream_stays", policy);
+    }
+}
+
 /// The driver that this process finds.
 struct Driver(*mut c_void);
 
@@ -210,6 +217,32 @@ mod in_a_process {
             }
             assert!(count > 10, "only {count} calls could fail");
         }
+    }
+
+    #[test]
+    #[ignore = "started by the tests above, with the fake driver"]
+    fn a_stream_stays() {
+        let driver = Driver::find();
+        open();
+        let first = allocate(MIB, 0).unwrap();
+        driver.make_current();
+        let stream = driver.make_stream();
+        // By the framework's own name of the stream, and by another's.
+        let [used, held] = [30 * MIB, 3 * MIB].map(|bytes| allocate(bytes, 0).unwrap());
+        for block in [used, held] {
+            // SAFETY: plain numbers.
+            let recorded = unsafe { (INTERFACE.record_stream)(0, block, stream) };
+            assert_eq!(recorded, Status::Ok);
+        }
+        hold(held, stream);
+        assert_eq!(free(held), Status::Ok);
+        // Work that is queued from now on is waited for all the same.
+        driver.control(control::HOLD, stream, 0);
+        assert_eq!(free(used), Status::Ok);
+        let next = allocate(30 * MIB, 0).unwrap();
+        assert!(!(used..used + 30 * MIB).contains(&next), "{next} lies in {used}");
+        driver.control(control::COMPLETE, stream, 0);
+        assert_eq!([free(next), free(first)], [Status::Ok; 2]);
     }
 
     #[test]

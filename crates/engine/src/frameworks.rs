@@ -50,6 +50,14 @@ impl<D: Device> Engine<D> {
         stacks
     }
 
+    /// Whether a block in use is a stream's, or was used on it. A walk over all blocks.
+    #[must_use]
+    pub fn is_used_on(&self, stream: StreamId) -> bool {
+        self.blocks.iter().any(|(_, block)| {
+            block.allocated && (block.stream == stream || block.foreign().streams.contains(&stream))
+        })
+    }
+
     /// The state now: of one pool, or with the default pool of all; and the history, if it is wanted. The history notes it, so
     /// it shows in the next snapshot.
     pub fn snapshot_of(&mut self, pool: PoolId, with_history: bool) -> Snapshot {

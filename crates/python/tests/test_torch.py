@@ -332,7 +332,7 @@ def test_an_interrupt_goes_on_once_whether_a_process_or_a_terminal_sent_it(tmp_p
     os.close(theirs)
     wait_for(ready.exists)
     process.send_signal(signal.SIGINT)
-    wait_for(seen.exists)
+    wait_for(lambda: seen.exists() and seen.read_text())
     assert seen.read_text() == "x"
     os.write(ours, b"\x03")
     wait_for(lambda: len(seen.read_text()) > 1)

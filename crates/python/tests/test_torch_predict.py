@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 
 import pytest
@@ -29,6 +28,8 @@ def test_the_words_are_those_of_the_command(monkeypatch):
     assert made.allocated.high == 7 and made.guesses[0].line == "train.py:3" and str(made) == "fits"
     assert made.to_dict() == answer
     assert tonnage.torch.predict(["-m", "package.train"], python="/opt/python")
+    with pytest.raises(tonnage.UsageError, match=r"such as \['--batch', '8'\]"):
+        tonnage.torch.predict("train.py", "--batch 8")
     assert asked == [
         [
             "predict", "--gpu=a100-80", "--limit=24GiB", "--conf=expandable_segments:True", "--world=8", "--rank=3", "--",
@@ -93,6 +94,28 @@ def test_the_second_run_says_which_gpu_it_has(pytester, monkeypatch):
     done.assert_outcomes(passed=1)
     done.stdout.fnmatch_lines(["tonnage: PyTorch has the GPU h200, on which nothing is computed"])
     assert folder.exists(), "it is another process's"
-    monkeypatch.setenv(pytest_plugin.FAKE_GPU_OF, str(os.getpid()))
-    pytest_plugin.pytest_unconfigure()
-    assert not folder.exists()
+
+
+def test_the_libraries_go_with_the_process_and_not_before(pytester, monkeypatch):
+    """A test may run a pytest inside of this one."""
+    folder = pytester.mkdir("libraries")
+    pytester.makepyfile(
+        inner="def test_nothing(): pass",
+        test_outer=f"""
+            import pathlib
+            import pytest
+
+            def test_inside():
+                assert pytest.main(["-q", "inner.py"]) == 0
+                assert pathlib.Path({str(folder)!r}).exists()
+        """,
+        program=f"""
+            import os, sys
+            os.environ |= {{{pytest_plugin.FAKE_GPU!r}: "h200", {pytest_plugin.FAKE_GPU_FOLDER!r}: {str(folder)!r},
+                           {pytest_plugin.FAKE_GPU_OF!r}: str(os.getpid())}}
+            import pytest
+            sys.exit(pytest.main(["-q", "test_outer.py"]))
+        """,
+    )
+    done = pytester.runpython("program.py")
+    assert done.ret == 0 and not folder.exists(), done.outlines

@@ -11,6 +11,7 @@ without one: CUDA libraries that compute nothing stand in for it, and PyTorch's 
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import fcntl
 import hashlib
@@ -60,7 +61,10 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Before anyone imports PyTorch: runs pytest again in the place of this process, where libraries that compute nothing are
     loaded first."""
     gpu = early_config.known_args_namespace.tonnage_gpu or early_config.getini("tonnage_gpu")
-    if not gpu or FAKE_GPU in os.environ:
+    if FAKE_GPU in os.environ:
+        _forget_libraries_at_the_end()
+        return
+    if not gpu:
         return
     words = _pytest_words()
     if words is None:
@@ -102,9 +106,16 @@ def pytest_report_header() -> str | None:
     return f"tonnage: PyTorch has the GPU {gpu}, on which nothing is computed" if gpu else None
 
 
-def pytest_unconfigure() -> None:
+def _forget_libraries_at_the_end() -> None:
+    """The folder goes with the process that it was made for, not with a pytest that a test runs inside of it, nor with its forks."""
     folder = os.environ.get(FAKE_GPU_FOLDER)
     if folder and os.environ.get(FAKE_GPU_OF) == str(os.getpid()):
+        del os.environ[FAKE_GPU_OF]
+        atexit.register(_forget_libraries, folder, os.getpid())
+
+
+def _forget_libraries(folder: str, process: int) -> None:
+    if os.getpid() == process:
         shutil.rmtree(folder, ignore_errors=True)
 
 

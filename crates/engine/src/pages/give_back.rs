@@ -265,6 +265,12 @@ impl<D: Device> Engine<D> {
         let unused: Vec<_> = self.store.views.keys().filter(|&view| self.is_unused(view)).collect();
         let users = unused.iter().flat_map(|&view| self.store.views[view].users());
         self.wait_until_done(users.copied().collect::<Vec<_>>())?;
-        unused.into_iter().try_for_each(|view| self.drop_view(view))
+        for view in unused {
+            // One that was empty may have gone with another.
+            if self.store.views.contains_key(view) {
+                self.drop_view(view)?;
+            }
+        }
+        Ok(())
     }
 }

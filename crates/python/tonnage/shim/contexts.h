@@ -56,6 +56,8 @@ class Contexts {
     Place& place = at(number);
     place.context = std::move(context);
     place.taken = true;
+    // The engine is told of it by the call that begins now.
+    place.known_to_engine = false;
     place.busy.store(true, std::memory_order_relaxed);
     crowded = size_ - free_.size() >= enough_;
     return number;

@@ -257,6 +257,16 @@ class Allocator final : public CUDAAllocator {
       TORCH_WARN_ONCE("tonnage: memory is not taken back: ", engine->failure().text);
       return;
     }
+    // Nor may what a tracker threw while memory moved.
+    if (C10_UNLIKELY(thrown != nullptr)) {
+      try {
+        throw_what_was_kept();
+      } catch (const std::exception& error) {
+        TORCH_WARN("tonnage: a function that is told of changes of memory failed: ", error.what());
+      } catch (...) {
+        TORCH_WARN("tonnage: a function that is told of changes of memory failed");
+      }
+    }
     check(status);
     if (const auto* python = c10::impl::GPUTrace::get_trace()) {
       (*python)->trace_gpu_memory_deallocation(c10::DeviceType::CUDA, reinterpret_cast<uintptr_t>(pointer));
@@ -796,7 +806,7 @@ class Allocator final : public CUDAAllocator {
     const auto guard = uncaptured();
     uint64_t address = 0;
     Status status = engine->allocate_cached(device, bytes, number_of(stream), note.stack, &address);
-    if (C10_UNLIKELY(status == NOT_CACHED)) {
+    if (C10_UNLIKELY(status == NOT_CACHED && thrown == nullptr)) {
 #if TONNAGE_TORCH < 210
       look_for_settings();
 #endif
@@ -942,7 +952,7 @@ class Allocator final : public CUDAAllocator {
     std::vector<bool> used;
     for (DeviceIndex device = 0; device < c10::cuda::device_count(); ++device) {
       if (opened(device)) {
-        check(engine->stacks_in_use(
+        const Status status = engine->stacks_in_use(
             device,
             [](void* used, uint32_t stack) {
               auto& numbers = *static_cast<std::vector<bool>*>(used);
@@ -951,7 +961,11 @@ class Allocator final : public CUDAAllocator {
               }
               numbers[stack] = true;
             },
-            &used));
+            &used);
+        if (status != OK) {
+          // Tensors that go come here too, and must not throw: all stay.
+          return;
+        }
       }
     }
     contexts_.forget_all_but(used);

@@ -35,6 +35,7 @@ PLUGGABLE_LIMITS = (
     "torch.cuda.memory_stats() and what is derived from it, memory_snapshot() and the history raise",
     "CUDA graphs, torch.compile(mode=\"reduce-overhead\") and MemPool have no pools of their own: do not use them",
     "running out of memory raises RuntimeError with PyTorch's words, not torch.OutOfMemoryError",
+    "streams that are not PyTorch's own must live as long as the program",
 )
 
 

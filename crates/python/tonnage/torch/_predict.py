@@ -6,6 +6,7 @@ import os
 import sys
 
 from .. import _tonnage
+from .._errors import UsageError
 from .._results import Record, Result
 from .._snapshot import _flags
 
@@ -64,6 +65,8 @@ def predict(
 
     A script that runs out of memory is an answer; one that fails for another reason raises ``tonnage.ScriptError``.
     """
+    if isinstance(args, (str, bytes)):
+        raise UsageError(f"args: a list of arguments is wanted, such as {args.split()!r}, not one text")
     words = [script] if isinstance(script, (str, os.PathLike)) else list(script)
     command = [os.fspath(python or sys.executable), *(os.fspath(word) for word in words), *map(_word, args)]
     named = {"gpu": gpu, "save": save}

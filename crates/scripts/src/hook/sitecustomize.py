@@ -62,8 +62,10 @@ class Watch:
         self.chained(kind, error, trace)
 
     def leave_at_once(self, code):
-        self.finish()
-        self.leave(code)
+        try:
+            self.finish()
+        finally:
+            self.leave(code)
 
     def finish(self):
         torch = self.torch

@@ -59,8 +59,11 @@ def make(torch, dist, inside, guesses):
             return True
         return VALUES and tensor.nbytes <= SMALL and not (tensor.is_floating_point() or tensor.is_complex())
 
+    def has_values(tensor):
+        return not tensor.is_cuda or (VALUES and tensor.nbytes <= SMALL)
+
     def reduced(tensor, op, group):
-        if tensor.is_cuda and not (VALUES and tensor.nbytes <= SMALL):
+        if not has_values(tensor):
             return
         if op == dist.ReduceOp.SUM and tensor.dtype != torch.bool:
             tensor.mul_(ranks(group))
@@ -77,7 +80,7 @@ def make(torch, dist, inside, guesses):
         return "another rank" if number is None else f"rank {number}"
 
     def put(target, source, whose):
-        if target.is_cuda:
+        if not has_values(target):
             return
         if source is not None and target.shape == source.shape:
             target.copy_(source)
@@ -107,13 +110,22 @@ def make(torch, dist, inside, guesses):
         for target in gather_list or ():
             put(target, tensor, "another rank")
 
+    def all_gather(tensor_list, tensor, **rest):
+        for target in tensor_list:
+            put(target, tensor, "another rank")
+
+    def all_gather_into_tensor(output_tensor, input_tensor, group, **rest):
+        if has_values(output_tensor):
+            for target in output_tensor.reshape(ranks(group), -1):
+                put(target, input_tensor.reshape(-1), "another rank")
+
     def reduce_scatter(output, input_list, op, group, **rest):
-        if not output.is_cuda:
+        if has_values(output):
             put(output, input_list[me(group)], "other ranks")
             reduced(output, op, group)
 
     def reduce_scatter_tensor(output, input, op, group, **rest):
-        if not output.is_cuda:
+        if has_values(output):
             part = input.reshape(ranks(group), -1)[me(group)]
             put(output, part.reshape(output.shape), "other ranks")
             reduced(output, op, group)
@@ -123,7 +135,7 @@ def make(torch, dist, inside, guesses):
             put(target, input_tensor_list[me(group)], "another rank")
 
     def all_to_all_single(output, input, output_split_sizes, input_split_sizes, group, **rest):
-        if output.is_cuda or not output.numel():
+        if not has_values(output) or not output.numel():
             return
         parts = input.split(input_split_sizes) if input_split_sizes else input.chunk(ranks(group))
         targets = output.split(output_split_sizes) if output_split_sizes else output.chunk(ranks(group))
@@ -133,7 +145,7 @@ def make(torch, dist, inside, guesses):
 
     made = locals()
     names = (
-        "all_reduce", "all_to_all", "all_to_all_single", "broadcast", "gather", "recv", "reduce", "reduce_scatter",
-        "reduce_scatter_tensor", "scatter",
+        "all_gather", "all_gather_into_tensor", "all_reduce", "all_to_all", "all_to_all_single", "broadcast", "gather", "recv",
+        "reduce", "reduce_scatter", "reduce_scatter_tensor", "scatter",
     )
     return {name: made[name] for name in names} | {"irecv": recv}
