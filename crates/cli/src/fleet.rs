@@ -86,7 +86,7 @@ struct KeepArguments {
 ///
 /// Ranks are told by names, such as `rank_12.pickle`, `node3/r0012.pkl` or `pp1_tp0_dp7_rank130.pickle`: see --names.
 ///
-/// Exit status: 0 if every file was read, 1 if some were not (they are named), 2 for bad input or if none was.
+/// Exit status: 0 if every file was read, 1 if some were not, or folders not looked into (they are named), 2 for bad input or if none was.
 #[derive(Args)]
 struct ReportArguments {
     /// Folders with snapshots, globs ('runs/**/rank_*.pickle'), lists (@FILE with one on each line, @- for standard input),
@@ -96,7 +96,8 @@ struct ReportArguments {
 
     /// Keep what is seen of each file in a dataset in this folder, for a run that goes on where this one stops, and for
     /// other tools: Parquet tables `files`, `held` and `iterations`. What was seen before, of files that did not change, is not
-    /// looked at again
+    /// looked at again. At the end it has the rows of this command alone: what was kept of other files, or asked otherwise, as
+    /// with --tune, goes. Take a folder for each question
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
 
@@ -352,7 +353,10 @@ fn answer_of(
     }
     {
         let _progress = Progress::unmeasured("comparing those that differ");
-        compare_outliers(&mut answer, files, &arguments.asked.looking());
+        // Two files are there at once.
+        let memory = arguments.max_memory.map(|it| it.0 / 2);
+        let looking = LookOptions { memory, ..arguments.asked.looking() };
+        compare_outliers(&mut answer, files, &looking);
     }
     Ok(Answered {
         text: answer.to_text_in(layout()),

@@ -8,7 +8,7 @@
 //! | answer | rule |
 //! | --- | --- |
 //! | a rank differs from its group | by more than [`NOTED`] of what the group's middle reserves (twice that where only what it reserves differs) and [`SPREAD`] times what three quarters of the group stay within; or by its settings or history, where three quarters agree |
-//! | a rank was near | it reserved at least [`CLOSE`] of the limit, and no request of it failed |
+//! | a rank was near | it reserved at least [`CLOSE`] of the limit, or more than it, and no request of it failed |
 //! | the limit | the one that is given; else the most that any rank reserved, if that explains every failure: ranks that ran into less had another |
 //! | levelled | every rank reserves the mean of all |
 
@@ -161,7 +161,7 @@ pub struct Near {
 pub struct Group {
     /// How many files.
     pub files: usize,
-    /// Their ranks, as `0-127, 130`; empty if names have none.
+    /// Their ranks, as `0-127, 130`; empty if one of the names has none.
     pub ranks: String,
     /// Parts of their names that all of them have in common, and no other group has.
     pub common: Vec<Part>,
@@ -243,7 +243,8 @@ pub struct Imbalance {
     pub least: Near,
     /// The mean of all.
     pub mean: u64,
-    /// The smallest card with room for the rank that reserves most; none if no card has.
+    /// The smallest card with room for the rank that reserves most; none if no card has, or if a request failed: how much
+    /// more it needed is not known.
     pub card: Option<String>,
     /// The same if every rank reserved the mean.
     pub levelled: Option<String>,
@@ -265,7 +266,8 @@ impl Answer {
         let mut places: Vec<Place> = rows.iter().map(place).collect();
         if options.names.is_usual() {
             let device = |row: &Row| row.facts().map(|it| u64::from(it.device));
-            let all = rows.iter().zip(&mut places);
+            // A folder that could not be looked into is no rank's file.
+            let all = rows.iter().zip(&mut places).filter(|it| !it.0.address.ends_with('/'));
             let mut all: Vec<_> =
                 all.map(|(row, place)| (row.address.clone(), place, device(row))).collect();
             number_the_rest(&mut all);
@@ -353,12 +355,22 @@ impl Answer {
             };
         }
         if let Some(near) = self.near.as_ref().filter(|it| !it.ranks.is_empty()) {
-            text += &format!(
-                " {} came within {:.0} % of the limit of {}.",
-                counted(near.ranks.len(), "other"),
-                (1.0 - CLOSE) * 100.0,
-                Bytes(near.limit)
-            );
+            let (limit, beyond) = (Bytes(near.limit), near.beyond());
+            if beyond > 0 {
+                text += &format!(
+                    " {} reserved more than the limit of {limit}.",
+                    counted(beyond, "file")
+                );
+            }
+            let within = near.ranks.len() - beyond;
+            if within > 0 {
+                let first = self.failed.is_empty() && beyond == 0;
+                text += &format!(
+                    " {} came within {:.0} % of the limit of {limit}.",
+                    counted(within, if first { "file" } else { "other" }),
+                    (1.0 - CLOSE) * 100.0,
+                );
+            }
         }
         if let Some(Imbalance { most, mean, .. }) = &self.imbalance
             && self.read > 1
@@ -422,6 +434,11 @@ impl NearLimit {
         near.sort_by_key(|it| u64::MAX - it.reserved);
         Some(Self { limit, given: given.is_some(), ranks: near })
     }
+
+    /// How many reserved more than the limit: then it was not in force.
+    pub(crate) fn beyond(&self) -> usize {
+        self.ranks.iter().filter(|it| it.reserved > self.limit).count()
+    }
 }
 
 /// The limit that all ranks had, if one explains what each of them reserved and where each failed.
@@ -446,8 +463,9 @@ impl Imbalance {
         let least = ranks.iter().min_by_key(|it| reserved(it))?;
         let sum: u128 = ranks.iter().map(|it| u128::from(reserved(it))).sum();
         let mean = u64::try_from(sum / ranks.len() as u128).unwrap_or(u64::MAX);
+        let any_failed = ranks.iter().any(|it| it.facts.failed.is_some());
         let card = |bytes: u64| {
-            let large = cards.iter().filter(|it| it.room >= bytes);
+            let large = cards.iter().filter(|it| !any_failed && it.room >= bytes);
             large.min_by_key(|it| it.room).map(|it| it.name.clone())
         };
         Some(Self {
@@ -462,7 +480,8 @@ impl Imbalance {
 
 /// Ranks of these files, if all of them have one.
 fn rank_numbers<'a>(of: impl Iterator<Item = &'a Whose>) -> String {
-    let mut numbers: Vec<u64> = of.filter_map(|it| it.place.rank).collect();
+    let numbers: Option<Vec<u64>> = of.map(|it| it.place.rank).collect();
+    let mut numbers = numbers.unwrap_or_default();
     numbers.sort_unstable();
     ranges(&numbers)
 }

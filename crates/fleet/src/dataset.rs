@@ -4,7 +4,7 @@
 //! Out: a folder with Parquet files; from it, the rows that an earlier run left.
 //!
 //! ```text
-//! FOLDER/_tonnage_fleet.json       says that the folder is a dataset, and is locked by the run that writes
+//! FOLDER/_tonnage_fleet.json       says that the folder is a dataset, and is locked by the run that writes, where the disk has locks
 //! FOLDER/files/part-….parquet      a row for each file, and what a later run reads
 //! FOLDER/held/part-….parquet       who holds its memory
 //! FOLDER/iterations/part-….parquet levels of its iterations
@@ -16,8 +16,9 @@
 //! something else in it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io::{ErrorKind, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -109,8 +110,11 @@ impl Dataset {
             }
             Err(error) => return Err(io(&path, error)),
         }
-        let marker = File::open(&path).map_err(|error| io(&path, error))?;
-        if marker.try_lock().is_err() {
+        // NFS locks nothing that is not open for writing.
+        let marker = File::options().read(true).write(true).open(&path);
+        let marker = marker.map_err(|error| io(&path, error))?;
+        // Where there are no locks, as on some shared disks, there is none.
+        if let Err(TryLockError::WouldBlock) = marker.try_lock() {
             return Err(DatasetError::Busy(folder.to_owned()));
         }
         for table in FleetTable::ALL {
@@ -252,6 +256,11 @@ fn is_part(name: &str) -> bool {
 
 /// Rows of a part of `files`; none if it cannot be read.
 fn read_part(path: &Path) -> Option<Vec<Row>> {
+    // The reader panics at some damaged bytes.
+    catch_unwind(AssertUnwindSafe(|| try_part(path))).ok().flatten()
+}
+
+fn try_part(path: &Path) -> Option<Vec<Row>> {
     let reader = SerializedFileReader::new(File::open(path).ok()?).ok()?;
     let fields = reader.metadata().file_metadata().schema().get_fields().to_vec();
     let fields = fields.into_iter().filter(|it| it.name() == ROW).collect();

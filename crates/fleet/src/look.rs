@@ -22,7 +22,7 @@ use crate::settings::try_all;
 use crate::source::Found;
 
 /// Which version of the look this is: counts up when the same file gives another row.
-pub const ANALYSIS: u32 = 1;
+pub const ANALYSIS: u32 = 2;
 
 /// What is asked of every file.
 #[derive(Clone, Debug)]
@@ -117,13 +117,19 @@ pub fn look(file: &Found, options: &LookOptions, until: &Until) -> Option<Row> {
 }
 
 fn see(file: &Found, options: &LookOptions, until: &Until) -> Result<Facts, String> {
+    // A folder is here because it could not be listed.
+    if file.path.is_dir() {
+        let why = std::fs::read_dir(&file.path).err();
+        let why = why.map_or(String::new(), |error| format!(": {error}"));
+        return Err(format!("this folder could not be looked into{why}"));
+    }
     let mut input = File::open(&file.path).map_err(|error| format!("cannot open it: {error}"))?;
     let snapshot = read(&mut input, &options.limits(file.size))?;
     let report =
         Report::of(&snapshot, &options.report(until)).map_err(|error| error.to_string())?;
     let mut facts = Facts::of(&report);
     if options.tune {
-        facts.tried = try_all(&snapshot, facts.device, options, until);
+        facts.tried = try_all(&snapshot, &facts, options, until);
     }
     Ok(facts)
 }

@@ -7,13 +7,14 @@
 //!
 //! | part | words |
 //! | --- | --- |
-//! | rank | `rank`, `r`; not `local_rank` |
+//! | rank | `rank`, and `r` in the file's own name; not `local_rank` |
 //! | node | `node`, `host` |
 //! | pp, tp, dp | `pp`, `tp`, `dp` |
 //! | step | `step`, `iteration`, `iter` |
 //!
-//! Behind the word may stand `_`, `-`, `=` or `.`. Where no file of a fleet has a rank by that, the last number of the file's
-//! name is taken, if it tells all files apart; else the device that is in the file, under the same condition.
+//! Behind the word may stand `_`, `-`, `=` or `.`. Where no file of a fleet has a rank by that, or all have the same by `r`
+//! alone, the last number of the file's name is taken, if it tells all files apart; else, where none has a rank, the device that
+//! is in the file, under the same condition.
 
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
@@ -131,6 +132,7 @@ impl NamePattern {
                     place.set(part, number);
                 }
             }
+            place.rank = usual(&OWN_RANK, own_name(address)).or(place.rank);
             return place;
         };
         if let Some(captures) = regex.captures(address) {
@@ -159,19 +161,29 @@ impl NamePattern {
 static USUAL: LazyLock<[(&str, Regex); 6]> = LazyLock::new(|| {
     [
         // `local_rank` says which device of a node, not which rank.
-        ("rank", "rank|r"),
+        ("rank", "rank"),
         ("node", "node|host"),
         ("pp", "pp"),
         ("tp", "tp"),
         ("dp", "dp"),
         ("step", "step|iteration|iter"),
     ]
-    .map(|(part, words)| {
-        let pattern =
-            format!(r"(?i)(?:^|[^a-z])(?<local>local[_\-]?)?(?:{words})[_\-=.]?(?<number>\d+)");
-        (part, Regex::new(&pattern).expect("a pattern of this file is one"))
-    })
+    .map(|(part, words)| (part, behind(words)))
 });
+
+/// In a file's own name `r` will do; folders are called `r1` for other reasons.
+static OWN_RANK: LazyLock<Regex> = LazyLock::new(|| behind("rank|r"));
+
+/// A number behind one of these words.
+fn behind(words: &str) -> Regex {
+    let pattern =
+        format!(r"(?i)(?:^|[^a-z])(?<local>local[_\-]?)?(?:{words})[_\-=.]?(?<number>\d+)");
+    Regex::new(&pattern).expect("a pattern of this file is one")
+}
+
+fn own_name(address: &str) -> &str {
+    address.rsplit('/').next().unwrap_or(address)
+}
 
 /// The last number behind such a word.
 fn usual(words: &Regex, address: &str) -> Option<u64> {
@@ -181,16 +193,16 @@ fn usual(words: &Regex, address: &str) -> Option<u64> {
 
 /// The last number of a file's name.
 fn last_number(address: &str) -> Option<u64> {
-    let name = address.rsplit('/').next().unwrap_or(address);
+    let name = own_name(address);
     let name = name.split('.').next().unwrap_or(name);
     let digits = name.rsplit(|c: char| !c.is_ascii_digit()).find(|it| !it.is_empty())?;
     digits.parse().ok()
 }
 
-/// Gives ranks to files whose names have none by the usual words: by their last numbers, else by their devices, if that
-/// tells all of them apart. `files` are addresses, places and devices.
+/// Gives ranks to files whose names have none by the usual words, or all the same `r` (of `model-r1_0`): by their last
+/// numbers, else by their devices, if that tells all of them apart. `files` are addresses, places and devices.
 pub(crate) fn number_the_rest(files: &mut [(String, &mut Place, Option<u64>)]) {
-    if files.len() < 2 || files.iter().any(|(_, place, _)| place.rank.is_some()) {
+    if files.len() < 2 {
         return;
     }
     let tell_apart = |ranks: &[Option<u64>]| {
@@ -199,6 +211,15 @@ pub(crate) fn number_the_rest(files: &mut [(String, &mut Place, Option<u64>)]) {
     };
     let by_name: Vec<_> = files.iter().map(|it| last_number(&it.0)).collect();
     let by_device: Vec<_> = files.iter().map(|it| it.2).collect();
+    if files.iter().any(|(_, place, _)| place.rank.is_some()) {
+        let first = files[0].1.rank;
+        let by_r = files.iter().all(|(address, place, _)| {
+            place.rank == first && place.step.is_none() && usual(&USUAL[0].1, address).is_none()
+        });
+        if !by_r || !tell_apart(&by_name) {
+            return;
+        }
+    }
     if let Some(ranks) = [by_name, by_device].into_iter().find(|ranks| tell_apart(ranks)) {
         for ((_, place, _), rank) in files.iter_mut().zip(ranks) {
             place.rank = rank;
@@ -231,6 +252,8 @@ mod tests {
             ("host7/local_rank_3.pickle", [None, Some(7), None, None, None, None]),
             ("host7/local_rank_3/rank_59.pickle", [Some(59), Some(7), None, None, None, None]),
             ("trainer5/errors3.pickle", [None; 6]),
+            ("model-R1/mem_0.pickle", [None; 6]),
+            ("rank_4/r5/mem.pickle", [Some(4), None, None, None, None, None]),
             ("rank_1/step_5/rank_2.pickle", [Some(2), None, None, None, None, Some(5)]),
             ("rank_99999999999999999999999.pickle", [None; 6]),
         ] {
@@ -258,7 +281,8 @@ mod tests {
     #[test]
     fn last_numbers_are_ranks_if_they_tell_files_apart() {
         let ranks = |files: &[(&str, Option<u64>)]| {
-            let mut places = vec![Place::default(); files.len()];
+            let place = |it: &(&str, _)| NamePattern::usual().place(it.0);
+            let mut places: Vec<_> = files.iter().map(place).collect();
             let zipped = files.iter().zip(&mut places);
             let mut all: Vec<_> =
                 zipped.map(|(&(name, device), place)| (name.to_owned(), place, device)).collect();
@@ -271,5 +295,10 @@ mod tests {
         assert_eq!(ranks(&same), [Some(0), Some(1)]);
         assert_eq!(ranks(&[("a/v2.pickle", Some(0)), ("b/v2.pickle", Some(0))]), [None, None]);
         assert_eq!(ranks(&[("a/7.pickle", Some(0))]), [None]);
+        // The same `r` for all is part of some other name; one rank at several steps is one rank.
+        assert_eq!(ranks(&[("m-r1_0.pickle", None), ("m-r1_1.pickle", None)]), [Some(0), Some(1)]);
+        for same in [["rank_1/a_2.pickle", "rank_1/a_3.pickle"], ["r1_step2.pkl", "r1_step3.pkl"]] {
+            assert_eq!(ranks(&same.map(|it| (it, None))), [Some(1), Some(1)]);
+        }
     }
 }

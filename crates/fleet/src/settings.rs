@@ -3,6 +3,10 @@
 //! In:  a snapshot: what it reserves under each of [`SETTINGS`], by replay.
 //!      Of all ranks: these.
 //! Out: [`BestSetting`]: the setting under which the rank that reserves most reserves least.
+//!
+//! A replay in which a request fails ends early and reserves less for it: its bytes are compared with nothing.
+
+use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 use tonnage_replay::Until;
@@ -42,12 +46,16 @@ pub struct Tried {
 /// The setting that is best for all.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct BestSetting {
-    /// The settings string; empty for the defaults.
+    /// The settings string; empty for the defaults, and if no setting serves a rank.
     pub conf: String,
-    /// Most bytes that any rank reserves under it.
-    pub reserved: u64,
-    /// The same under the settings that each was recorded with.
-    pub recorded: u64,
+    /// Most bytes that any rank reserves under it, of those that have every request served; none if there is none.
+    pub reserved: Option<u64>,
+    /// The same under the settings that each was recorded with; none if a request of a rank fails under them.
+    pub recorded: Option<u64>,
+    /// How many ranks have every request served under these.
+    pub recorded_fits: usize,
+    /// Whether these are the same for all.
+    pub recorded_alike: bool,
     /// How many ranks were replayed; those without a history cannot be.
     pub ranks: usize,
     /// How many of them have every request served.
@@ -56,10 +64,11 @@ pub struct BestSetting {
     pub settings: usize,
 }
 
-/// What a snapshot reserves under each setting; nothing without a history.
+/// What a snapshot reserves under each setting, with the limit that is given or that its failed request tells; nothing
+/// without a history.
 pub(crate) fn try_all(
     file: &SnapshotFile,
-    device: u32,
+    facts: &Facts,
     options: &LookOptions,
     until: &Until,
 ) -> Vec<Tried> {
@@ -67,13 +76,13 @@ pub(crate) fn try_all(
         limit: options.limit,
         total: options.total,
         release: options.release,
-        ordinal: Some(device as usize),
+        ordinal: Some(facts.device as usize),
     };
     let Ok((outcome, job)) = Job::read_until(file, &recording, until) else { return Vec::new() };
     let conditions = Conditions {
         release: outcome.release,
         recorded: outcome.conf.clone(),
-        limit: options.limit,
+        limit: options.limit.or(facts.limit.map(|it| it.bytes)),
         total: options.total,
     };
     let effort = Effort { confs: Some(&SETTINGS), until: Some(until) };
@@ -93,27 +102,30 @@ impl BestSetting {
     /// The best for these ranks; none if none was replayed. Where no setting serves all, the one that serves most ranks.
     pub(crate) fn of<'a>(ranks: impl Iterator<Item = &'a Facts>) -> Option<Self> {
         let ranks: Vec<_> = ranks.filter(|it| !it.tried.is_empty()).collect();
-        let under = |facts: &Facts, conf: &str| {
-            facts.tried.iter().find(|it| it.conf == conf).map(|it| (it.reserved, it.fits))
+        // Ranks that have every request served under a setting, and the most that one of them reserves; none if not all
+        // ranks were replayed under it.
+        let of = |is_it: &dyn Fn(&Tried) -> bool| {
+            let under = ranks.iter().map(|facts| facts.tried.iter().find(|it| is_it(it)));
+            let all: Option<Vec<_>> = under.collect();
+            let fitting: Vec<_> = all?.into_iter().filter(|it| it.fits).collect();
+            Some((fitting.len(), fitting.iter().map(|it| it.reserved).max()))
         };
-        let of = |conf: &str| {
-            let all: Option<Vec<_>> = ranks.iter().map(|facts| under(facts, conf)).collect();
-            let all = all.filter(|all| !all.is_empty())?;
-            let worst = all.iter().map(|it| it.0).max()?;
-            let fits = all.iter().filter(|it| it.1).count();
-            Some((worst, fits))
-        };
+        // What all were recorded with is among them, if it is the same.
+        let confs = ranks.first()?.tried.iter().map(|it| it.conf.as_str());
         let tried: Vec<_> =
-            SETTINGS.into_iter().filter_map(|conf| Some((conf, of(conf)?))).collect();
+            confs.filter_map(|conf| Some((conf, of(&|it| it.conf == conf)?))).collect();
         let best = tried
             .iter()
-            .min_by_key(|(conf, (worst, fits))| (ranks.len() - fits, *worst, conf.len(), *conf));
-        let &(conf, (reserved, fits)) = best?;
-        let own = |facts: &&Facts| facts.tried.iter().find(|it| it.recorded).map(|it| it.reserved);
+            .min_by_key(|(conf, (fits, most))| (ranks.len() - fits, *most, conf.len(), *conf));
+        let &(conf, (fits, reserved)) = best?;
+        let (recorded_fits, recorded) = of(&|it| it.recorded).unwrap_or((0, None));
+        let own = ranks.iter().flat_map(|facts| facts.tried.iter().filter(|it| it.recorded));
         Some(Self {
-            conf: conf.to_owned(),
+            conf: if fits == 0 { String::new() } else { conf.to_owned() },
             reserved,
-            recorded: ranks.iter().filter_map(own).max().unwrap_or(0),
+            recorded: recorded.filter(|_| recorded_fits == ranks.len()),
+            recorded_fits,
+            recorded_alike: own.map(|it| &it.conf).collect::<BTreeSet<_>>().len() < 2,
             ranks: ranks.len(),
             fits,
             settings: tried.len(),

@@ -11,11 +11,13 @@
 //! | anything else | a file |
 //!
 //! A file that is named and is not there is a mistake on the command line, and one line of the result if a list names it:
-//! lists are written by programs, before the files.
+//! lists are written by programs, before the files. A folder that may not be looked into, and a link that leads nowhere, are
+//! lines of the result too. A file with several names, by links or by how sources are written, counts once, by the first: links
+//! come last in a folder.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::Metadata;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
@@ -28,7 +30,7 @@ const ENDINGS: [&str; 2] = [".pickle", ".pkl"];
 /// What packing adds to a name.
 const PACKED: [&str; 4] = ["", ".zst", ".gz", ".xz"];
 
-/// Folders within folders that are walked: a link may lead in a circle.
+/// Folders within folders that are walked.
 const DEEPEST: usize = 64;
 
 /// Bytes of a list: chosen, a million addresses take a tenth.
@@ -83,14 +85,14 @@ pub enum SourceError {
 ///
 /// If a source means nothing, or cannot be looked at.
 pub fn find<S: AsRef<str>>(sources: &[S]) -> Result<Vec<Found>, SourceError> {
-    let mut found = BTreeMap::new();
+    let mut found = Files::default();
     for source in sources {
         match source.as_ref().strip_prefix('@') {
             Some(list) => add_list(&mut found, list)?,
             None => add(&mut found, source.as_ref(), Absent::Refused)?,
         }
     }
-    Ok(found.into_values().collect())
+    Ok(found.by_address.into_values().collect())
 }
 
 /// What to make of a file that is named and not there.
@@ -100,47 +102,86 @@ enum Absent {
     Kept,
 }
 
-type ByAddress = BTreeMap<String, Found>;
+/// Files that are found so far.
+#[derive(Default)]
+struct Files {
+    by_address: BTreeMap<String, Found>,
+    known: BTreeSet<FileId>,
+}
 
-fn add(found: &mut ByAddress, source: &str, absent: Absent) -> Result<(), SourceError> {
-    let before = found.len();
+/// What a file or a folder is, whatever its name.
+type FileId = (u64, u64);
+
+fn id(about: &Metadata) -> FileId {
+    (about.dev(), about.ino())
+}
+
+impl Files {
+    /// The first of two names of one file stays.
+    fn put(&mut self, path: &Path, about: &Metadata) {
+        if self.known.insert(id(about)) {
+            let version = format!("{}.{:09}", about.mtime(), about.mtime_nsec());
+            self.insert(path, "", Some(about.len()), version);
+        }
+    }
+
+    /// What is there, or ought to be, and cannot be looked at: whoever opens it learns why.
+    fn put_missing(&mut self, path: &Path, ending: &str) {
+        self.insert(path, ending, None, String::new());
+    }
+
+    fn insert(&mut self, path: &Path, ending: &str, size: Option<u64>, version: String) {
+        let address = path.to_string_lossy().into_owned() + ending;
+        let file = Found { address: address.clone(), path: path.to_owned(), size, version };
+        self.by_address.entry(address).or_insert(file);
+    }
+
+    fn put_met(&mut self, path: &Path, met: &Met<'_>) {
+        match met {
+            Met::File(about) => self.put(path, about),
+            Met::Lost => self.put_missing(path, ""),
+            Met::Shut => self.put_missing(path, "/"),
+        }
+    }
+}
+
+fn add(found: &mut Files, source: &str, absent: Absent) -> Result<(), SourceError> {
     let nothing =
         |what: &str| SourceError::Nothing { source_text: source.to_owned(), what: what.to_owned() };
     let path = Path::new(source);
     let about = std::fs::metadata(path);
     match &about {
         Ok(about) if about.is_dir() => {
-            walk(path, DEEPEST, &mut |path, about| {
-                if is_snapshot(path) {
-                    put(found, path, about);
+            let mut any = false;
+            let mut take = |path: &Path, met: Met<'_>| {
+                if matches!(met, Met::Shut) || is_snapshot(path) {
+                    any = true;
+                    found.put_met(path, &met);
                 }
-            })
-            .map_err(|error| io(source, error))?;
+            };
+            let mut walk = Walk { entered: BTreeSet::new(), again: false, take: &mut take };
+            walk.within(path, DEEPEST).map_err(|error| io(source, error))?;
             let endings = ENDINGS.join(" or ");
-            if found.len() == before {
+            if !any {
                 return Err(nothing(&format!(
                     "no file below this folder ends in {endings}, plain or packed (.zst, .gz, .xz); name others by a \
                      glob, as '{source}/*'"
                 )));
             }
         }
-        Ok(about) => put(found, path, about),
+        Ok(about) => found.put(path, about),
+        Err(_) if is_url(source) => {
+            return Err(nothing(
+                "object storage is not read yet: name files that this machine sees",
+            ));
+        }
         // A file may have any name: only what is not there is a pattern.
         Err(_) if is_glob(source) => {
-            add_glob(found, source)?;
-            if found.len() == before {
+            if !add_glob(found, source)? {
                 return Err(nothing("no file matches this pattern"));
             }
         }
-        Err(_) if absent == Absent::Kept => {
-            let missing = Found {
-                address: source.to_owned(),
-                path: path.to_owned(),
-                size: None,
-                version: String::new(),
-            };
-            found.entry(source.to_owned()).or_insert(missing);
-        }
+        Err(_) if absent == Absent::Kept => found.put_missing(path, ""),
         Err(_) => {
             return Err(io(source, about.map(drop).unwrap_err()));
         }
@@ -152,7 +193,7 @@ fn io(source: &str, error: std::io::Error) -> SourceError {
     SourceError::Io { source_text: source.to_owned(), source: error }
 }
 
-fn add_list(found: &mut ByAddress, list: &str) -> Result<(), SourceError> {
+fn add_list(found: &mut Files, list: &str) -> Result<(), SourceError> {
     let mut text = String::new();
     let read = if list == "-" {
         std::io::stdin().lock().take(LONGEST_LIST).read_to_string(&mut text)
@@ -169,15 +210,6 @@ fn add_list(found: &mut ByAddress, list: &str) -> Result<(), SourceError> {
     lines.try_for_each(|line| add(found, line, Absent::Kept))
 }
 
-/// The first of two names of one file stays.
-fn put(found: &mut ByAddress, path: &Path, about: &Metadata) {
-    let address = path.to_string_lossy().into_owned();
-    let version = format!("{}.{:09}", about.mtime(), about.mtime_nsec());
-    let file =
-        Found { address: address.clone(), path: path.to_owned(), size: Some(about.len()), version };
-    found.entry(address).or_insert(file);
-}
-
 fn is_snapshot(path: &Path) -> bool {
     let name = path.file_name().map(|it| it.to_string_lossy().to_ascii_lowercase());
     let name = name.unwrap_or_default();
@@ -186,51 +218,113 @@ fn is_snapshot(path: &Path) -> bool {
     !name.starts_with('.') && endings.into_iter().any(|ending| name.ends_with(&ending))
 }
 
+/// Whether it is an address as `s3://bucket/key`.
+fn is_url(source: &str) -> bool {
+    source.split_once("://").is_some_and(|(scheme, _)| {
+        !scheme.is_empty() && scheme.bytes().all(|it| it.is_ascii_alphanumeric())
+    })
+}
+
 fn is_glob(source: &str) -> bool {
     source.contains(['*', '?', '[', '{'])
 }
 
-fn add_glob(found: &mut ByAddress, source: &str) -> Result<(), SourceError> {
-    let mut glob = GlobBuilder::new(source);
-    let matcher: GlobMatcher = glob
-        .literal_separator(true)
-        .build()
-        .map_err(|error| SourceError::Glob {
+/// Adds what matches; whether anything did.
+fn add_glob(found: &mut Files, source: &str) -> Result<bool, SourceError> {
+    let matcher = |pattern: &Path| -> Result<GlobMatcher, SourceError> {
+        let glob = GlobBuilder::new(&pattern.to_string_lossy()).literal_separator(true).build();
+        let glob = glob.map_err(|error| SourceError::Glob {
             source_text: source.to_owned(),
             what: error.kind().to_string(),
-        })?
-        .compile_matcher();
-    let fixed: PathBuf = Path::new(source)
+        })?;
+        Ok(glob.compile_matcher())
+    };
+    // As paths are written that are walked: `a//b` and `a/./b` are `a/b`.
+    let pattern: PathBuf = Path::new(source).components().collect();
+    let files = matcher(&pattern)?;
+    let fixed: PathBuf = pattern
         .components()
         .take_while(|part| !is_glob(&part.as_os_str().to_string_lossy()))
         .collect();
     // How deep a pattern reaches is known but for `**`.
-    let deep = Path::new(source).components().count() - fixed.components().count();
+    let deep = pattern.components().count() - fixed.components().count();
     let deep = if source.contains("**") { DEEPEST } else { deep };
+    // Whether a folder could have a file that matches; not known of `**`, and of `{`, which may stand for several folders.
+    let may_hold = |folder: &Path| {
+        let leading: PathBuf = pattern.components().take(folder.components().count()).collect();
+        source.contains("**")
+            || source.contains('{')
+            || matcher(&leading).is_ok_and(|it| it.is_match(folder))
+    };
     let from = if fixed.as_os_str().is_empty() { Path::new(".") } else { &fixed };
     let bare = fixed.as_os_str().is_empty();
-    walk(from, deep, &mut |path, about| {
+    let mut any = false;
+    let mut take = |path: &Path, met: Met<'_>| {
         let path = if bare { path.strip_prefix(Component::CurDir).unwrap_or(path) } else { path };
-        if matcher.is_match(path) {
-            put(found, path, about);
+        let counts = if matches!(met, Met::Shut) { may_hold(path) } else { files.is_match(path) };
+        if counts {
+            any = true;
+            found.put_met(path, &met);
         }
-    })
-    .map_err(|error| io(source, error))
+    };
+    // A pattern may mean a folder by the name of a link to it.
+    let mut walk = Walk { entered: BTreeSet::new(), again: true, take: &mut take };
+    walk.within(from, deep).map_err(|error| io(source, error))?;
+    Ok(any)
 }
 
-/// Every file below a folder. Folders within it that may not be looked into are passed over.
-fn walk(folder: &Path, deep: usize, take: &mut dyn FnMut(&Path, &Metadata)) -> std::io::Result<()> {
-    for entry in std::fs::read_dir(folder)? {
-        let path = entry?.path();
-        // What went away meanwhile is no file of the fleet.
-        let Ok(about) = std::fs::metadata(&path) else { continue };
-        if about.is_file() {
-            take(&path, &about);
-        } else if about.is_dir() && deep > 1 {
-            let _ = walk(&path, deep - 1, take);
+/// What is met on a walk.
+enum Met<'a> {
+    File(&'a Metadata),
+    /// Something that cannot be looked at, as a link that leads nowhere.
+    Lost,
+    /// A folder that cannot be looked into.
+    Shut,
+}
+
+/// A walk through folders.
+struct Walk<'a> {
+    /// Folders that are not entered: a link may lead in a circle.
+    entered: BTreeSet<FileId>,
+    /// Whether a folder that was left may be entered by another name.
+    again: bool,
+    take: &'a mut dyn FnMut(&Path, Met<'_>),
+}
+
+impl Walk<'_> {
+    /// Every file below a folder, in the order of names, links last.
+    fn within(&mut self, folder: &Path, deep: usize) -> std::io::Result<()> {
+        let own = id(&std::fs::metadata(folder)?);
+        if !self.entered.insert(own) {
+            return Ok(());
         }
+        let entry = |it: std::io::Result<std::fs::DirEntry>| {
+            let it = it?;
+            Ok((it.file_type().is_ok_and(|it| it.is_symlink()), it.path()))
+        };
+        let entries = std::fs::read_dir(folder)?.map(entry).collect::<std::io::Result<Vec<_>>>();
+        let mut entries = entries?;
+        entries.sort();
+        for (is_link, path) in entries {
+            match std::fs::metadata(&path) {
+                Ok(about) if about.is_file() => (self.take)(&path, Met::File(&about)),
+                Ok(about) if about.is_dir() && deep > 1 => {
+                    let looked = self.within(&path, deep - 1);
+                    if looked.is_err_and(|error| error.kind() != ErrorKind::NotFound) {
+                        (self.take)(&path, Met::Shut);
+                    }
+                }
+                Ok(_) => {}
+                // What went away meanwhile is no file of the fleet, and no folder.
+                Err(error) if error.kind() == ErrorKind::NotFound && !is_link => {}
+                Err(_) => (self.take)(&path, Met::Lost),
+            }
+        }
+        if self.again {
+            self.entered.remove(&own);
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -304,6 +398,63 @@ mod tests {
         std::fs::write(folder.path().join("list"), "# none\n").unwrap();
         assert!(names(&folder, &["@list"]).unwrap_err().contains("names no file"));
         assert!(names(&folder, &["@nolist"]).unwrap_err().contains("cannot look at"));
+    }
+
+    #[test]
+    fn a_file_counts_once_whatever_it_is_called() {
+        use std::os::unix::fs::symlink;
+        let folder = folder(&["runs/b/r0.pickle", "runs/b/r1.pickle"]);
+        let runs = folder.path().join("runs");
+        for (to, link) in
+            [("b", "a_latest"), (".", "one"), ("..", "two"), ("b/r0.pickle", "c.pickle")]
+        {
+            symlink(to, runs.join(link)).unwrap();
+        }
+        let all = ["runs/b/r0.pickle", "runs/b/r1.pickle"];
+        assert_eq!(names(&folder, &["runs"]).unwrap(), all);
+        assert_eq!(
+            names(&folder, &["runs", "runs/./b", "runs/b/r*", "runs/c.pickle"]).unwrap(),
+            all
+        );
+        assert_eq!(names(&folder, &["runs/**/*.pickle"]).unwrap(), all);
+        // A link may be what a pattern means.
+        let linked = ["runs/a_latest/r0.pickle", "runs/a_latest/r1.pickle"];
+        assert_eq!(names(&folder, &["runs/a_*/r*"]).unwrap(), linked);
+        assert_eq!(names(&folder, &["runs//b/./r*"]).unwrap(), all);
+        symlink("gone", runs.join("r9.pickle")).unwrap();
+        let lost = ["runs/b/r0.pickle", "runs/b/r1.pickle", "runs/r9.pickle"];
+        assert_eq!(names(&folder, &["runs"]).unwrap(), lost);
+    }
+
+    #[test]
+    fn folders_that_may_not_be_looked_into_are_said() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = folder(&["node0/r0.pickle", "node1/r1.pickle", "other/r2.pickle"]);
+        let may = |mode| {
+            for name in ["node1", "other"] {
+                let mode = std::fs::Permissions::from_mode(mode);
+                std::fs::set_permissions(folder.path().join(name), mode).unwrap();
+            }
+        };
+        may(0o000);
+        // Root may look into everything.
+        if std::fs::read_dir(folder.path().join("node1")).is_err() {
+            let all = ["node0/r0.pickle", "node1/", "other/"];
+            let below = names(&folder, &[""]).unwrap();
+            let below: Vec<_> = below.iter().map(|it| it.trim_start_matches('/')).collect();
+            assert_eq!(below, all);
+            assert_eq!(names(&folder, &["node*/*"]).unwrap(), all[..2]);
+            assert!(names(&folder, &["node1"]).unwrap_err().contains("cannot look at node1"));
+        }
+        may(0o700);
+    }
+
+    #[test]
+    fn object_storage_is_not_read_yet() {
+        for source in ["s3://bucket/rank_0.pickle", "gs://bucket/*.pickle"] {
+            let told = find(&[source]).unwrap_err().to_string();
+            assert!(told.contains("not read yet"), "{told}");
+        }
     }
 
     #[test]

@@ -66,10 +66,14 @@ impl Answer {
     fn near(&self, text: &mut String, layout: Layout) {
         let Some(near) = self.near.as_ref().filter(|it| !it.ranks.is_empty()) else { return };
         let source = if near.given { "" } else { ", the least that explains where ranks failed" };
-        layout.heading(text, &format!("Near the limit of {}{source}", Bytes(near.limit)));
+        let beyond = if near.beyond() > 0 { ", or beyond it" } else { "" };
+        layout.heading(text, &format!("Near the limit of {}{beyond}{source}", Bytes(near.limit)));
         for it in near.ranks.iter().take(ROWS) {
-            let share = it.reserved as f64 / near.limit.max(1) as f64 * 100.0;
-            let figures = format!("{:>12} {share:>6.1} %  ", Bytes(it.reserved).to_string());
+            let share = match it.reserved > near.limit {
+                true => "beyond".to_owned(),
+                false => format!("{:.1} %", it.reserved as f64 / near.limit.max(1) as f64 * 100.0),
+            };
+            let figures = format!("{:>12} {share:>8}  ", Bytes(it.reserved).to_string());
             layout.row(text, &figures, &it.whose.name());
         }
         rest(text, near.ranks.len());
@@ -177,6 +181,13 @@ impl Answer {
             Bytes(it.mean)
         );
         layout.paragraph(text, "  ", &words);
+        if !self.failed.is_empty() {
+            let failed = names(self.failed.iter().map(|it| &it.whose));
+            let words = format!(
+                "no card is named: requests failed on {failed}, and how much more was needed is not known"
+            );
+            return layout.paragraph(text, "  ", &words);
+        }
         let words = match (&it.card, &it.levelled) {
             (Some(card), Some(levelled)) if card == levelled => {
                 format!(
@@ -198,28 +209,42 @@ impl Answer {
     fn setting(&self, text: &mut String, layout: Layout) {
         let Some(it) = &self.best_setting else { return };
         layout.heading(text, "The setting that is best for all");
+        let replays =
+            format!("{} under {}", counted(it.ranks, "rank"), counted(it.settings, "setting"));
+        let Some(reserved) = it.reserved else {
+            let words = format!(
+                "none: every rank has a request that fails under each; by replay of {replays}"
+            );
+            return layout.paragraph(text, "  ", &words);
+        };
         let conf = match it.conf.as_str() {
             "" => "PyTorch's defaults (no PYTORCH_CUDA_ALLOC_CONF)".to_owned(),
             conf => format!("PYTORCH_CUDA_ALLOC_CONF={conf}"),
         };
-        let change = match it.recorded.checked_sub(it.reserved) {
-            Some(0) => "as much as under the recorded settings".to_owned(),
-            Some(less) => format!("{} less than under the recorded settings", Bytes(less)),
-            None => format!(
-                "{} more than under the recorded settings, which are not the same for all",
-                Bytes(it.reserved - it.recorded)
-            ),
+        let recorded = match it.recorded_alike {
+            true => "under the recorded settings",
+            false => "under the recorded settings, which are not the same for all",
+        };
+        let failing = |fits: usize| counted(it.ranks - fits, "rank");
+        let change = match it.recorded {
+            None => format!("; {recorded}, requests of {} fail", failing(it.recorded_fits)),
+            Some(_) if it.fits < it.ranks => format!("; {recorded}, none fails"),
+            Some(before) => match before.checked_sub(reserved) {
+                Some(0) => format!(", as much as {recorded}"),
+                Some(less) => format!(", {} less than {recorded}", Bytes(less)),
+                None => format!(", {} more than {recorded}", Bytes(reserved - before)),
+            },
         };
         let words = format!(
-            "{conf}: the rank that reserves most reserves {} then, {change}; by replay of {} under {}",
-            Bytes(it.reserved),
-            counted(it.ranks, "rank"),
-            counted(it.settings, "setting")
+            "{conf}: the rank that reserves most reserves {} then{change}; by replay of {replays}",
+            Bytes(reserved)
         );
         layout.paragraph(text, "  ", &words);
         if it.fits < it.ranks {
-            let words =
-                format!("requests of {} fail under it too", counted(it.ranks - it.fits, "rank"));
+            let words = format!(
+                "requests of {} fail under it, and what these reserve is not counted",
+                failing(it.fits)
+            );
             layout.paragraph(text, "  ", &words);
         }
     }

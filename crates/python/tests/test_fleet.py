@@ -1,7 +1,8 @@
-"""The snapshots of many ranks, here and spread over a cluster. Real Ray: `cargo xtask fleet`."""
+"""The snapshots of many ranks, here and spread over a cluster. Of Ray there is a stand-in."""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pathlib
@@ -114,6 +115,12 @@ def test_a_cluster_says_the_same_bytes(ranks: pathlib.Path, tmp_path: pathlib.Pa
     assert cluster.most == 1
 
 
+def test_a_list_from_standard_input_is_read_once(ranks: pathlib.Path, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", Cluster())
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(f"{ranks}\n".encode())))
+    assert fleet.report("@-", ray="auto")._json == fleet.report(ranks)._json
+
+
 def test_a_file_that_kills_workers_is_a_line_of_the_result(ranks: pathlib.Path, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", Cluster(die=("rank_2.pickle.zst",)))
     told = fleet.report(ranks, ray="auto")
@@ -137,7 +144,14 @@ def test_what_is_wrong_with_a_cluster_is_one_sentence(ranks: pathlib.Path, monke
     monkeypatch.setitem(sys.modules, "ray", Cluster())
     with pytest.raises(tonnage.UsageError, match="in_flight"):
         fleet.report(ranks, ray="auto", in_flight=0)
+    # A worker without the package.
+    def no_import(*_):
+        raise RuntimeError("The remote function failed to import on the worker.")
+
     look = fleet._look
+    monkeypatch.setattr(fleet, "_look", no_import)
+    with pytest.raises(tonnage.Error, match="cannot import tonnage: install"):
+        fleet.report(ranks, ray="auto")
     monkeypatch.setattr(fleet, "_look", lambda file, words, _, path: look(file, words, "0.0.0", path))
     with pytest.raises(tonnage.Error, match="and this program 0.0.0: install the same on every node"):
         fleet.report(ranks, ray="auto")

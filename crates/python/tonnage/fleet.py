@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import sys
 import tempfile
 
@@ -46,7 +47,8 @@ def report(
     With ``ray`` each file is a task of that Ray cluster: an address, or ``"auto"`` for the one that this program is
     connected to or finds, or ``"local"`` for one of its own. Workers need this package, of the same version, and see the files
     under the same paths. At most ``in_flight`` tasks are there at once, two for each core of the cluster if none is given;
-    Ray does a lost worker's files again. The result is that without ``ray``, byte for byte.
+    Ray does a lost worker's files again. The result is that without ``ray``, byte for byte, where every file has the memory
+    that reading it takes: ``max_memory`` and ``jobs`` do not reach the workers.
     """
     if isinstance(sources, (str, os.PathLike)):
         sources = [sources]
@@ -54,15 +56,18 @@ def report(
     if ray is None:
         return Fleet(*_tonnage.ask(["fleet", "report", *words]))
     out = options.get("out")
-    with _rows_from_ray(words, ray, in_flight, None if out is None else os.fspath(out)) as rows:
+    with _rows_from_ray(words, ray, in_flight, None if out is None else os.fspath(out)) as (rows, words):
         return Fleet(*_tonnage.ask(["fleet", "report", "--rows", rows, *words]))
 
 
 @contextlib.contextmanager
-def _rows_from_ray(words: list[str], address: str, in_flight: int | None, out: str | None) -> Iterator[str]:
-    """A file with the rows of all files that are left to do, which Ray has made."""
-    files = json.loads(_tonnage.ask(["fleet", "files", *words])[1])
+def _rows_from_ray(
+    words: list[str], address: str, in_flight: int | None, out: str | None
+) -> Iterator[tuple[str, list[str]]]:
+    """A file with the rows of all files that are left to do, which Ray has made, and the words to ask about them."""
     with tempfile.TemporaryDirectory(prefix="tonnage-fleet-") as folder:
+        words = _without_stdin(words, os.path.join(folder, "list"))
+        files = json.loads(_tonnage.ask(["fleet", "files", *words])[1])
         path = os.path.join(folder, "rows.jsonl")
         with open(path, "w", encoding="utf-8") as all_rows:
             for batch in _batches(_on_ray(files, address, in_flight)):
@@ -70,7 +75,16 @@ def _rows_from_ray(words: list[str], address: str, in_flight: int | None, out: s
                 all_rows.write(text)
                 if out is not None:
                     _keep(os.path.join(folder, "batch.jsonl"), text, out)
-        yield path
+        yield path, words
+
+
+def _without_stdin(words: list[str], path: str) -> list[str]:
+    """Words with a file in place of standard input, which can be read once and is asked for twice."""
+    if "@-" not in words:
+        return words
+    with open(path, "wb") as file:
+        shutil.copyfileobj(sys.stdin.buffer, file)
+    return [f"@{path}" if word == "@-" else word for word in words]
 
 
 def _batches(rows: Iterable[str]) -> Iterator[list[str]]:
@@ -134,6 +148,9 @@ def _row(ray: Any, reference: Any, file: dict[str, Any]) -> str:
             raise Error(
                 f"a Ray worker has no package {cause.name}: install tonnage {_tonnage.VERSION} on every node"
             ) from None
+        # What Ray makes of a task that its worker cannot import.
+        if isinstance(cause, RuntimeError) and "failed to import" in str(cause):
+            raise Error(f"a Ray worker cannot import tonnage: install tonnage {_tonnage.VERSION} on every node") from None
         if isinstance(cause, _OtherVersionError):
             raise Error(str(cause)) from None
         raise
@@ -175,7 +192,7 @@ def _command(words: list[str]) -> int:
     words, address = _without(words, "--ray")
     _, out = _without(words, "--out")
     try:
-        with _rows_from_ray(words, address or "auto", None, out) as rows:
+        with _rows_from_ray(words, address or "auto", None, out) as (rows, words):
             return _tonnage.command(["tonnage", "fleet", "report", "--rows", rows, *words])
     except Error as error:
         print(f"error: {error}", file=sys.stderr)
