@@ -130,7 +130,7 @@ struct ReportArguments {
 #[derive(Args)]
 struct Asked {
     /// How names tell whose a file is: a regular expression with groups named `rank`, `node`, `pp`, `tp`, `dp` or `step`, as
-    /// in 'worker(?<rank>\d+)'. Else by the usual words in front of numbers
+    /// in `worker(?<rank>\d+)`. Else by the usual words in front of numbers
     #[arg(long, value_name = "REGEX", value_parser = names)]
     names: Option<NamePattern>,
 
