@@ -25,6 +25,16 @@ assert part.item() == 24.0
 parts = torch.empty(8)
 dist.all_to_all_single(parts, torch.arange(8.0))
 assert parts.tolist() == [3.0] * 8
+# Small values on the device are known too, whatever was there before: programs take sizes from them.
+counts = torch.zeros(8, dtype=torch.int64, device="cuda")
+dist.all_to_all_single(counts, torch.arange(8, device="cuda"))
+assert counts.tolist() == [3] * 8, counts
+lengths = [torch.zeros_like(counts) for _ in range(8)]
+dist.all_gather(lengths, torch.arange(8, device="cuda"))
+assert all(it.tolist() == list(range(8)) for it in lengths), lengths
+together = torch.zeros(16, dtype=torch.int64, device="cuda")
+dist.all_gather_into_tensor(together, torch.tensor([4, 5], device="cuda"))
+assert together.tolist() == [4, 5] * 8, together
 
 # What only another rank knows.
 length = torch.tensor([5])
