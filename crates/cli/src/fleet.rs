@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, anyhow, bail};
 use clap::{Args, Subcommand};
 use serde_json::json;
+use tonnage::Bytes;
 use tonnage::replay::Until;
-use tonnage::{Bytes, Release};
 use tonnage_fleet::{
     Answer as FleetAnswer, AnswerOptions, Card, Crew, Dataset, Found, LookOptions, NamePattern,
     Row, compare_outliers, find, look,
@@ -19,9 +19,9 @@ use tonnage_scripts::Gpu;
 
 use crate::Answer;
 use crate::ask::Answered;
+use crate::circumstances::Circumstances;
 use crate::output::{end_at_once, grouped, is_the_command, note};
 use crate::progress::Progress;
-use crate::release;
 use crate::report::layout;
 use crate::size::memory_size;
 
@@ -134,23 +134,8 @@ struct Asked {
     #[arg(long, value_name = "REGEX", value_parser = names)]
     names: Option<NamePattern>,
 
-    /// The limit that was in force, which files do not tell. Bytes, `24GiB`, `24GB`. Without it, where requests failed, it
-    /// is concluded as far as the recordings tell
-    #[arg(long, value_name = "SIZE", value_parser = memory_size)]
-    limit: Option<Bytes>,
-
-    /// The memory of the device: with it, memory that others held is told where a request failed
-    #[arg(long, value_name = "SIZE", value_parser = memory_size)]
-    total: Option<Bytes>,
-
-    /// The release whose rules to follow, from 2.8 to 2.15; later ones get those of 2.15. Else it is told from the
-    /// files
-    #[arg(long, value_name = "RELEASE", value_parser = release::nearest)]
-    pytorch: Option<Release>,
-
-    /// The device to take, if files have several. Else the one with most entries
-    #[arg(long, value_name = "N")]
-    ordinal: Option<usize>,
+    #[command(flatten)]
+    circumstances: Circumstances,
 
     /// Find the one setting that is best for all ranks: each is replayed under eight of them, which takes longer than all
     /// the rest
@@ -164,11 +149,12 @@ fn names(pattern: &str) -> Result<NamePattern, String> {
 
 impl Asked {
     fn looking(&self) -> LookOptions {
+        let it = self.circumstances;
         LookOptions {
-            limit: self.limit.map(|it| it.0),
-            total: self.total.map(|it| it.0),
-            release: self.pytorch,
-            ordinal: self.ordinal,
+            limit: it.limit.map(|limit| limit.0),
+            total: it.total.map(|total| total.0),
+            release: it.pytorch,
+            ordinal: it.ordinal,
             tune: self.tune,
             names: self.names.clone().unwrap_or_else(NamePattern::usual),
             memory: None,
@@ -181,10 +167,10 @@ impl Asked {
         let mut say = |flag: &str, value: Option<String>| {
             words.extend(value.map(|value| format!("{flag}={value}")));
         };
-        say("--limit", self.limit.map(|it| it.0.to_string()));
-        say("--total", self.total.map(|it| it.0.to_string()));
-        say("--pytorch", self.pytorch.map(|it| it.name().to_owned()));
-        say("--ordinal", self.ordinal.map(|it| it.to_string()));
+        say("--limit", self.circumstances.limit.map(|it| it.0.to_string()));
+        say("--total", self.circumstances.total.map(|it| it.0.to_string()));
+        say("--pytorch", self.circumstances.pytorch.map(|it| it.name().to_owned()));
+        say("--ordinal", self.circumstances.ordinal.map(|it| it.to_string()));
         say("--names", self.names.as_ref().and_then(|it| it.text()).map(str::to_owned));
         words.extend(self.tune.then(|| "--tune".to_owned()));
         words

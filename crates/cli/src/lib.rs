@@ -10,6 +10,8 @@
 mod ask;
 
 // What verbs share.
+mod circumstances;
+
 mod input;
 
 mod live;

@@ -5,18 +5,17 @@ use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use clap::Args;
+use tonnage::Bytes;
 use tonnage::analysis::report::{Layout, RankRow, Ranks, Report, ReportOptions};
 use tonnage::html::{ranks_html, report_html};
 use tonnage::snapshot::SnapshotFile;
-use tonnage::{Bytes, Release};
 
 use crate::Answer;
 use crate::ask::Named;
+use crate::circumstances::Circumstances;
 use crate::input::ReadOptions;
 use crate::output::{Destination, Existing, plain, print, print_json, write_file};
 use crate::progress::Progress;
-use crate::release;
-use crate::size::memory_size;
 
 /// Say what limits a job's memory, why, and what to change
 ///
@@ -31,23 +30,8 @@ pub(crate) struct Arguments {
     #[arg(required = true)]
     files: Vec<PathBuf>,
 
-    /// The limit that was in force, which the file does not tell. Bytes, `24GiB`, `24GB`. Without it, where a request
-    /// failed, it is concluded as far as the recording tells
-    #[arg(long, value_name = "SIZE", value_parser = memory_size)]
-    limit: Option<Bytes>,
-
-    /// The memory of the device: with it, memory that others held is told where a request failed
-    #[arg(long, value_name = "SIZE", value_parser = memory_size)]
-    total: Option<Bytes>,
-
-    /// The release whose rules to follow, from 2.8 to 2.15; later ones get those of 2.15. Else it is told from the
-    /// file
-    #[arg(long, value_name = "RELEASE", value_parser = release::nearest)]
-    pytorch: Option<Release>,
-
-    /// The device to take, if a file has several. Else the one with most entries
-    #[arg(long, value_name = "N")]
-    ordinal: Option<usize>,
+    #[command(flatten)]
+    circumstances: Circumstances,
 
     /// Write the report as one HTML file that needs nothing else: with drawings of memory over time and a
     /// flame graph. A file that is there is replaced, a device or a pipe written to; `-` is standard output
@@ -64,11 +48,12 @@ pub(crate) struct Arguments {
 
 impl Arguments {
     fn options(&self) -> ReportOptions {
+        let it = self.circumstances;
         ReportOptions {
-            limit: self.limit.map(|limit| limit.0),
-            total: self.total.map(|total| total.0),
-            release: self.pytorch,
-            ordinal: self.ordinal,
+            limit: it.limit.map(|limit| limit.0),
+            total: it.total.map(|total| total.0),
+            release: it.pytorch,
+            ordinal: it.ordinal,
             ..ReportOptions::default()
         }
     }
@@ -143,10 +128,7 @@ pub(crate) fn answer(arguments: &Arguments, inputs: &[Named<'_>]) -> anyhow::Res
 pub(crate) fn of_files(files: &[PathBuf], limit: Option<Bytes>) -> anyhow::Result<String> {
     let arguments = Arguments {
         files: files.to_vec(),
-        limit,
-        total: None,
-        pytorch: None,
-        ordinal: None,
+        circumstances: Circumstances { limit, ..Circumstances::default() },
         html: None,
         read: ReadOptions::default(),
         json: false,
