@@ -1,71 +1,70 @@
 #!/usr/bin/env bash
 # The drop-in on a machine with a GPU, PyTorch and a C++ compiler: `drop_in_gpu.sh PACKAGE TEST_CUDA [PART…]`.
 # PACKAGE is a folder with the package `tonnage` (a wheel, unpacked), TEST_CUDA PyTorch's test/test_cuda.py at the installed
-# release. Results are lines of JSON in $OUT, and a table at the end. Parts, each within eight minutes on an H200:
-#   smoke     it installs, and trains
-#   extras    small programs that need a GPU that computes
-#   losses    with deterministic algorithms: PyTorch's allocator twice, then the others
-#   steps     step times of allocators that take turns
-#   workloads peaks and step times, each in a process of its own
-#   limit     1.05 of what is live at most
-#   costs     what a request costs, and a recorded one
-#   tests     PyTorch's own, under $ALLOCATORS (default: native pytorch pages), each for $TEST_SECONDS (default 150)
-# $WORKLOADS names those to run (default: gpt2 bert llama resnet50 deeplab generate).
+# release. Everything goes into $OUT: results.jsonl, a line for each result; log.txt; table.txt, made anew after each part. What
+# results.jsonl has already is not run again: a second call goes on, also from a file that $BEFORE names. Parts, and how long each
+# may take at most, in seconds:
+#   smoke     60  the shim is built, the allocators train
+#   costs     90  what a request costs, and a recorded one
+#   steps    360  step times of allocators that take turns, $STEP_SECONDS (default 38) for each workload: needs the GPU for itself
+#   peaks     90  peaks of memory
+#   limit     90  1.05 of what is live at most; needs peaks
+#   losses   120  with deterministic algorithms: PyTorch's allocator twice, then the others
+#   scripts  150  the same of the scripts in testdata/scripts
+#   extras   240  small programs that need a GPU that computes
+#   tests    400  PyTorch's own, under $ALLOCATORS (default: native pytorch pages)
+# $WORKLOADS names those to run (default: gpt2 bert llama resnet50 deeplab generate), $SCRIPTS the scripts, $SCALE a factor for all times.
 set -uo pipefail
 here="$(cd "$(dirname "$0")" && pwd)"
 package="$1" test_cuda="$2"
 shift 2
-parts="${*:-smoke extras costs losses steps limit workloads tests}"
-out="${OUT:-.}"
+parts="${*:-smoke costs steps peaks limit losses extras scripts tests}"
+out="$(mkdir -p "${OUT:-.}" && cd "${OUT:-.}" && pwd)"
+results="$out/results.jsonl"
+if [ -n "${BEFORE:-}" ] && [ ! -e "$results" ]; then cp "$BEFORE" "$results"; fi
 names="${WORKLOADS:-gpt2 bert llama resnet50 deeplab generate}"
-export PYTHONPATH="$package${PYTHONPATH:+:$PYTHONPATH}" TONNAGE_CACHE_DIR="${TONNAGE_CACHE_DIR:-$out/cache}"
+scripts="${SCRIPTS:-seed_mlp lstm_lm vit_train small_cnn small_gpt hf_trainer_bert accelerate_t5 lora_llama unet_diffusion serve_batches gnn_products fsdp_llama lightning_resnet compile_gpt}"
+folder="$(mktemp -d)"
+trap 'rm -rf "$folder"' EXIT
+export PYTHONPATH="$package:$here/pytorch${PYTHONPATH:+:$PYTHONPATH}" TONNAGE_CACHE_DIR="${TONNAGE_CACHE_DIR:-$folder}" PYTHONDONTWRITEBYTECODE=1
 export CUBLAS_WORKSPACE_CONFIG=:4096:8 TRANSFORMERS_OFFLINE=1 TOKENIZERS_PARALLELISM=false
-work="python3 $here/pytorch/drop_in_workload.py"
-nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
+export TORCHINDUCTOR_COMPILE_THREADS=1 PYTHONUNBUFFERED=1
+python="${PYTHON:-python3}" tools="$here/pytorch"
+most() { awk -v seconds="$1" -v scale="${SCALE:-1}" 'BEGIN { printf "%d", seconds * scale }'; }
+{ nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader; nproc; date -u +%F; } | tee -a "$out/log.txt"
 for part in $parts; do
   began=$SECONDS
   case "$part" in
     smoke)
-      python3 -c 'import time, tonnage.torch as t; a = time.time(); print(t.install(policy="pages", publish=False)); print("installed in %.1f s" % (time.time() - a))'
-      for allocator in native pytorch pages; do timeout 60 $work mlp $allocator 6; done | tee "$out/smoke.jsonl" | cut -c1-600
+      timeout -k 5 "$(most 90)" "$python" -c 'import time, torch, tonnage.torch as t; a = time.time(); print(torch.__version__, t.install(policy="pages", publish=False, fallback=False)); print("installed in %.1f s" % (time.time() - a))'
+      WORKLOADS=mlp AT_ONCE=2 STEPS=3 timeout -k 5 "$(most 60)" "$python" "$tools/drop_in_runs.py" smoke "$results" "$(most 50)" mlp
+      timeout -k 5 "$(most 60)" "$python" -m tonnage exec -- "$python" "$tools/drop_in_workload.py" mlp native 2 | cut -c1-300
       ;;
-    extras)
-      for allocator in native pytorch pages; do timeout 120 python3 "$here/pytorch/drop_in_extras.py" $allocator 2> "$out/extras.$allocator.err"; done | tee "$out/extras.jsonl"
+    costs) timeout -k 5 "$(most 90)" "$python" "$tools/drop_in_costs.py" "$results" ;;
+    # shellcheck disable=SC2086  # names are words
+    steps) timeout -k 5 "$(most 480)" "$python" "$tools/drop_in_steps.py" "$results" "$(most "${STEP_SECONDS:-38}")" $names ;;
+    # shellcheck disable=SC2086
+    peaks | limit) timeout -k 5 "$(most 120)" "$python" "$tools/drop_in_runs.py" "$part" "$results" "$(most 80)" $names ;;
+    # shellcheck disable=SC2086
+    losses) timeout -k 5 "$(most 150)" "$python" "$tools/drop_in_runs.py" losses "$results" "$(most 110)" $names ;;
+    scripts)
+      files=""
+      for name in $scripts; do files="$files $here/../testdata/scripts/$name.py"; done
+      # shellcheck disable=SC2086
+      timeout -k 5 "$(most 190)" "$python" "$tools/drop_in_runs.py" scripts "$results" "$(most 150)" $files
       ;;
-    losses)
-      for name in $names; do
-        for allocator in native native pytorch pages expandable; do
-          DETERMINISTIC=1 timeout -s INT 60 $work $name $allocator 8 2> "$out/losses.err"
-        done
-      done > "$out/losses.jsonl"
-      ;;
-    steps)
-      for name in $names; do timeout 120 python3 "$here/pytorch/drop_in_steps.py" $name 8; done > "$out/steps.jsonl" 2> "$out/steps.err"
-      ;;
-    workloads)
-      for name in $names; do
-        for allocator in native pytorch pages expandable; do timeout -s INT 60 $work $name $allocator 14 2> "$out/last.err"; done
-      done > "$out/workloads.jsonl"
-      ;;
-    limit)
-      for name in $names; do timeout -s INT 60 $work $name native 14; done > "$out/peaks.jsonl" 2> "$out/peaks.err"
-      python3 "$here/pytorch/drop_in_table.py" limits "$out/peaks.jsonl" | while read -r name bytes; do
-        for allocator in native expandable pages; do timeout -s INT 90 $work $name $allocator 14 "$bytes"; done
-      done > "$out/limit.jsonl" 2> "$out/limit.err"
-      ;;
-    costs)
-      for round in 1 2 3; do
-        for allocator in native pytorch pages; do timeout 60 python3 "$here/pytorch/drop_in_costs.py" $allocator; done
-      done > "$out/costs.jsonl" 2> "$out/costs.err"
-      ;;
+    extras) timeout -k 5 "$(most 240)" "$python" "$tools/drop_in_extras.py" "$results" ;;
     tests)
       for allocator in ${ALLOCATORS:-native pytorch pages}; do
-        python3 "$here/pytorch/drop_in_tests.py" "$test_cuda" $allocator "${TEST_SECONDS:-150}" "$out/tests.jsonl" \
-          TestMemPool TestBlockStateAbsorption TestCuda TestCachingHostAllocatorCudaGraph TestCudaAllocator TestCudaMallocAsync \
-          2> "$out/tests.$allocator.err"
+        timeout -k 5 "$(most "$((${TEST_SECONDS:-130} + 90))")" "$python" "$tools/drop_in_tests.py" "$test_cuda" "$allocator" "$(most "${TEST_SECONDS:-130}")" "$results" \
+          TestMemPool TestBlockStateAbsorption TestCuda TestCachingHostAllocatorCudaGraph TestCudaAllocator TestCudaMallocAsync
       done
       ;;
-  esac
-  echo "# $part: $((SECONDS - began)) s"
+    *) echo "there is no part $part" ;;
+  esac 2>> "$out/log.txt" | tee -a "$out/log.txt"
+  echo "# $part: $((SECONDS - began)) s" | tee -a "$out/log.txt"
+  "$python" "$tools/drop_in_table.py" "$results" > "$out/table.txt" 2>> "$out/log.txt"
 done
-python3 "$here/pytorch/drop_in_table.py" table "$out"
+cat "$out/table.txt"
+# What does not help whoever reads it would fill the room there is for what comes back.
+tail -c 4000000 "$out/log.txt" > "$folder/log" && mv "$folder/log" "$out/log.txt"

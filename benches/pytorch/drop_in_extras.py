@@ -1,22 +1,15 @@
-"""Small programs that need a GPU that computes, under one allocator: ``drop_in_extras.py native|pytorch|pages``.
+"""Small programs that need a GPU that computes, under each allocator: ``drop_in_extras.py RESULTS``.
 
-Out: a line of JSON with what each said: ``ok``, or what went wrong.
+Out: a line of JSON for each with what its programs said: ``ok``, or what went wrong. Each runs in a fork of its own.
 """
 
-import json
+import functools
 import sys
 import time
 
 import torch
 
-ALLOCATOR = sys.argv[1] if len(sys.argv) > 1 else ""
-
-
-def install():
-    if ALLOCATOR in ("pytorch", "pages"):
-        import tonnage.torch
-
-        tonnage.torch.install(policy=ALLOCATOR, publish=False)
+from drop_in_forks import Results, one
 
 
 def child(queue, done):
@@ -125,24 +118,91 @@ def paused():
     assert x.data_ptr() == address and float(x.double().sum()) == before
 
 
-def main():
-    install()
-    answer = {"allocator": ALLOCATOR}
-    programs = [graph_beside_others, out_of_memory_and_on, streams, loader, pool, compiled_with_graphs]
-    if ALLOCATOR != "pages":
-        programs.append(shared_between_processes)
-    if ALLOCATOR == "pages":
-        programs.append(paused)
-    for program in programs:
-        began = time.monotonic()
+def tagged():
+    """Memory that goes by its tag, and comes back with what was in it."""
+    import tonnage.torch
+
+    with tonnage.torch.tag("weights"):
+        weights = torch.arange(30_000_000, dtype=torch.float32, device="cuda")
+    with tonnage.torch.tag("cache"):
+        cache = torch.ones(30_000_000, device="cuda")
+    other = torch.full((1 << 20,), 5.0, device="cuda")
+    before, free = float(weights.double().sum()), torch.cuda.mem_get_info()[0]
+    tonnage.torch.pause("cache", keep=False)
+    tonnage.torch.pause("weights")
+    assert torch.cuda.mem_get_info()[0] >= free + (200 << 20)
+    assert float(other.sum()) == 5 << 20
+    tonnage.torch.resume("weights")
+    tonnage.torch.resume("cache")
+    cache.fill_(2.0)
+    assert float(weights.double().sum()) == before and float(cache.double().sum()) == 60_000_000
+
+
+def cudnn_benchmark():
+    """cuDNN tries its algorithms, each with memory of the allocator's."""
+    torch.backends.cudnn.benchmark = True
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 32, 5), torch.nn.ReLU(), torch.nn.Conv2d(32, 64, 3)).cuda()
+    for side in (64, 96, 64):
+        net(torch.randn(16, 3, side, side, device="cuda")).square().mean().backward()
+    assert all(torch.isfinite(it.grad).all() for it in net.parameters())
+
+
+def history_at_failure():
+    """A history that is saved when memory runs out, and what is said of it."""
+    import subprocess
+    import tempfile
+
+    import tonnage.torch
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = f"{folder}/history.pickle"
+        tonnage.torch.install(policy=POLICY, history=path, publish=False, fallback=False)
+        kept = [torch.empty(1 << 30, dtype=torch.uint8, device="cuda") for _ in range(3)]
         try:
-            program()
-            said = "ok"
-        except Exception as error:
-            said = f"{type(error).__name__}: {str(error)[:300]}"
-        answer[program.__name__] = f"{said} ({time.monotonic() - began:.1f} s)"
-    print(json.dumps(answer), flush=True)
+            kept.append(torch.empty(1 << 45, dtype=torch.uint8, device="cuda"))
+        except torch.cuda.OutOfMemoryError:
+            pass
+        said = subprocess.run(
+            [sys.executable, "-m", "tonnage", "report", path], capture_output=True, text=True, check=False
+        )
+        assert said.returncode == 0 and "32.00 TiB" in said.stdout, said.stdout[-300:] + said.stderr[-300:]
+
+
+POLICY = None
+
+
+def run(allocator, program):
+    global POLICY
+    import drop_in_workload
+
+    POLICY = allocator
+    if program is not history_at_failure:
+        drop_in_workload.install(allocator)
+    program()
+    return {}
+
+
+def main(path):
+    results = Results(path)
+    for allocator in ("pages", "pytorch", "native"):
+        programs = [graph_beside_others, out_of_memory_and_on, streams, loader, pool, cudnn_benchmark, compiled_with_graphs]
+        if allocator != "pages":
+            programs.append(shared_between_processes)
+        if allocator == "pages":
+            programs += [paused, tagged]
+        if allocator != "native":
+            programs.append(history_at_failure)
+        for program in programs:
+            name = program.__name__
+            if results.has(part="extras", allocator=allocator, program=name):
+                continue
+            began = time.monotonic()
+            answer = one(functools.partial(run, allocator, program), 90)
+            said = f"{answer.get('failed', 'ok')[:300]} ({time.monotonic() - began:.1f} s)"
+            cut_off = {"failed": answer["failed"]} if "failed" in answer else {}
+            results.add({"part": "extras", "allocator": allocator, "program": name, "said": said, **cut_off})
+            print(allocator, name, said, flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1])

@@ -21,6 +21,8 @@ export interface RecordingInfo {
   /** The policy and the limit that a what-if was asked for. */
   policy: string;
   limit: number | null;
+  /** Of a fleet's rank, and of what-ifs made of it, the number of its file. */
+  row: number | null;
 }
 
 export interface Start {
@@ -30,6 +32,48 @@ export interface Start {
   refused: { name: string; error: string }[];
   /** Whether a run goes on behind the page. */
   run: boolean;
+  /** Whether there is a fleet, whose ranks are opened when someone asks. */
+  fleet: boolean;
+}
+
+/** A file of a fleet: whose it is by its name, and what became of it. */
+export interface FleetFile {
+  address: string;
+  rank: number | null;
+  node: number | null;
+  pp: number | null;
+  tp: number | null;
+  dp: number | null;
+  step: number | null;
+  /** Its group, from 0; null if it could not be read. */
+  group: number | null;
+  /** Why it could not be read. */
+  error: string | null;
+  /** What limits it, in a sentence. */
+  cause: string | null;
+  /** The number of the file whose run it shares. */
+  shares: number | null;
+}
+
+/** A list of what the fleet says; a line is about a file, about several that it names one of, or about all. */
+export interface FleetSection {
+  kind: string;
+  title: string;
+  lines: { file: string | null; name: string; words: string[] }[];
+}
+
+/** The head of a fleet; its columns follow. Files are in the order of their addresses, and are named by their number. */
+export interface FleetHead {
+  columns: Column[];
+  files: FleetFile[];
+  text: string;
+  sections: FleetSection[];
+  /** The limit on reserved bytes, and whether someone said it; else it is concluded. */
+  limit: number | null;
+  given: boolean;
+  failed: number[];
+  outliers: number[];
+  near: number[];
 }
 
 /** A line of the user's program. */
@@ -350,6 +394,10 @@ export const api = {
     json<RecordingInfo[]>(`api/open/${encodeURIComponent(file.name)}`, {
       method: "POST", headers: { "content-type": "application/octet-stream" }, body: file,
     }),
+  fleet: async () => (await answer("api/fleet")).arrayBuffer(),
+  /** Opens the file of a rank; whoever gives it up ends its reading. */
+  openRank: (file: number, signal?: AbortSignal) =>
+    json<RecordingInfo>(`api/fleet/open/${file}`, signal ? { ...post({}), signal } : post({})),
   recipes: () => json<RecipeInfo[]>("api/recipes"),
   predict: (request: PredictRequest, signal?: AbortSignal) =>
     json<PredictAnswer>("api/predict", signal ? { ...post(request), signal } : post(request)),

@@ -73,6 +73,16 @@ export class App {
     this.#list([...rest, info].sort((a, b) => a.id - b.id), [info.id]);
   }
 
+  /** Opens the file of a fleet's rank, unless it is open; of such recordings the server keeps the last. */
+  async openRank(file: number, signal?: AbortSignal): Promise<number> {
+    const info = await api.openRank(file, signal);
+    if (!this.recordings.some((it) => it.id === info.id)) {
+      this.put(info);
+      await this.refresh();
+    }
+    return info.id;
+  }
+
   /** Asks the server which recordings there are: of what-ifs it keeps few, and those that went are listed no more. */
   async refresh(): Promise<void> {
     const { recordings } = await api.start();

@@ -81,11 +81,21 @@ export function siteText(site: Site | null): string {
 /** What a reader would not see, or would see elsewhere: control characters, marks of direction, spaces without width. */
 const HIDDEN = /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/g;
 
-/** Longer texts are of no use on a screen, and slow. */
+/** Longer texts are of no use on a screen, and slow; and so much of sentences that have such texts in them. */
 const LONGEST = 400;
+const LONGEST_SENTENCES = 2000;
 
 /** A text from a file, without what hides in it, and no longer than one can read. */
 export function plain(text: string): string {
-  const short = text.length > LONGEST ? `${text.slice(0, LONGEST)}…` : text;
+  return cleared(text, LONGEST);
+}
+
+/** The same of sentences, which name several. */
+export function plainSentences(text: string): string {
+  return cleared(text, LONGEST_SENTENCES);
+}
+
+function cleared(text: string, most: number): string {
+  const short = text.length > most ? `${text.slice(0, most)}…` : text;
   return short.replace(HIDDEN, "\ufffd");
 }

@@ -6,6 +6,7 @@ import { mountCompare } from "./compare/compare.ts";
 import { fill, h } from "./dom.ts";
 import { mountDrop } from "./drop.ts";
 import { mountFilter } from "./filter/filter.ts";
+import { mountFleet } from "./fleet/fleet.ts";
 import { mountFlame } from "./flame/flame.ts";
 import { plain } from "./format.ts";
 import { mountRun } from "./live/run.ts";
@@ -29,12 +30,13 @@ function place(id: string): HTMLElement {
   return element;
 }
 
-const VIEWS = ["memory", "what-if", "compare", "training"];
+const VIEWS = ["fleet", "memory", "what-if", "compare", "training"];
 
 /** Shows the view that the address names. */
 function route(): void {
   const asked = split(location.hash).view;
-  const shown = VIEWS.includes(asked) ? asked : "memory";
+  const isThere = VIEWS.includes(asked) && document.querySelector(`nav a[href="#${asked}"]:not([hidden])`) !== null;
+  const shown = isThere ? asked : "memory";
   for (const view of VIEWS) {
     place(view).hidden = view !== shown;
     const link = document.querySelector(`nav a[href="#${view}"]`);
@@ -76,10 +78,19 @@ function skipping(): void {
   });
 }
 
+/** A fleet comes first, where there is one: no recording is open before a rank is chosen. */
+function fleet({ start }: App): void {
+  if (!start.fleet) return;
+  document.querySelector('nav a[href="#fleet"]')?.removeAttribute("hidden");
+  if (location.hash === "") history.replaceState(history.state, "", "#fleet");
+  fill(place("opening"), h("p", {}, "No rank is open: choose one among ", h("a", { href: "#fleet", text: "all ranks" }), "."));
+}
+
 async function main(): Promise<void> {
   const app = new App(await api.start());
   chooser(app);
   skipping();
+  fleet(app);
   app.address.add(shownState(app));
   mountFilter(place("filter"), app);
   mountLit(place("lit"), app);
@@ -90,6 +101,7 @@ async function main(): Promise<void> {
   mountDetails(place("details"), app);
   mountReport(place("report"), place("opening"), app);
   mountWhatIf(place("what-if"), app);
+  mountFleet(place("fleet"), app);
   mountCompare(place("compare"), app);
   mountTraining(place("training"), app);
   mountRun(place("run"), app);

@@ -14,7 +14,9 @@ export function written(state: Readonly<State>, into: URLSearchParams): void {
   const { recording } = state;
   if (recording === null) return;
   const { info, entries } = recording;
-  into.set("recording", String(info.of ?? info.id));
+  // A rank of a fleet is named by its file, which can be opened again.
+  if (info.row !== null) into.set("rank", String(info.row));
+  else into.set("recording", String(info.of ?? info.id));
   if (info.of !== null) {
     into.set("if", info.conf);
     if (info.policy !== "" && info.policy !== "pytorch") into.set("policy", info.policy);
@@ -55,7 +57,8 @@ export function shownState(app: App): Part {
   return {
     write: (into) => written(app.store.state, into),
     async read(from) {
-      const id = whole(from.get("recording"));
+      const rank = app.start.fleet ? whole(from.get("rank")) : null;
+      const id = rank === null ? whole(from.get("recording")) : await app.openRank(rank);
       if (id === null) return;
       if (!app.recordings.some((it) => it.id === id)) {
         app.say("The recording of this address is not open here.", true);

@@ -8,7 +8,7 @@ import { recordingOf } from "./made.ts";
 
 const RECORDING = recordingOf(100, [{ size: 1 }, { size: 2 }]);
 const info = (more: Partial<RecordingInfo>): RecordingInfo =>
-  ({ id: 3, name: "a", kind: "file", device: 0, entries: 100, allocations: 2, version: 0, conf: "", of: null, policy: "", limit: null, ...more });
+  ({ id: 3, name: "a", kind: "file", device: 0, entries: 100, allocations: 2, version: 0, conf: "", of: null, policy: "", limit: null, row: null, ...more });
 
 function state(change: Partial<State>): Readonly<State> {
   const store = new Store();
@@ -55,6 +55,13 @@ test("a what-if is named by its question, since the server keeps few", () => {
   assert.equal(values.get("if"), "expandable_segments:True");
   assert.equal(values.get("limit"), "4096");
   assert.equal(values.get("policy"), null);
+});
+
+test("a what-if of a rank is named by the rank, whose file can be opened again", () => {
+  const made = { ...RECORDING, info: info({ id: 9, kind: "what-if", of: 2, conf: "expandable_segments:True", policy: "pytorch", row: 7 }) };
+  const values = new URLSearchParams();
+  written(state({ recording: made }), values);
+  assert.deepEqual([values.get("rank"), values.get("recording"), values.get("if")], ["7", null, "expandable_segments:True"]);
 });
 
 test("numbers are whole or nothing", () => {

@@ -7,7 +7,7 @@ import { fromEnd } from "../src/format.ts";
 import { fullName, shortName } from "../src/names.ts";
 
 const info = (id: number, name: string, more: Partial<RecordingInfo> = {}): RecordingInfo =>
-  ({ id, name, kind: "file", device: 0, entries: 0, allocations: 0, version: 0, conf: "", of: null, policy: "", limit: null, ...more });
+  ({ id, name, kind: "file", device: 0, entries: 0, allocations: 0, version: 0, conf: "", of: null, policy: "", limit: null, row: null, ...more });
 
 test("of a path its end is shown, in whole parts", () => {
   assert.equal(fromEnd("short.pickle", 40), "short.pickle");

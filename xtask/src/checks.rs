@@ -24,7 +24,8 @@ pub(crate) fn test() -> anyhow::Result<()> {
     // Threads under a scheduler that tries many interleavings; its locks replace the real ones.
     // With the workspace, since one package by itself would have its dependencies built again with other features.
     run("cargo test --workspace --features tonnage-memory/shuttle --test shuttle --locked")?;
-    crate::scripts::light_if_there()
+    crate::scripts::light_if_there()?;
+    crate::drop_in::light_if_there()
 }
 
 /// What CI does.
@@ -45,6 +46,8 @@ pub(crate) fn ci() -> anyhow::Result<()> {
     // PyTorch scripts without a GPU. PyTorch is fetched, so without it there is no passing.
     pytorch.join().map_err(|_| anyhow!("installing PyTorch came to a bad end"))??;
     run("cargo xtask scripts --light")?;
+    // The drop-in beside PyTorch's own allocator, entry by entry.
+    crate::drop_in::light()?;
     // PyTorch's own allocator, of two releases; fetched, so without it there is no passing.
     run("cargo xtask oracle --light")?;
     // One pass over each benchmark, so that they always build and finish; as the tests are built, which takes a
@@ -118,7 +121,7 @@ pub(crate) fn asan() -> anyhow::Result<()> {
     // The sanitizer is an unstable flag; the switch lets the stable compiler take it. A target folder of
     // its own, since everything is built with it.
     run_with(
-        "cargo test --package tonnage-device --package tonnage-memory --package tonnage-tensor --locked \
+        "cargo test --package tonnage-device --package tonnage-memory --package tonnage-tensor --package tonnage-drop-in --locked \
          --target x86_64-unknown-linux-gnu --target-dir target/asan --lib --tests",
         &[
             ("RUSTC_BOOTSTRAP", "1"),

@@ -50,6 +50,15 @@ pub(crate) fn node() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Installs Java, which Spark runs on, if it is missing.
+pub(crate) fn java() -> anyhow::Result<()> {
+    if !present("java -version") {
+        debian_packages("default-jre-headless")
+            .context("Spark, which opens datasets, needs `java`")?;
+    }
+    Ok(())
+}
+
 /// Installs what the oracle needs, if it is missing: a Python with pip, and a C++ compiler.
 pub(crate) fn what_the_oracle_needs() -> anyhow::Result<()> {
     if !present("python3 -m pip --version") {

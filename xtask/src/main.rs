@@ -42,13 +42,16 @@ cargo xtask COMMAND
   fuzz [SECONDS] each fuzz target for so long (default 60); grows fuzz/corpus
   bench          how fast recordings replay; keep the result under benches/results/
   soak [SECONDS] sixteen threads on one poisoned device for so long (default 600)
-  asan           the host device, the threads and the tensors under AddressSanitizer
+  asan           the host device, the threads, the tensors and the drop-in under AddressSanitizer
   kernels        every kernel compiled for sm_80, sm_90, sm_100 and sm_120, with the compiler from PyPI
   web [--check]  the page of `tonnage view`, from web/; with --check whether the built one matches its sources
   oracle …       PyTorch's own allocator beside the engine, on random streams; --help lists the options
-  scripts …      scripts on the fake CUDA libraries against what a GPU did; --light for those that need PyTorch alone
-  drop-in …      PyTorch's allocator beside the drop-in on the fake CUDA libraries; --light for cases that compile nothing
-  fleet [RANKS]  the snapshots of so many ranks (default 4096), made and reported on: figures, and what was planted
+  scripts …      scripts on the fake CUDA libraries against what a GPU did; --light for those that need PyTorch alone,
+                 --release 2.15.0 for these with another PyTorch
+  drop-in …      PyTorch's allocator beside the drop-in on the fake CUDA libraries; --light for cases that compile nothing,
+                 --release 2.15.0 for these with another PyTorch
+  fleet [RANKS]  the snapshots of so many ranks (default 4096), made and reported on: figures, and what was planted; in other
+                 people's storage servers and over Ray (3.5 GB under target/fleet)
   driver-names   the names that the fake driver exports, from the header beside PyTorch
   busy [ROUNDS] [PART]  every test that waits for something, or those with PART in their name, so often (default 50)
                  beside 8 busy processes; keep the result under benches/results/

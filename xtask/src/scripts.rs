@@ -1,6 +1,7 @@
 //! Scripts on the fake CUDA libraries against what was recorded on a GPU: an environment with PyTorch, and the program
 //! that compares.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread::{JoinHandle, sleep};
@@ -8,11 +9,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
-use crate::install::find_python;
-use crate::shell::{root, run};
+use crate::install::{find_python, python_packages};
+use crate::shell::{alone_with_file, present, root, run};
 
 /// PyTorch's release whose recordings there are.
 const TORCH: &str = "2.11.0";
+
+/// Others that the light cases are run with: one before it, and the newest.
+const OTHERS: [&str; 2] = ["2.9.1", "2.15.0"];
 
 /// What the light cases need: PyTorch and what it loads, as it was with the recordings. Each is installed by itself, so
 /// that one that could not be had is asked for again alone.
@@ -52,6 +56,8 @@ const ALL: &[&str] = &[
     "accelerate==1.15.0",
     "pytorch-lightning==2.6.6",
     "torch-geometric==2.8.0.post1",
+    "torchaudio==2.11.0",
+    "bitsandbytes==0.50.2",
 ];
 
 /// How long packages are asked for, all together: chosen, several times what 3 GB take where a registry answers.
@@ -62,18 +68,22 @@ const PATIENCE: Duration = Duration::from_secs(20 * 60);
 const ATTEMPTS: usize = 7;
 const PAUSE: Duration = Duration::from_secs(60);
 
-fn environment_folder() -> PathBuf {
-    root().join(format!("target/scripts/env-{TORCH}"))
+fn environment_folder(torch: &str) -> PathBuf {
+    root().join(format!("target/scripts/env-{torch}"))
 }
 
-/// The environment's Python.
+/// The Python of the recordings' environment.
 fn python() -> PathBuf {
-    environment_folder().join("bin/python")
+    python_of(TORCH)
+}
+
+fn python_of(torch: &str) -> PathBuf {
+    environment_folder(torch).join("bin/python")
 }
 
 /// Whether the light cases can run without anything being installed.
 fn is_there() -> bool {
-    let installed = installed(&environment_folder());
+    let installed = installed(&environment_folder(TORCH));
     python().is_file() && LIGHT.iter().all(|package| installed.contains(&as_folder(package)))
 }
 
@@ -85,43 +95,93 @@ fn as_folder(package: &str) -> String {
 
 /// Folders that tell of packages, in lower case.
 fn installed(environment: &Path) -> Vec<String> {
-    let mut found = Vec::new();
-    for version in std::fs::read_dir(environment.join("lib")).into_iter().flatten().flatten() {
-        let packages = std::fs::read_dir(version.path().join("site-packages"));
-        for package in packages.into_iter().flatten().flatten() {
-            found.push(package.file_name().to_string_lossy().to_lowercase());
-        }
+    let whole = folders_of_packages(environment).into_iter().filter(|path| is_whole(path));
+    let names = whole.filter_map(|path| Some(path.file_name()?.to_string_lossy().to_lowercase()));
+    names.collect()
+}
+
+/// Folders that tell of packages; parts of them may be missing, of one that was being installed when the machine went down.
+fn folders_of_packages(environment: &Path) -> Vec<PathBuf> {
+    let entries = |path: &Path| std::fs::read_dir(path).into_iter().flatten().flatten();
+    let versions = entries(&environment.join("lib")).map(|it| it.path().join("site-packages"));
+    let all =
+        versions.flat_map(|packages| entries(&packages).map(|it| it.path()).collect::<Vec<_>>());
+    all.filter(|path| path.extension().is_some_and(|it| it == "dist-info")).collect()
+}
+
+/// Whether all of a package is there: pip says last that it was who installed it.
+fn is_whole(folder: &Path) -> bool {
+    folder.join("INSTALLER").is_file()
+}
+
+/// Takes away what tells of packages that are not whole, which pip would take to be there.
+fn forget_parts(environment: &Path) -> anyhow::Result<()> {
+    for folder in folders_of_packages(environment).iter().filter(|path| !is_whole(path)) {
+        std::fs::remove_dir_all(folder).with_context(|| folder.display().to_string())?;
     }
-    found
+    Ok(())
 }
 
 /// Makes the environment, 5 GB under `target/scripts`, as far as it is not there.
 fn environment(light: bool) -> anyhow::Result<()> {
-    let folder = environment_folder();
+    let folder = environment_folder(TORCH);
     let until = Instant::now() + PATIENCE;
-    if !python().is_file() {
-        // Python 3.12 is what the recordings were made with: others free in another order.
-        let python = find_python("python3.12").unwrap_or_else(|| "python3".to_owned());
-        run(&format!("{python} -m venv {}", folder.display()))?;
-    }
+    let _alone = alone_with(TORCH)?;
+    make_python(TORCH)?;
+    forget_parts(&folder)?;
     let there = installed(&folder);
     for package in LIGHT.iter().filter(|package| !there.contains(&as_folder(package))) {
-        install(&["--no-deps", package], until)?;
+        install(TORCH, &["--no-deps", package], until)?;
     }
     let done = folder.join("all.installed");
-    if !light && !done.is_file() {
-        install(ALL, until)?;
-        std::fs::write(&done, ALL.join("\n"))?;
+    let all = ALL.join("\n");
+    if !light && std::fs::read_to_string(&done).unwrap_or_default() != all {
+        install(TORCH, ALL, until)?;
+        std::fs::write(&done, all)?;
+    }
+    Ok(())
+}
+
+/// The same of another release, which names what it needs itself.
+fn environment_of(torch: &str) -> anyhow::Result<()> {
+    let _alone = alone_with(torch)?;
+    make_python(torch)?;
+    forget_parts(&environment_folder(torch))?;
+    let package = format!("torch=={torch}");
+    if installed(&environment_folder(torch)).contains(&as_folder(&package)) {
+        return Ok(());
+    }
+    install(torch, &[&package, "setuptools"], Instant::now() + PATIENCE)
+}
+
+/// Waits until no other run makes the environment of a release: what one has not finished looks broken to another. It is let go
+/// with the file.
+fn alone_with(torch: &str) -> anyhow::Result<File> {
+    alone_with_file(&root().join(format!("target/scripts/env-{torch}.lock")))
+}
+
+/// An empty environment for a release, if there is none: one that has no pip was never whole.
+fn make_python(torch: &str) -> anyhow::Result<()> {
+    if present(&format!("{} -m pip --version", python_of(torch).display())) {
+        return Ok(());
+    }
+    // Python 3.12 is what the recordings were made with: others free in another order.
+    let python = find_python("python3.12").unwrap_or_else(|| "python3".to_owned());
+    let make = format!("{python} -m venv --clear {}", environment_folder(torch).display());
+    if run(&make).is_err() {
+        // Debian's python3 comes without: what the tests install brings it.
+        python_packages()?;
+        run(&make)?;
     }
     Ok(())
 }
 
 /// Installs packages. A registry that has had enough for now is asked again, after a pause, until time is over.
-fn install(packages: &[&str], until: Instant) -> anyhow::Result<()> {
+fn install(torch: &str, packages: &[&str], until: Instant) -> anyhow::Result<()> {
     let mut pause = Duration::from_secs(5);
     for attempt in 1..=ATTEMPTS {
         eprintln!("$ pip install {}", packages.join(" "));
-        let mut pip = Command::new(python());
+        let mut pip = Command::new(python_of(torch));
         // Nothing is kept beside what is installed, and nothing is compiled that may never be imported.
         pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]);
         pip.args(["--no-cache-dir", "--no-compile", "--timeout", "60"]).args(packages);
@@ -157,6 +217,12 @@ pub(crate) fn python_with_torch() -> anyhow::Result<PathBuf> {
     Ok(python())
 }
 
+/// The Python with another release of PyTorch, installed if it is not there.
+pub(crate) fn python_with_torch_of(torch: &str) -> anyhow::Result<PathBuf> {
+    environment_of(torch)?;
+    Ok(python_of(torch))
+}
+
 /// The Python of all cases, with what trains with PyTorch, installed if it is not there.
 pub(crate) fn python_that_trains() -> anyhow::Result<PathBuf> {
     environment(false)?;
@@ -171,28 +237,71 @@ pub(crate) fn install_meanwhile() -> JoinHandle<anyhow::Result<()>> {
 /// Says that whoever runs the tests runs the light cases as well.
 pub(crate) const APART: &str = "TONNAGE_SCRIPTS_APART";
 
-/// The light cases where their environment is; else what was left out.
-pub(crate) fn light_if_there() -> anyhow::Result<()> {
-    if std::env::var_os(APART).is_some() {
-        return Ok(());
-    }
-    if is_there() {
-        return scripts(["--light".to_owned()].into_iter());
-    }
-    eprintln!(
-        "left out: PyTorch scripts on the fake CUDA libraries; `cargo xtask scripts --light` installs PyTorch {TORCH} \
-         under target/scripts (5 GB) and runs them"
-    );
-    Ok(())
+/// What the light cases can run in, without anything being installed.
+pub(crate) enum LightEnvironment {
+    /// Whoever runs the tests runs them as well.
+    Apart,
+    /// The Python with PyTorch is there.
+    There,
+    /// None.
+    Missing,
 }
 
-/// Builds what is needed, then runs the cases: `--light` for those that need PyTorch alone, names for some.
+/// Where the light cases can run now.
+pub(crate) fn light_environment() -> LightEnvironment {
+    if std::env::var_os(APART).is_some() {
+        LightEnvironment::Apart
+    } else if is_there() {
+        LightEnvironment::There
+    } else {
+        LightEnvironment::Missing
+    }
+}
+
+/// The light cases where their environment is; else what was left out.
+pub(crate) fn light_if_there() -> anyhow::Result<()> {
+    match light_environment() {
+        LightEnvironment::Apart => Ok(()),
+        LightEnvironment::There => scripts(["--light".to_owned()].into_iter()),
+        LightEnvironment::Missing => {
+            eprintln!(
+                "left out: PyTorch scripts on the fake CUDA libraries; `cargo xtask scripts --light` installs PyTorch {TORCH} \
+                 under target/scripts (5 GB) and runs them"
+            );
+            Ok(())
+        }
+    }
+}
+
+/// Builds what is needed, then runs the cases: `--light` for those that need PyTorch alone, names for some, `--release` for the
+/// light ones with another PyTorch. Without any of these all, and the light ones with others too.
 pub(crate) fn scripts(options: impl Iterator<Item = String>) -> anyhow::Result<()> {
     let options: Vec<String> = options.collect();
-    environment(options.iter().any(|option| option == "--light"))?;
+    if let Some(at) = options.iter().position(|it| it == "--release") {
+        let release = options.get(at + 1).context("--release: which? As in 2.15.0")?.clone();
+        let rest = [&options[..at], &options[at + 2..]].concat();
+        return with_release(&release, rest);
+    }
+    let light = options.iter().any(|option| option == "--light");
+    environment(light)?;
+    let recorded = compare(&python(), &options);
+    if !options.is_empty() {
+        return recorded;
+    }
+    // What comes out worse under one release hides no other.
+    OTHERS.iter().fold(recorded, |done, release| done.and(with_release(release, Vec::new())))
+}
+
+/// The light cases with another release.
+fn with_release(release: &str, mut options: Vec<String>) -> anyhow::Result<()> {
+    options.push("--light".to_owned());
+    compare(&python_with_torch_of(release)?, &options)
+}
+
+fn compare(python: &Path, options: &[String]) -> anyhow::Result<()> {
     run("cargo build --quiet --locked --package tonnage-fake-cudart --package tonnage-scripts")?;
     let status = Command::new(root().join("target/debug/tonnage-scripts"))
-        .arg(python())
+        .arg(python)
         .args(options)
         .current_dir(root())
         .status()
@@ -254,7 +363,7 @@ fn find(folder: &Path, name: &str, depth: usize) -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
-    use super::{as_folder, declared};
+    use super::{as_folder, declared, forget_parts, installed};
 
     #[test]
     fn packages_are_told_by_their_folders() {
@@ -263,6 +372,25 @@ mod tests {
             "nvidia_cudnn_cu13-9.19.0.56.dist-info"
         );
         assert_eq!(as_folder("torch==2.11.0"), "torch-2.11.0.dist-info");
+    }
+
+    #[test]
+    fn what_was_installed_in_part_is_not_there() {
+        let name = format!("tonnage-xtask-{}", std::process::id());
+        let folder = &std::env::temp_dir().join(name);
+        let packages = folder.join("lib/python3.12/site-packages");
+        for file in
+            ["Torch-2.11.0.dist-info/INSTALLER", "triton-3.6.0.dist-info/METADATA", "torch/x.py"]
+        {
+            let path = packages.join(file);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, "").unwrap();
+        }
+        assert_eq!(installed(folder), ["torch-2.11.0.dist-info"]);
+        forget_parts(folder).unwrap();
+        let names = ["Torch-2.11.0.dist-info", "triton-3.6.0.dist-info", "torch"];
+        assert_eq!(names.map(|it| packages.join(it).exists()), [true, false, true]);
+        std::fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]

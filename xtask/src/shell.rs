@@ -1,5 +1,6 @@
 //! Commands run from the root of the repository.
 
+use std::fs::File;
 use std::path::Path;
 use std::process::Command;
 
@@ -30,6 +31,15 @@ pub(crate) fn run_with(line: &str, environment: &[(&str, &str)]) -> anyhow::Resu
 /// Runs a command, given as one line; its output is shown.
 pub(crate) fn run(line: &str) -> anyhow::Result<()> {
     run_with(line, &[])
+}
+
+/// Waits until no other run holds this file, and holds it: for as long as what comes back lives.
+pub(crate) fn alone_with_file(path: &Path) -> anyhow::Result<File> {
+    let context = || path.display().to_string();
+    std::fs::create_dir_all(path.parent().unwrap_or(root())).with_context(context)?;
+    let file = File::create(path).with_context(context)?;
+    file.lock().with_context(context)?;
+    Ok(file)
 }
 
 /// Whether a command can be run at all.

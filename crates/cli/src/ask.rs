@@ -8,6 +8,7 @@
 use anyhow::bail;
 use clap::Parser;
 use tonnage::analysis::report::Ranks;
+use tonnage::replay::Until;
 use tonnage::snapshot::SnapshotFile;
 
 use crate::output::{print, print_json};
@@ -58,6 +59,19 @@ fn parse(words: &[String], inputs: &[Named<'_>]) -> anyhow::Result<Verb> {
 ///
 /// As the command: words that it does not know ([`clap::Error`]), and whatever the verb refuses.
 pub fn ask(words: &[String], inputs: &[Named<'_>]) -> anyhow::Result<Answered> {
+    ask_until(words, inputs, &Until::default())
+}
+
+/// The same until the work is to end, which `fleet` heeds: what is done by then is kept, and the dataset free for others.
+///
+/// # Errors
+///
+/// As [`ask`].
+pub fn ask_until(
+    words: &[String],
+    inputs: &[Named<'_>],
+    until: &Until,
+) -> anyhow::Result<Answered> {
     match (parse(words, inputs)?, inputs) {
         (Verb::Inspect(_), &[(name, file)]) => Ok(inspect::answer(name, file)),
         (Verb::Replay(arguments), &[(name, file)]) => replay::answer(&arguments, name, file),
@@ -65,7 +79,7 @@ pub fn ask(words: &[String], inputs: &[Named<'_>]) -> anyhow::Result<Answered> {
         (Verb::Diff(arguments), &[a, b]) => diff::answer(&arguments, a, b),
         (Verb::Predict(arguments), []) => predict::answer(&arguments),
         (Verb::Run(arguments), []) => run::answer(&arguments),
-        (Verb::Fleet(arguments), []) => fleet::answer(&arguments),
+        (Verb::Fleet(arguments), []) => fleet::answer(&arguments, Some(until)),
         _ => bail!("no verb that answers about {} snapshots: {}", inputs.len(), words.join(" ")),
     }
 }

@@ -32,6 +32,8 @@ mod release;
 
 mod size;
 
+mod stopped;
+
 // The verbs.
 mod bench;
 
@@ -85,7 +87,7 @@ use std::ffi::OsString;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-pub use crate::ask::{Answered, Named, ask, ask_plot, ask_report};
+pub use crate::ask::{Answered, Named, ask, ask_plot, ask_report, ask_until};
 pub use crate::input::{TooMuch, read_columns_within};
 pub use crate::output::with_causes;
 pub use crate::plot::{Picture, png};

@@ -187,6 +187,16 @@ pub(crate) fn end_at_once() -> ! {
     std::process::exit(130);
 }
 
+/// A path as a shell takes it, and as no option.
+pub(crate) fn as_a_word(path: &str) -> String {
+    let path = if path.starts_with('-') { format!("./{path}") } else { path.to_owned() };
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-=+:@,%".contains(c);
+    match path.chars().all(is_plain) {
+        true => path,
+        false => format!("'{}'", plain(&path).replace('\'', r"'\''")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

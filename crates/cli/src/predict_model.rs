@@ -66,7 +66,7 @@ pub(crate) struct Model {
     generate: Option<u64>,
 
     /// Prompts of --seq tokens that are generated for at once [default: 1]
-    #[arg(long, value_name = "N", requires = "generate", help_heading = "Models")]
+    #[arg(long, value_name = "N", requires = "model", help_heading = "Models")]
     requests: Option<u64>,
 
     /// The Python with PyTorch and transformers [default: the one on the path]
@@ -91,6 +91,21 @@ impl Model {
 
     fn python(&self) -> String {
         self.python.clone().unwrap_or_else(|| "python3".to_owned())
+    }
+
+    /// Why a number changes nothing, or not what it says, where it does as it is asked: trains, or generates.
+    fn why_without(&self, name: &str, axes: &[Axis]) -> Option<&'static str> {
+        let generates = self.generate.is_some() || axes.iter().any(|it| it.name() == "generate");
+        match (name, generates) {
+            ("batch", true) => Some("with --generate it is `requests` that are computed at once"),
+            ("steps" | "accumulate" | "lora" | "optimizer" | "checkpoint", true) => {
+                Some("with --generate nothing is trained")
+            }
+            ("requests", false) => {
+                Some("without --generate it is `batch` that is computed at once")
+            }
+            _ => None,
+        }
     }
 
     /// The command that runs it, with places for the names that are searched for.
@@ -122,8 +137,14 @@ impl Model {
             if value.is_some() {
                 bail!("--{name} is given, and searched for: take one of them away");
             }
+            if let Some(why) = self.why_without(name, axes) {
+                bail!("--search {name}: {why}");
+            }
         }
         for (name, value) in numbers {
+            if let (Some(_), Some(why)) = (value, self.why_without(name, axes)) {
+                bail!("--{name}: {why}");
+            }
             let axis = axes.iter().find(|axis| axis.name() == name);
             let value = axis.map(Axis::place).or_else(|| value.map(|value| value.to_string()));
             words.extend(value.into_iter().flat_map(|value| [format!("--{name}"), value]));
@@ -132,7 +153,15 @@ impl Model {
         let optimizer = flags.optimizer.map(|optimizer| optimizer.to_string());
         for (name, value) in [("dtype", self.dtype.clone()), ("amp", amp), ("optimizer", optimizer)]
         {
+            if let (Some(_), Some(why)) = (&value, self.why_without(name, axes)) {
+                bail!("--{name}: {why}");
+            }
             words.extend(value.into_iter().flat_map(|value| [format!("--{name}"), value]));
+        }
+        if let (true, Some(why)) =
+            (flags.checkpoint != Checkpoint::None, self.why_without("checkpoint", axes))
+        {
+            bail!("--checkpoint: {why}");
         }
         match flags.checkpoint {
             Checkpoint::None => {}

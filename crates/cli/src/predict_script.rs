@@ -1,7 +1,8 @@
 //! `tonnage predict -- python train.py`: the memory of a script before a GPU is there.
 
 use std::fmt::{Display, Formatter, Write};
-use std::path::Path;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
@@ -13,21 +14,22 @@ use tonnage::analysis::report::{Report, ReportOptions};
 use tonnage::snapshot::OutputFile;
 use tonnage_scripts::model::ScriptFile;
 use tonnage_scripts::{
-    Axis, Card, Elsewhere, Ending, Environment, Fit, Gpu, MayFail, Options, Outcome, Peaks, Phase,
-    Range, World, Written, predict,
+    Axis, Card, Elsewhere, Ending, Environment, Failure, Fit, Gpu, Layout, LayoutAxis, MayFail,
+    Options, Outcome, Peaks, Phase, Range, Ranks, Written, predict,
 };
 
 use crate::Answer;
 use crate::ask::Answered;
 use crate::output::{
-    counted, grouped, is_the_command, note, plain, remove_unfinished_when_stopped, with_causes,
-    write_file,
+    as_a_word, counted, grouped, is_the_command, note, plain, remove_unfinished_when_stopped,
+    with_causes, write_file,
 };
 use crate::predict_model::{Model, with_facts};
-use crate::predict_ranks;
+use crate::predict_ranks::{self, Asked, Step};
 use crate::predict_search;
 use crate::progress::Progress;
 use crate::recipe::{self, try_next};
+use crate::stopped::say_if_stopped;
 
 /// The GPU if none is named: the one whose data were measured.
 const GPU: &str = "h200";
@@ -38,8 +40,8 @@ const SECONDS: u64 = 600;
 /// GPUs of a host if nobody says.
 const PER_HOST: u32 = 8;
 
-/// What PyTorch calls the exception of memory that does not suffice.
-const OUT_OF_MEMORY: &str = "OutOfMemoryError";
+/// What CUDA says of a device that is not there.
+const NO_SUCH_DEVICE: &str = "invalid device ordinal";
 
 /// Lines of a failed script's output that are shown: chosen, a traceback's end.
 const LINES: usize = 12;
@@ -60,8 +62,12 @@ pub(crate) struct Script {
     #[arg(long, value_name = "NAME", requires = "subject", help_heading = "Scripts")]
     gpu: Option<String>,
 
-    /// Seconds that each run of the script may take: there are two, four where memory does not suffice, and six where masks are
-    /// not known that decide how long tensors are [default: 600]
+    /// How many of that GPU the script's process sees, each with memory of its own [default: 1]
+    #[arg(long, value_name = "N", requires = "subject", conflicts_with = "world", help_heading = "Scripts", value_parser = clap::value_parser!(u32).range(1..=64))]
+    gpus: Option<u32>,
+
+    /// Seconds that each run of the script may take: there are two, four where memory does not suffice, and four more where masks
+    /// are not known that decide how long tensors are [default: 600]
     #[arg(long, value_name = "SECONDS", requires = "subject", help_heading = "Scripts")]
     time: Option<u64>,
 
@@ -76,7 +82,7 @@ pub(crate) struct Script {
     #[arg(long, value_name = "RANKS", requires = "command", help_heading = "Scripts", value_parser = clap::value_parser!(u32).range(1..))]
     world: Option<u32>,
 
-    /// The ranks that are asked for, each a prediction: `0,31,63` [default: 0]
+    /// The ranks that are asked for, each a prediction: `0,31,63`, `0-15`, `all` [default: 0]
     #[arg(
         long,
         value_name = "RANKS",
@@ -84,11 +90,48 @@ pub(crate) struct Script {
         value_delimiter = ',',
         help_heading = "Scripts"
     )]
-    rank: Vec<u32>,
+    rank: Vec<Ranks>,
 
     /// GPUs of a host, and so ranks on it [default: 8, or the number of ranks if there are fewer]
     #[arg(long, value_name = "N", requires = "world", help_heading = "Scripts", value_parser = clap::value_parser!(u32).range(1..))]
     per_host: Option<u32>,
+
+    /// The layout of the ranks, outermost first, as `init_device_mesh` takes it: `dp=4,pp=2,tp=2`
+    #[arg(
+        long,
+        value_name = "AXES",
+        requires = "world",
+        value_delimiter = ',',
+        help_heading = "Scripts"
+    )]
+    layout: Vec<LayoutAxis>,
+
+    /// Axes of the layout along which ranks are alike: `dp,tp`. Of each such set the first and the last are run; if they ask for
+    /// the same, those between share the first one's run, and are named as such; if not, each is run
+    #[arg(
+        long,
+        value_name = "AXES",
+        requires = "layout",
+        value_delimiter = ',',
+        help_heading = "Scripts"
+    )]
+    alike: Vec<String>,
+
+    /// Keep each rank's history and a row for each in a dataset in this folder, as `tonnage fleet report --out` does: a
+    /// command that is stopped goes on where it was, and ranks that were run with the same are not run again
+    #[arg(long, value_name = "FOLDER", requires = "world", conflicts_with_all = ["save", "search"], help_heading = "Scripts")]
+    out: Option<PathBuf>,
+
+    /// Ranks that run at once [default: as many as there are cores, and memory for]
+    #[arg(long, value_name = "N", requires = "world", help_heading = "Scripts")]
+    jobs: Option<NonZeroUsize>,
+
+    /// Let each rank be a task of this Ray cluster, an address or `auto`: of the Python package alone
+    #[arg(long, value_name = "ADDRESS", requires = "out", help_heading = "Scripts")]
+    ray: Option<String>,
+
+    #[command(flatten)]
+    elsewhere: predict_ranks::Elsewhere,
 
     /// A PyTorch script instead of a recipe, behind `--`: `python train.py --batch 8`. It really runs, twice or more, and what
     /// it saves are zeros: take a copy of its folder, or another one for its output
@@ -110,14 +153,20 @@ pub(crate) struct Script {
 
 impl Script {
     /// The ranks that are asked for.
-    fn worlds(&self) -> anyhow::Result<Vec<World>> {
-        let Some(size) = self.world else { return Ok(Vec::new()) };
-        let per_host = self.per_host.unwrap_or(PER_HOST).min(size);
-        let ranks = if self.rank.is_empty() { &[0][..] } else { &self.rank };
-        if let Some(rank) = ranks.iter().find(|rank| **rank >= size) {
-            bail!("--rank {rank}: of a world of {size} the last rank is {}", size - 1);
-        }
-        Ok(ranks.iter().map(|&rank| World { size, rank, per_host }).collect())
+    fn asked(&self) -> anyhow::Result<Option<Asked>> {
+        let Some(size) = self.world else { return Ok(None) };
+        let ranks = if self.rank.is_empty() { &[Ranks::Span(0, 0)][..] } else { &self.rank };
+        let (axes, alike) = (self.layout.clone(), self.alike.clone());
+        Ok(Some(Asked {
+            size,
+            per_host: self.per_host.unwrap_or(PER_HOST).min(size),
+            ranks: Ranks::of(ranks, size)?,
+            layout: (!axes.is_empty()).then(|| Layout::new(axes, alike, size)).transpose()?,
+            jobs: self.jobs,
+            out: self.out.clone(),
+            failures_kept: self.elsewhere.failures_kept,
+            key: self.elsewhere.key.clone(),
+        }))
     }
 
     /// Whether there is a script.
@@ -128,7 +177,10 @@ impl Script {
 
 /// Prints what is known, also of a script that failed by itself: then that is an error too.
 pub(crate) fn run(script: &Script, flags: &recipe::Flags) -> anyhow::Result<Answer> {
-    let (answered, failed) = look(script, flags)?;
+    let (answered, failed) = match look(script, flags) {
+        Ok(looked) => looked,
+        Err(error) => return say_if_stopped(error),
+    };
     let answer = answered.print(flags.json)?;
     failed.map_or(Ok(answer), Err)
 }
@@ -171,35 +223,65 @@ fn look(
     if script.model.is_shown() {
         return Ok((script.model.shown(flags, &script.search)?, None));
     }
-    remove_unfinished_when_stopped();
+    if script.ray.is_some() {
+        bail!(
+            "--ray is of the Python package: `pip install tonnage ray`, then the same command as `python -m tonnage predict …`"
+        );
+    }
+    let asked = script.asked()?;
+    // With a dataset, what is done is kept.
+    if script.out.is_none() {
+        remove_unfinished_when_stopped();
+    }
     let model = script.model.is_asked_for().then(ScriptFile::new).transpose()?;
     let command = match &model {
         Some(file) => script.model.command(&file.path(), flags, &script.search)?,
         None => script.command.clone(),
     };
-    let worlds = script.worlds()?;
+    let one = asked.as_ref().and_then(Asked::one);
     let options = Options {
         command,
         gpu: Gpu::find(script.gpu.as_deref().unwrap_or(GPU))?,
         limit: flags.limit.map(|limit| limit.0),
         settings: Some(flags.conf.clone()).filter(|conf| !conf.is_empty()),
+        gpus: script.gpus.unwrap_or(1),
         time: Duration::from_secs(script.time.unwrap_or(SECONDS)),
         // Nothing of the user's is touched: what was written is listed.
-        world: worlds.first().copied(),
-        // A search has the largest that fits for an answer, not what it needs, and many runs.
+        world: one,
+        // A search has many runs, and tries all guesses where they decide.
         thorough: script.search.is_empty(),
+        written: Vec::new(),
     };
+    if let (Some(asked), Some(Step::Keep(folder))) = (&asked, script.elsewhere.step()) {
+        return Ok((predict_ranks::keep(asked, &options, folder)?, None));
+    }
     let environment = Environment::of(&options.command)?;
     if model.is_none() && is_the_command() {
         note(ABOUT_FILES);
     }
     let subject = Subject { options: &options, environment: &environment, model: model.as_ref() };
     let save = flags.save.as_deref();
-    match (&script.search[..], &worlds[..]) {
-        ([], [] | [_]) => {}
-        ([], worlds) => return predict_ranks::look(worlds, &subject, save),
-        (axes, [] | [_]) => return predict_search::look(axes, &subject, save),
-        _ => bail!("--search takes one rank at a time: a largest for each is a search for each"),
+    match (&script.search[..], asked) {
+        ([], Some(asked)) if one.is_none() || script.elsewhere.step().is_some() => {
+            return match script.elsewhere.step() {
+                Some(Step::Left) => {
+                    Ok((predict_ranks::left(asked, &subject, script.gpu.as_deref())?, None))
+                }
+                Some(Step::One(folder, torch)) => {
+                    Ok((predict_ranks::one(&asked, &subject, (folder, torch))?, None))
+                }
+                _ if save.is_some() => bail!(
+                    "--save keeps one run: ask for one rank, as in `--rank {}`, or keep all of them with --out",
+                    asked.ranks[0]
+                ),
+                _ => predict_ranks::look(asked, &subject),
+            };
+        }
+        ([], _) => {}
+        (_, Some(_)) if one.is_none() => {
+            bail!("--search takes one rank at a time: a largest for each is a search for each")
+        }
+        (axes, _) => return predict_search::look(axes, &subject, save),
     }
     let outcome = {
         let _progress = Progress::unmeasured("running the script without a GPU");
@@ -209,7 +291,11 @@ fn look(
     if let Some(path) = flags.save.as_deref().filter(|_| seen.has_history()) {
         seen.save(path)?;
     }
-    let answered = seen.answered(flags.save.as_deref());
+    let answered = {
+        let needs_help = matches!(seen.verdict, Verdict::DoesNotFit);
+        let _progress = needs_help.then(|| Progress::unmeasured("looking for what would help"));
+        seen.answered(flags.save.as_deref())
+    };
     match seen.verdict {
         Verdict::Failed(error) => Ok((answered, Some(error))),
         _ => Ok((answered, None)),
@@ -244,11 +330,6 @@ impl Seen {
             options.command = file.by_its_name(&options.command);
         }
         Self { options, outcome, verdict, is_model: model.is_some() }
-    }
-
-    /// Whether it fits for certain.
-    pub(crate) fn fits(&self) -> bool {
-        matches!(self.verdict, Verdict::Fits)
     }
 
     /// Whether there is something to save.
@@ -300,9 +381,11 @@ pub(crate) enum Verdict {
 
 impl Verdict {
     fn of(options: &Options, outcome: &Outcome) -> Self {
+        if outcome.starved {
+            return Self::DoesNotFit;
+        }
         if outcome.ending != Ending::Exit(0) {
-            let is_memory =
-                outcome.failure.as_ref().is_some_and(|failure| failure.kind == OUT_OF_MEMORY);
+            let is_memory = outcome.failure.as_ref().is_some_and(Failure::is_for_memory);
             // A program may catch the exception and end with a status of its own.
             let in_silence = outcome.failure.is_none()
                 && matches!(outcome.ending, Ending::Exit(_))
@@ -315,9 +398,17 @@ impl Verdict {
         match &outcome.peaks {
             Some(peaks) if !peaks.may_fail.is_empty() => Self::MayNotFit,
             Some(_) => Self::Fits,
+            None if outcome.untold.is_some() => Self::Failed(anyhow!(
+                "the script ended well, and its allocator tells no figures ({}): only PyTorch's own can be followed",
+                outcome.untold.as_deref().unwrap_or_default()
+            )),
             None if outcome.silent > 0 => Self::Failed(anyhow!(
                 "the script ended well, but {} of it that used the GPU ended before telling how much: let processes end by themselves",
                 processes(outcome.silent, "")
+            )),
+            None if outcome.unheard > 0 => Self::Failed(anyhow!(
+                "the script ended well and used the GPU, and nothing told how much: its Python ignores PYTHONPATH (leave out the options -I, -E and -S) or was given \
+                 another one (put what is in PYTHONPATH behind it), or it used the GPU without PyTorch"
             )),
             None => Self::Failed(anyhow!("the script ended well, and never used the GPU")),
         }
@@ -340,7 +431,17 @@ fn why_it_failed(options: &Options, outcome: &Outcome) -> anyhow::Error {
     });
     match (&outcome.failure, outcome.ending) {
         (Some(failure), _) => {
-            anyhow!("the script failed: {}: {}{last}", failure.kind, failure.message)
+            let more = match failure.message.contains(NO_SUCH_DEVICE) && options.world.is_none() {
+                true => {
+                    format!("; it sees {}: give it more with --gpus", counted(options.gpus, "GPU"))
+                }
+                false => String::new(),
+            };
+            anyhow!(
+                "the script failed: {}: {}{last}{more}",
+                failure.kind,
+                failure.message.trim_end()
+            )
         }
         (None, Ending::Exit(code)) => anyhow!("the script ended with status {code}{last}"),
         (None, Ending::Signal(signal)) => {
@@ -362,9 +463,10 @@ struct Help {
 
 impl Help {
     fn of(outcome: &Outcome) -> Option<Self> {
-        let _progress = Progress::unmeasured("looking for what would help");
         let file = tonnage::snapshot::open(outcome.snapshot.as_ref()?).ok()?;
-        let report = Report::of(&file, &ReportOptions::default()).ok()?;
+        let options =
+            ReportOptions { ordinal: Some(outcome.device as usize), ..ReportOptions::default() };
+        let report = Report::of(&file, &options).ok()?;
         let changes = report.advice.iter().take(CHANGES).map(|advice| advice.in_a_line());
         Some(Self { verdict: report.verdict.text.clone(), changes: changes.collect() })
     }
@@ -392,10 +494,6 @@ fn to_json(
     };
     let need = outcome.need.as_ref();
     let elsewhere = |it: &Elsewhere| json!({ "device": it.device, "reserved": it.reserved });
-    let file = |file: &Written| {
-        let path = file.path.to_string_lossy();
-        json!({ "path": path, "what": file.what.name() })
-    };
     json!({
         "schema": 1,
         "command": options.command,
@@ -416,6 +514,8 @@ fn to_json(
         })),
         "by_guess": peaks.map(|peaks| peaks.by_guess),
         "silent": outcome.silent,
+        "gpus": options.world.map_or(options.gpus, |world| world.per_host),
+        "device": outcome.device,
         "elsewhere": outcome.elsewhere.iter().map(elsewhere).collect::<Vec<_>>(),
         "peak": at.map(|at| json!({ "phase": at.phase.name(), "line": at.line })),
         "allocations": outcome.stat("allocation.all.allocated"),
@@ -437,10 +537,15 @@ fn to_json(
         "advice": help.map_or(&[][..], |help| &help.changes),
         "guesses": guesses,
         "unknown": outcome.unknown,
-        "files": outcome.files.iter().map(file).collect::<Vec<_>>(),
+        "files": files_to_json(&outcome.files),
         "seconds": outcome.time.as_secs_f64(),
         "snapshot": saved.map(|path| path.to_string_lossy()),
     })
+}
+
+pub(crate) fn files_to_json(files: &[Written]) -> Vec<Value> {
+    let path = |file: &Written| file.path.to_string_lossy().into_owned();
+    files.iter().map(|file| json!({ "path": path(file), "what": file.what.name() })).collect()
 }
 
 /// A range in words: one figure where it is one.
@@ -500,12 +605,12 @@ fn describe(
         ] {
             let _ = writeln!(text, "{name:<11}{}", show(range, peaks.by_guess));
         }
+        let whose = if options.world.is_some() { " of its host, another rank's" } else { "" };
+        if !outcome.elsewhere.is_empty() {
+            let _ = writeln!(text, "these are of device {}", outcome.device);
+        }
         for Elsewhere { device, reserved } in &outcome.elsewhere {
-            let _ = writeln!(
-                text,
-                "device {device} of its host, another rank's: {} reserved too",
-                Bytes(*reserved)
-            );
+            let _ = writeln!(text, "device {device}{whose}: {} reserved too", Bytes(*reserved));
         }
         if let Some(at) = &peaks.at {
             let line =
@@ -518,9 +623,9 @@ fn describe(
     describe_failure(&mut text, outcome, result, help);
     describe_need(&mut text, options, outcome);
     describe_guesses(&mut text, outcome);
-    describe_files(&mut text, outcome);
+    describe_files(&mut text, &outcome.files);
     if let Some(path) = saved {
-        let path = path.to_string_lossy();
+        let path = as_a_word(&path.to_string_lossy());
         let next = [
             (format!("tonnage report {path}"), "what holds the memory, and what to change"),
             (format!("tonnage tune {path}"), "settings, best first"),
@@ -581,7 +686,7 @@ fn describe_fit(text: &mut String, options: &Options, outcome: &Outcome, result:
         let _ = writeln!(text, "{} failed, and the script went on", counted(ooms, "request"));
     }
     if let Some(peaks) = &outcome.peaks {
-        describe_cards(text, peaks, gpu.memory);
+        describe_cards(text, peaks, options);
     }
 }
 
@@ -606,7 +711,7 @@ fn among(options: &Options, outcome: &Outcome) -> String {
     let driver = format!("the driver's own {}{estimate}", Bytes(options.gpu.context));
     let Some(peaks) = &outcome.peaks else { return driver };
     let mut parts = vec![driver];
-    let together = peaks.together;
+    let together = &peaks.together;
     if together.others > 0 {
         parts[0] += " for each process";
         let others = processes(together.others, "other ");
@@ -632,11 +737,12 @@ fn describe_need(text: &mut String, options: &Options, outcome: &Outcome) {
         Bytes(needed),
         Bytes(need.reserved.high)
     );
-    describe_cards(text, need, options.gpu.memory);
+    describe_cards(text, need, options);
 }
 
-/// Other cards by whether they serve the same requests.
-fn describe_cards(text: &mut String, peaks: &Peaks, this: u64) {
+/// Other cards by whether they serve the same requests. Under a limit the card itself is one with more.
+fn describe_cards(text: &mut String, peaks: &Peaks, options: &Options) {
+    let this = options.gpu.total(options.limit);
     let rows = [
         (Fit::Yes, "fits"),
         (Fit::Tight, "fits once cached memory is given back, which is slow"),
@@ -692,17 +798,21 @@ fn show_output(text: &mut String, outcome: &Outcome) {
 }
 
 /// What the script wrote.
-fn describe_files(text: &mut String, outcome: &Outcome) {
-    if outcome.files.is_empty() {
+pub(crate) fn describe_files(text: &mut String, files: &[Written]) {
+    if files.is_empty() {
         return;
     }
-    let _ = writeln!(text, "\n{} that the script wrote or removed:", "files".bold());
+    let _ = writeln!(
+        text,
+        "\n{} that the script wrote or removed, and folders that it made:",
+        "files".bold()
+    );
     let here = std::env::current_dir().unwrap_or_default();
-    for file in outcome.files.iter().take(FILES) {
+    for file in files.iter().take(FILES) {
         let path = file.path.strip_prefix(&here).unwrap_or(&file.path);
         let _ = writeln!(text, "  {}: {}", plain(&path.to_string_lossy()), file.what.name());
     }
-    let more = outcome.files.len().saturating_sub(FILES);
+    let more = files.len().saturating_sub(FILES);
     if more > 0 {
         let _ = writeln!(text, "  and {} more, in --json", grouped(more));
     }

@@ -9,19 +9,32 @@ use anyhow::{anyhow, bail};
 use owo_colors::OwoColorize;
 use serde_json::{Map, Value, json};
 use tonnage::Bytes;
-use tonnage_scripts::{Axis, Found, Options, Range, Row, Tried, fill, missing, predict, search};
+use tonnage_scripts::{
+    Axis, Found, Options, Range, Row, Tried, Written, fill, joined, missing, predict, search,
+};
 
 use crate::ask::Answered;
 use crate::output::{counted, grouped, is_the_command, note, plain};
-use crate::predict_script::{Seen, Subject, Verdict};
+use crate::predict_script::{Seen, Subject, Verdict, describe_files, files_to_json};
 use crate::progress::Progress;
 
 /// A run, and what came of it.
 struct Run {
     choice: Vec<u64>,
-    fits: bool,
+    came: Came,
     reserved: Option<Range>,
     time: Duration,
+    /// Whether guesses about masks decide that were not all tried.
+    may_differ: bool,
+}
+
+/// What comes of a run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Came {
+    Fits,
+    /// By a guess or an order of addresses it does not.
+    MayNotFit,
+    DoesNotFit,
 }
 
 /// A search that is under way.
@@ -29,8 +42,12 @@ struct Searching<'a> {
     axes: &'a [Axis],
     subject: &'a Subject<'a>,
     runs: Vec<Run>,
-    /// The run with the largest that fits so far.
-    best: Option<Seen>,
+    /// The run with the largest that fits so far, and its values.
+    best: Option<(Vec<u64>, Seen)>,
+    /// Whether each run tries all guesses.
+    thorough: bool,
+    /// What all runs wrote among files.
+    files: Vec<Written>,
 }
 
 /// Why a search ends before it has an answer.
@@ -49,8 +66,15 @@ pub(crate) fn look(
     let Subject { options, .. } = subject;
     check(axes, options, save)?;
     let room = options.gpu.room(options.limit)?;
-    let mut searching = Searching { axes, subject, runs: Vec::new(), best: None };
-    match search(axes, room, |choice| searching.run(choice)) {
+    let mut searching = Searching {
+        axes,
+        subject,
+        runs: Vec::new(),
+        best: None,
+        thorough: false,
+        files: Vec::new(),
+    };
+    match searching.search(room) {
         Ok(found) => Ok((searching.answered(&found, save)?, None)),
         Err(Ended::Error(error)) => Err(error),
         Err(Ended::Failed(seen, error)) => {
@@ -106,45 +130,98 @@ impl Searching<'_> {
         pairs.join(" ")
     }
 
+    /// The largest that fit whatever is guessed: one of which that is not certain is run with all guesses, as it would be by
+    /// itself; should it not fit then, all others are too.
+    fn search(&mut self, room: u64) -> Result<Found, Ended> {
+        loop {
+            let found = search(self.axes, room, |choice| self.tried(choice))?;
+            let mut holds = true;
+            for row in &found.rows {
+                let Some(largest) = row.largest else { continue };
+                let choice = [&[largest], &row.later[..]].concat();
+                let is_best = self.best.as_ref().is_some_and(|(best, _)| *best == choice);
+                let is_certain = self.known(&choice).is_some_and(|run| !run.may_differ);
+                if !is_certain || (self.axes.len() == 1 && !is_best) {
+                    self.thorough = true;
+                    let tried = self.run(&choice)?;
+                    holds &= matches!(tried, Tried::Fits(_));
+                    // Others are run with all guesses only if that makes a difference.
+                    self.thorough = !holds;
+                }
+            }
+            if holds {
+                return Ok(found);
+            }
+        }
+    }
+
+    fn known(&self, choice: &[u64]) -> Option<&Run> {
+        self.runs.iter().find(|run| run.choice == choice)
+    }
+
+    /// What came of a choice, if it was run already and more guesses would not tell more; else what comes of it.
+    fn tried(&mut self, choice: &[u64]) -> Result<Tried, Ended> {
+        let is_thorough = |run: &&Run| !(self.thorough && run.may_differ && run.came == Came::Fits);
+        match self.known(choice).filter(is_thorough) {
+            Some(run) => Ok(run.tried()),
+            None => self.run(choice),
+        }
+    }
+
     fn run(&mut self, choice: &[u64]) -> Result<Tried, Ended> {
         let spelled = self.spell(choice);
         let Subject { options, environment, model } = *self.subject;
-        let options =
-            Options { command: fill(&options.command, self.axes, choice), ..options.clone() };
-        let outcome = {
+        let options = Options {
+            command: fill(&options.command, self.axes, choice),
+            thorough: self.thorough,
+            written: self.files.clone(),
+            ..options.clone()
+        };
+        let mut outcome = {
             let so_far = counted(self.runs.len(), "run");
             let _progress =
                 Progress::unmeasured(format!("{spelled}: running the script, after {so_far}"));
             predict(&options, environment).map_err(|error| Ended::Error(error.into()))?
         };
+        self.files = joined(std::mem::take(&mut self.files), outcome.files);
+        outcome.files = self.files.clone();
         let seen = Seen::new(options, outcome, model);
         let reserved = seen.outcome.peaks.as_ref().map(|peaks| peaks.reserved);
-        let fits = match &seen.verdict {
-            Verdict::Fits => true,
-            Verdict::MayNotFit | Verdict::DoesNotFit => false,
+        let came = match &seen.verdict {
+            Verdict::Fits => Came::Fits,
+            Verdict::MayNotFit => Came::MayNotFit,
+            Verdict::DoesNotFit => Came::DoesNotFit,
             Verdict::Failed(error) => {
                 let error = anyhow!("{spelled}: {error}");
                 return Err(Ended::Failed(Box::new(seen), error));
             }
         };
-        let run = Run { choice: choice.to_vec(), fits, reserved, time: seen.outcome.time };
+        let (time, may_differ) = (seen.outcome.time, seen.outcome.may_differ);
+        let run = Run { choice: choice.to_vec(), came, reserved, time, may_differ };
         // A terminal has seen it turning.
         if is_the_command() && !std::io::stderr().is_terminal() {
             note(&format!("{spelled}: {}", run.in_words()));
         }
+        let tried = run.tried();
+        self.runs.retain(|known| known.choice != choice);
         self.runs.push(run);
-        if fits {
+        if came == Came::Fits {
             // Along one name each that fits is larger than the one before.
-            self.best = Some(seen);
+            self.best = Some((choice.to_vec(), seen));
         }
-        Ok(match (fits, reserved) {
-            (true, Some(reserved)) => Tried::Fits(reserved.high),
-            _ => Tried::DoesNotFit,
-        })
+        Ok(tried)
     }
 
-    fn answered(&self, found: &Found, save: Option<&Path>) -> anyhow::Result<Answered> {
-        let best = self.best.as_ref().filter(|_| self.axes.len() == 1);
+    fn answered(&mut self, found: &Found, save: Option<&Path>) -> anyhow::Result<Answered> {
+        if let Some((_, best)) = &mut self.best {
+            best.outcome.files = self.files.clone();
+        }
+        // A run that fitted once may not under other guesses: the answer is what the row says.
+        let is_answer = |choice: &[u64]| match &found.rows[..] {
+            [row] => row.later.is_empty() && row.largest.is_some_and(|largest| choice == [largest]),
+            _ => false,
+        };
+        let best = self.best.as_ref().filter(|(choice, _)| is_answer(choice)).map(|(_, seen)| seen);
         if let (Some(best), Some(path)) = (best, save) {
             best.save(path)?;
         }
@@ -175,7 +252,7 @@ impl Searching<'_> {
             .map(|run| {
                 json!({
                     "values": names(&run.choice),
-                    "fits": run.fits,
+                    "fits": run.came == Came::Fits,
                     "reserved": run.reserved.map(|it| json!({ "low": it.low, "high": it.high })),
                     "seconds": run.time.as_secs_f64(),
                 })
@@ -194,6 +271,7 @@ impl Searching<'_> {
             "search": rows,
             "runs": runs,
             "odd": odd,
+            "files": files_to_json(&self.files),
             "best": best.and_then(|best| serde_json::from_str::<Value>(&best.json).ok()),
         })
     }
@@ -226,8 +304,11 @@ impl Searching<'_> {
             );
         }
         self.describe_runs(&mut text);
-        if let Some(best) = best {
-            let _ = write!(text, "\n{}", best.text);
+        match best {
+            Some(best) => {
+                let _ = write!(text, "\n{}", best.text);
+            }
+            None => describe_files(&mut text, &self.files),
         }
         text
     }
@@ -236,22 +317,34 @@ impl Searching<'_> {
     fn describe_one(&self, text: &mut String, row: &Row) {
         let name = self.axes[0].name();
         let _ = match (row.largest, row.next) {
-            (Some(largest), Some(next)) => writeln!(
-                text,
-                "{}: {name}={largest}; {next}, the next, was run too and does not fit",
-                "the largest that fits".green().bold()
-            ),
+            (Some(largest), Some(next)) => {
+                let does = self.known(&[next]).map_or("does not fit", |run| run.came.in_words());
+                writeln!(
+                    text,
+                    "{}: {name}={largest}; {next}, the next, was run too and {does}",
+                    "the largest that fits".green().bold()
+                )
+            }
             (Some(largest), None) => writeln!(
                 text,
                 "{}: {name}={largest}, the last that was asked for; whether more would is not known",
                 "all fit".green().bold()
             ),
-            (None, _) => writeln!(
-                text,
-                "{}: not even {name}={}, the least that was asked for",
-                "nothing fits".red().bold(),
-                self.axes[0].values()[0]
-            ),
+            (None, _) => {
+                let least = self.axes[0].values()[0];
+                let came = self.known(&[least]).map(|run| run.came);
+                let (nothing, least) = match came {
+                    Some(Came::MayNotFit) => (
+                        "nothing fits for sure",
+                        format!("{name}={least}, the least that was asked for, may not fit"),
+                    ),
+                    _ => (
+                        "nothing fits",
+                        format!("not even {name}={least}, the least that was asked for"),
+                    ),
+                };
+                writeln!(text, "{}: {least}", nothing.red().bold())
+            }
         };
     }
 
@@ -260,8 +353,9 @@ impl Searching<'_> {
         let (first, later) = (self.axes[0].name(), &self.axes[1..]);
         let _ = writeln!(
             text,
-            "{} of {first}; the next was run too, and does not fit",
-            "the largest that fits".bold()
+            "{} of {first}; the next was run too, and {}",
+            "the largest that fits".bold(),
+            self.of_the_next(rows)
         );
         let width = |axis: &Axis| {
             let longest = axis.values().last().map_or(0, |it| it.to_string().len());
@@ -279,6 +373,16 @@ impl Searching<'_> {
             let largest = row.largest.map_or_else(|| "none".to_owned(), |it| it.to_string());
             let next = row.next.map_or_else(|| "was not asked for".to_owned(), |it| it.to_string());
             let _ = writeln!(text, "{largest:>width$}  {next}");
+        }
+    }
+
+    /// What comes of all that are next to the largest.
+    fn of_the_next(&self, rows: &[Row]) -> &'static str {
+        let next = |row: &Row| Some([&[row.next?], &row.later[..]].concat());
+        let came = |row: &Row| Some(self.known(&next(row)?)?.came);
+        match rows.iter().filter_map(came).all(|came| came == Came::DoesNotFit) {
+            true => Came::DoesNotFit.in_words(),
+            false => "does not fit, or may not",
         }
     }
 
@@ -300,18 +404,35 @@ impl Searching<'_> {
     }
 }
 
+impl Came {
+    fn in_words(self) -> &'static str {
+        match self {
+            Self::Fits => "fits",
+            Self::MayNotFit => "may not fit",
+            Self::DoesNotFit => "does not fit",
+        }
+    }
+}
+
 impl Run {
+    fn tried(&self) -> Tried {
+        match (self.came, self.reserved) {
+            (Came::Fits, Some(reserved)) => Tried::Fits(reserved.high),
+            _ => Tried::DoesNotFit,
+        }
+    }
+
     /// What came of it.
     fn in_words(&self) -> String {
-        match (self.fits, self.reserved) {
-            (true, Some(reserved)) => {
+        match (self.came, self.reserved) {
+            (Came::Fits, Some(reserved)) => {
                 format!(
                     "fits, {} reserved ({} bytes)",
                     Bytes(reserved.high),
                     grouped(reserved.high)
                 )
             }
-            _ => "does not fit".to_owned(),
+            (came, _) => came.in_words().to_owned(),
         }
     }
 }

@@ -14,7 +14,7 @@ use tonnage::tensor::Device;
 use crate::Answer;
 use crate::ask::Answered;
 use crate::live::{Live, Shown};
-use crate::output::{counted, note, remove_unfinished_when_stopped};
+use crate::output::{as_a_word, counted, note, remove_unfinished_when_stopped};
 use crate::progress::Progress;
 use crate::recipe::{Flags, command, describe, does_not_fit, parameters, title, try_next};
 
@@ -201,7 +201,7 @@ fn what_next(text: &mut String, options: &Options, kind: DeviceKind) {
     match &options.save {
         Some(path) => {
             lines.push((
-                format!("tonnage report {}", path.display()),
+                format!("tonnage report {}", as_a_word(&path.to_string_lossy())),
                 "causes of waste, and advice",
             ));
         }

@@ -118,13 +118,26 @@ impl ServeOptions {
         out: &mut dyn std::io::Write,
         on_ctrl_c: impl Fn(&Stopper) + Send + 'static,
     ) -> anyhow::Result<Running> {
+        self.begin(recordings, out, |stopper| {
+            if is_the_command() {
+                ctrlc::set_handler(move || on_ctrl_c(&stopper))
+                    .context("cannot be told of Ctrl-C")?;
+            }
+            Ok(())
+        })
+    }
+
+    /// The same, where Ctrl-C has its handler already: `begun` is told of the server before anyone else is.
+    pub(crate) fn begin(
+        &self,
+        recordings: Recordings,
+        out: &mut dyn std::io::Write,
+        begun: impl FnOnce(Stopper) -> anyhow::Result<()>,
+    ) -> anyhow::Result<Running> {
         let server = Server::bind(recordings, self.port)?;
         let (url, port) = (server.url(), server.port());
         let running = server.start()?;
-        let stopper = running.stopper();
-        if is_the_command() {
-            ctrlc::set_handler(move || on_ctrl_c(&stopper)).context("cannot be told of Ctrl-C")?;
-        }
+        begun(running.stopper())?;
         // Whoever reads the address may have gone away since: the page is there all the same.
         let until = if is_the_command() { "Ctrl-C ends it." } else { "It ends with the run." };
         let _ = writeln!(

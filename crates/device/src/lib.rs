@@ -30,7 +30,7 @@ mod error;
 
 mod fail_nth;
 
-pub use dry::{Arenas, Dry, FirstFit, PageCalls, PagePart, Placement};
+pub use dry::{Arenas, Downwards, Dry, FirstFit, PageCalls, PagePart, Placement};
 pub use error::DeviceError;
 pub use fail_nth::FailNth;
 use tonnage_events::{Address, DeviceId, Event, StreamId};

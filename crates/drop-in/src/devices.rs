@@ -131,7 +131,9 @@ pub(crate) fn config() -> Result<Config, Wrong> {
 
 /// The share of a device that is allowed.
 pub(crate) fn fraction(number: u32) -> Result<f64, Wrong> {
-    Ok(if_opened(number)?.map_or(1.0, Slot::fraction))
+    let slot = if_opened(number)?;
+    // The settings may allow a share themselves, as of a device that is opened.
+    slot.map_or_else(|| Ok(config()?.per_process_memory_fraction()), |slot| Ok(slot.fraction()))
 }
 
 /// Lets all devices read settings, and those that are opened later.

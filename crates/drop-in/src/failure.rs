@@ -8,8 +8,9 @@ use std::sync::OnceLock;
 
 use tonnage_engine::{AllocError, OutOfMemory};
 
-use crate::forks;
+use crate::interface::run_errands;
 use crate::types::{Failure, Status};
+use crate::{forks, pool_allocator};
 
 /// What broke the allocator.
 static BROKEN: OnceLock<String> = OnceLock::new();
@@ -64,6 +65,22 @@ pub(crate) fn other(error: impl ToString) -> Wrong {
 
 /// Does what a call asks for, and keeps what is to be said of it. Panics end here.
 pub(crate) fn answer(work: impl FnOnce() -> Result<(), Wrong>) -> Status {
+    if pool_allocator::is_at_work() {
+        keep(pool_allocator::SENTENCE, None, false);
+        return Status::Failed;
+    }
+    answer_unlocked(|| {
+        let done = work();
+        // What is done may be asking such an allocator again.
+        while pool_allocator::has_left() {
+            run_errands();
+        }
+        done
+    })
+}
+
+/// The same for a call that takes no lock.
+pub(crate) fn answer_unlocked(work: impl FnOnce() -> Result<(), Wrong>) -> Status {
     if let Some(text) = BROKEN.get() {
         keep(text, None, false);
         return Status::Broken;

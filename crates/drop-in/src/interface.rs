@@ -6,20 +6,20 @@ use std::sync::Arc;
 
 use tonnage_engine::config::from_process_environment;
 use tonnage_engine::{
-    AllocError, Allocation, Capture, Config, Context, Engine, FreeError, PoolState, RecordOptions,
-    Release, StackDepth, Stat, StatArray, Stats, StreamFilter,
+    AllocError, Allocation, Capture, Config, Context, Engine, FreeError, PoolSource, PoolState,
+    RecordOptions, Release, SourceFailed, StackDepth, Stat, StatArray, Stats, StreamFilter,
 };
-use tonnage_events::{Action, Address, PoolId, StackId, StreamId, TraceEntry};
+use tonnage_events::{Action, Address, PoolId, PoolKind, StackId, StreamId, TraceEntry};
 use tonnage_memory::{AnyDevice, Policy};
 
 use crate::devices::{self, DeviceTracker, Kind, Setup, Slot, device, if_opened, of_owner, opened};
-use crate::failure::{self, Wrong, answer, other};
-use crate::forks;
+use crate::failure::{self, Wrong, answer, answer_unlocked, other};
 use crate::moment::{Owned, entry_of, flat};
-use crate::sharing;
+use crate::pool_allocator::Errand;
 use crate::types::{
     ContextLevel, Failure, Moment, Options, PoolName, Quantity, Status, TextFn, TrackerFn,
 };
+use crate::{forks, pool_allocator, sharing};
 
 pub(crate) use crate::types::NO_STACK;
 
@@ -41,7 +41,7 @@ macro_rules! interface {
 }
 
 /// Of the table; `shim/tonnage.h` has the same.
-const VERSION: u64 = 2;
+const VERSION: u64 = 6;
 
 interface! {
     /// Sets everything up, once in a process.
@@ -52,17 +52,24 @@ interface! {
     fn allocate_cached(number: u32, bytes: u64, stream: u64, stack: u32, address: Option<&mut u64>) -> Status;
     /// Goes on with a request; `freed` if memory was freed in between.
     fn allocate_uncached(number: u32, bytes: u64, stream: u64, stack: u32, freed: u8, address: Option<&mut u64>) -> Status;
-    /// Takes a block back. `first` is where it is looked for first; `number` and `bytes` are told of it.
+    /// Takes a block back. `first` is where it is looked for first; `number` and `bytes` are told of it, no bytes if it is taken back
+    /// later.
     fn free(first: u32, address: u64, stack: u32, number: Option<&mut u32>, bytes: Option<&mut u64>) -> Status;
     /// Notes that a stream uses a block.
     fn record_stream(first: u32, address: u64, stream: u64) -> Status;
     /// Notes that a block is used on a stream whose owner keeps it only as long as blocks are: with the last of them the
     /// stream is left alone.
     fn hold_stream(number: u32, address: u64, stream: u64) -> Status;
-    /// Gives cached memory of every device back.
+    /// Gives cached memory of every device back; of a private pool perhaps later.
     fn empty_cache(pool: PoolName, stack: u32) -> Status;
     /// The figures of a device, all zero if nobody has asked it for memory yet: nine quantities, each of all, small and large blocks, then two of oversize blocks; and seven counts.
     fn stats(number: u32, quantities: Option<&mut [Quantity; 29]>, counts: Option<&mut [i64; 7]>) -> Status;
+    /// Tells of the bytes that each private pool has reserved, also of pools that are gone: of all, small and large blocks.
+    fn reserved_by_pools(
+        number: u32,
+        tell: unsafe extern "C" fn(*mut c_void, PoolName, &[Quantity; 3]),
+        context: *mut c_void,
+    ) -> Status;
     /// Lets peaks begin again.
     fn reset_peaks(number: u32) -> Status;
     /// Lets sums and counts begin again.
@@ -75,8 +82,16 @@ interface! {
     fn set_limit(number: u32, bytes: u64) -> Status;
     /// The largest free block.
     fn largest_free(number: u32, bytes: Option<&mut u64>) -> Status;
+    /// Tells of each expandable segment, in the order in which they were made: its stream, whether it is of small blocks, and the bytes
+    /// of its pages.
+    fn expandable_segments(number: u32, tell: unsafe extern "C" fn(*mut c_void, u64, u8, u64), context: *mut c_void) -> Status;
     /// The segment around a block in use, and whether it consists of pages.
     fn segment_of(first: u32, address: u64, begin: Option<&mut u64>, bytes: Option<&mut u64>, pages: Option<&mut u8>) -> Status;
+    /// The device and the stream of a block in use.
+    fn stream_of(first: u32, address: u64, number: Option<&mut u32>, stream: Option<&mut u64>) -> Status;
+    /// Takes back a block that was freed during a capture while other streams used it: the capture orders those uses before what comes
+    /// next on the block's own stream. Nothing if there is no such block.
+    fn finish_captured(number: u32, address: u64) -> Status;
     /// Records histories of every device, or no longer. Actions are skipped by their bits.
     fn record_history(on: u8, entries: u64, level: ContextLevel, clear: u8, skipped: u32) -> Status;
     /// The state of a device; the history notes that it was looked at.
@@ -98,7 +113,19 @@ interface! {
     fn end_pool(number: u32, pool: PoolName) -> Status;
     /// Makes a private pool, or adds a use to it.
     fn use_pool(number: u32, pool: PoolName) -> Status;
-    /// Takes a use from a private pool.
+    /// The same of a pool whose segments come from functions of the caller's: one that gives so many bytes, or 0 if it has none, or the
+    /// largest number if it failed, and one that takes them back. They are called while the allocator works: what they ask it for is
+    /// refused, and what destructors ask for, of blocks and of pools, is done later. `forget` is called with the context when they are
+    /// needed no more. A pool that is there already keeps what it has.
+    fn use_pool_from(
+        number: u32,
+        pool: PoolName,
+        acquire: unsafe extern "C" fn(*mut c_void, u64) -> u64,
+        release: unsafe extern "C" fn(*mut c_void, u64),
+        context: *mut c_void,
+        forget: unsafe extern "C" fn(*mut c_void),
+    ) -> Status;
+    /// Takes a use from a private pool, perhaps later.
     fn release_pool(number: u32, pool: PoolName) -> Status;
     /// Its uses.
     fn pool_uses(number: u32, pool: PoolName, uses: Option<&mut u64>) -> Status;
@@ -131,12 +158,12 @@ interface! {
     fn settings(tell: TextFn, context: *mut c_void) -> Status;
     /// Tells of every change that a history shows; with null of none.
     fn track(tracker: Option<TrackerFn>, context: *mut c_void) -> Status;
-    /// Gives up to so many cached bytes back; says how many.
-    fn release(number: u32, bytes: u64, given: Option<&mut u64>) -> Status;
-    /// Gives all memory back, and keeps addresses, with `keep` also contents.
-    fn pause(number: u32, keep: u8, given: Option<&mut u64>) -> Status;
-    /// Obtains it again.
-    fn resume(number: u32) -> Status;
+    /// Gives up to so many cached bytes back, or all that a private pool caches; says how many.
+    fn release(number: u32, pool: PoolName, bytes: u64, given: Option<&mut u64>) -> Status;
+    /// Gives all memory back, or that of a private pool, and keeps addresses, with `keep` also contents.
+    fn pause(number: u32, pool: PoolName, keep: u8, given: Option<&mut u64>) -> Status;
+    /// Obtains it again: for the default pool's name all of it.
+    fn resume(number: u32, pool: PoolName) -> Status;
 }
 
 /// Where the table is, for those who load this library.
@@ -295,28 +322,60 @@ unsafe extern "C" fn free(
     number: Option<&mut u32>,
     bytes: Option<&mut u64>,
 ) -> Status {
-    if forks::is_orphan() {
-        // Its memory is its parent's.
-        put(number, 0);
+    if put_off(Errand::Free(first, address)) {
+        put(number, first);
         put(bytes, 0);
         return Status::Ok;
     }
     answer(|| {
-        let address = Address(address);
-        let freed = of_owner(address, first, |number, slot, engine| {
-            let size = engine.size_at(address)?;
-            let freed = told(engine, stack, |engine| engine.free_address(address));
-            slot.let_go(engine, address);
-            match freed {
-                Err(FreeError::NotAllocated(_)) => None,
-                done => Some(done.map(|()| (number, size))),
-            }
-        })?;
-        let (on, size) = freed.map_err(other)?;
+        let (on, size) = take_back(first, Address(address), stack)?;
         put(number, on);
         put(bytes, size);
         Ok(())
     })
+}
+
+/// Takes a block back, and says of which device it was, and of how many bytes.
+#[inline]
+fn take_back(first: u32, address: Address, stack: u32) -> Result<(u32, u64), Wrong> {
+    let freed = of_owner(address, first, |number, slot, engine| {
+        let size = engine.size_at(address)?;
+        let freed = told(engine, stack, |engine| engine.free_address(address));
+        slot.let_go(engine, address);
+        match freed {
+            Err(FreeError::NotAllocated(_)) => None,
+            done => Some(done.map(|()| (number, size))),
+        }
+    })?;
+    freed.map_err(other)
+}
+
+/// Whether what a destructor asks for is not done now: in a fork, whose memory is its parent's, nothing is, and while an allocator of the
+/// program's own works it is left for later.
+#[inline]
+fn put_off(errand: Errand) -> bool {
+    if forks::is_orphan() {
+        return true;
+    }
+    let at_work = pool_allocator::is_at_work();
+    if at_work {
+        pool_allocator::leave(errand);
+    }
+    at_work
+}
+
+/// Does what was left to do while an allocator of the program's own worked. There is nobody to tell of a failure any more: whoever asked
+/// for it has gone on.
+#[cold]
+pub(crate) fn run_errands() {
+    for errand in pool_allocator::take_left() {
+        let _ = match errand {
+            Errand::Free(first, address) => take_back(first, Address(address), NO_STACK).map(drop),
+            Errand::NoUseOnOom(number, pool) => use_on_oom(number, pool, false),
+            Errand::Release(number, pool) => release_use(number, pool),
+            Errand::Empty(pool) => empty(pool, NO_STACK),
+        };
+    }
 }
 
 unsafe extern "C" fn record_stream(first: u32, address: u64, stream: u64) -> Status {
@@ -336,12 +395,17 @@ unsafe extern "C" fn hold_stream(number: u32, address: u64, stream: u64) -> Stat
 }
 
 unsafe extern "C" fn empty_cache(pool: PoolName, stack: u32) -> Status {
-    answer(|| {
-        let pool = pool_id(pool);
-        opened().try_for_each(|(_, slot)| {
-            slot.with(|engine| told(engine, stack, |engine| engine.empty_cache_of(pool)))
-                .map_err(other)
-        })
+    let pool = pool_id(pool);
+    // No destructor asks for the default pool's.
+    if !pool.is_default() && put_off(Errand::Empty(pool)) {
+        return Status::Ok;
+    }
+    answer(|| empty(pool, stack))
+}
+
+fn empty(pool: PoolId, stack: u32) -> Result<(), Wrong> {
+    opened().try_for_each(|(_, slot)| {
+        slot.with(|engine| told(engine, stack, |engine| engine.empty_cache_of(pool))).map_err(other)
     })
 }
 
@@ -393,6 +457,23 @@ unsafe extern "C" fn stats(
     })
 }
 
+unsafe extern "C" fn reserved_by_pools(
+    number: u32,
+    tell: unsafe extern "C" fn(*mut c_void, PoolName, &[Quantity; 3]),
+    context: *mut c_void,
+) -> Status {
+    answer(|| {
+        let Some(slot) = if_opened(number)? else { return Ok(()) };
+        let pools = slot.with(|engine| engine.stats().reserved_bytes_by_private_pools.clone());
+        for (PoolId(first, second), of_pool) in pools {
+            let quantities = [of_pool.all, of_pool.small_pool, of_pool.large_pool].map(quantity);
+            // SAFETY: the caller's function with its own context, as often as it takes.
+            unsafe { tell(context, PoolName { first, second }, &quantities) };
+        }
+        Ok(())
+    })
+}
+
 unsafe extern "C" fn reset_peaks(number: u32) -> Status {
     answer(|| {
         if let Some(slot) = if_opened(number)? {
@@ -438,6 +519,22 @@ unsafe extern "C" fn largest_free(number: u32, bytes: Option<&mut u64>) -> Statu
     })
 }
 
+unsafe extern "C" fn expandable_segments(
+    number: u32,
+    tell: unsafe extern "C" fn(*mut c_void, u64, u8, u64),
+    context: *mut c_void,
+) -> Status {
+    answer(|| {
+        let Some(slot) = if_opened(number)? else { return Ok(()) };
+        for (stream, kind, bytes) in slot.with(|engine| engine.expandable_segments()) {
+            let small = u8::from(kind == PoolKind::Small);
+            // SAFETY: the caller's function with its own context, as often as it takes.
+            unsafe { tell(context, stream.0, small, bytes) };
+        }
+        Ok(())
+    })
+}
+
 unsafe extern "C" fn segment_of(
     first: u32,
     address: u64,
@@ -451,6 +548,29 @@ unsafe extern "C" fn segment_of(
         put(begin, segment.address.0);
         put(bytes, segment.size);
         put(pages, u8::from(segment.pages));
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn stream_of(
+    first: u32,
+    address: u64,
+    number: Option<&mut u32>,
+    stream: Option<&mut u64>,
+) -> Status {
+    answer(|| {
+        let address = Address(address);
+        let (on, of) =
+            of_owner(address, first, |on, _, engine| Some((on, engine.stream_at(address)?)))?;
+        put(number, on);
+        put(stream, of.0);
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn finish_captured(number: u32, address: u64) -> Status {
+    answer(|| {
+        device(number)?.with(|engine| engine.finish_captured(Address(address)));
         Ok(())
     })
 }
@@ -496,10 +616,11 @@ unsafe extern "C" fn moment(
     answer(|| {
         let with_history = with_history != 0;
         let pool = pool_id(pool);
-        let snapshot = if_opened(number)?
-            .map(|slot| slot.with(|engine| engine.snapshot_of(pool, with_history)))
-            .unwrap_or_default();
-        let flat = flat(&snapshot, with_history);
+        let both = if_opened(number)?.map(|slot| {
+            slot.with(|engine| (engine.snapshot_of(pool, with_history), engine.segment_numbers()))
+        });
+        let (snapshot, numbers) = both.unwrap_or_default();
+        let flat = flat(&snapshot, &numbers, with_history);
         if let Some(place) = moment {
             *place = flat.give();
         }
@@ -508,7 +629,7 @@ unsafe extern "C" fn moment(
 }
 
 unsafe extern "C" fn forget_moment(moment: Option<&mut Moment>) -> Status {
-    answer(|| {
+    answer_unlocked(|| {
         if let Some(moment) = moment
             && !moment.owner.is_null()
         {
@@ -581,8 +702,67 @@ unsafe extern "C" fn use_pool(number: u32, pool: PoolName) -> Status {
     })
 }
 
+/// What a function that gives memory answers where it did not come to an answer.
+const FAILED: u64 = u64::MAX;
+
+/// Functions of the framework's, until they are dropped.
+struct Source {
+    acquire: unsafe extern "C" fn(*mut c_void, u64) -> u64,
+    release: unsafe extern "C" fn(*mut c_void, u64),
+    context: Shared,
+    forget: unsafe extern "C" fn(*mut c_void),
+}
+
+impl Drop for Source {
+    fn drop(&mut self) {
+        // An allocator of the program's own may go with it, while the engine works.
+        // SAFETY: the caller's function with its own context, once.
+        pool_allocator::ask(|| unsafe { (self.forget)(self.context.get()) });
+    }
+}
+
+unsafe extern "C" fn use_pool_from(
+    number: u32,
+    pool: PoolName,
+    acquire: unsafe extern "C" fn(*mut c_void, u64) -> u64,
+    release: unsafe extern "C" fn(*mut c_void, u64),
+    context: *mut c_void,
+    forget: unsafe extern "C" fn(*mut c_void),
+) -> Status {
+    let source = Arc::new(Source { acquire, release, context: Shared(context), forget });
+    answer(|| {
+        let taker = Arc::clone(&source);
+        let source = PoolSource {
+            acquire: Arc::new(move |bytes| {
+                // SAFETY: the caller's function with its own context, which it keeps until it is forgotten.
+                let ask = || unsafe { (source.acquire)(source.context.get(), bytes) };
+                match pool_allocator::ask(ask) {
+                    0 => Ok(None),
+                    FAILED => Err(SourceFailed),
+                    address => Ok(Some(Address(address))),
+                }
+            }),
+            release: Arc::new(move |address| {
+                // SAFETY: as above.
+                pool_allocator::ask(|| unsafe { (taker.release)(taker.context.get(), address.0) });
+            }),
+        };
+        device(number)?
+            .with(|engine| engine.create_or_use_pool_from(pool_id(pool), source))
+            .map_err(other)
+    })
+}
+
 unsafe extern "C" fn release_pool(number: u32, pool: PoolName) -> Status {
-    answer(|| device(number)?.with(|engine| engine.release_pool(pool_id(pool))).map_err(other))
+    let pool = pool_id(pool);
+    if put_off(Errand::Release(number, pool)) {
+        return Status::Ok;
+    }
+    answer(|| release_use(number, pool))
+}
+
+fn release_use(number: u32, pool: PoolId) -> Result<(), Wrong> {
+    device(number)?.with(|engine| engine.release_pool(pool)).map_err(other)
 }
 
 unsafe extern "C" fn pool_uses(number: u32, pool: PoolName, uses: Option<&mut u64>) -> Status {
@@ -599,10 +779,16 @@ unsafe extern "C" fn set_no_split(number: u32, pool: PoolName) -> Status {
 }
 
 unsafe extern "C" fn set_use_on_oom(number: u32, pool: PoolName, on: u8) -> Status {
-    answer(|| {
-        device(number)?.with(|engine| engine.set_pool_use_on_oom(pool_id(pool), on != 0));
-        Ok(())
-    })
+    let pool = pool_id(pool);
+    if on == 0 && put_off(Errand::NoUseOnOom(number, pool)) {
+        return Status::Ok;
+    }
+    answer(|| use_on_oom(number, pool, on != 0))
+}
+
+fn use_on_oom(number: u32, pool: PoolId, on: bool) -> Result<(), Wrong> {
+    device(number)?.with(|engine| engine.set_pool_use_on_oom(pool, on));
+    Ok(())
 }
 
 unsafe extern "C" fn live_in_pool(
@@ -636,7 +822,7 @@ unsafe extern "C" fn pool_state(
 }
 
 unsafe extern "C" fn forget_pool_state(state: *mut c_void) -> Status {
-    answer(|| {
+    answer_unlocked(|| {
         if !state.is_null() {
             // SAFETY: it was given by `pool_state`; the caller gives it back once.
             drop(unsafe { Box::from_raw(state.cast::<PoolState>()) });
@@ -730,22 +916,37 @@ unsafe extern "C" fn track(tracker: Option<TrackerFn>, context: *mut c_void) -> 
     })
 }
 
-unsafe extern "C" fn release(number: u32, bytes: u64, given: Option<&mut u64>) -> Status {
+/// A private pool; none for the default one's name, which stands for the device.
+fn private(pool: PoolName) -> Option<PoolId> {
+    Some(pool_id(pool)).filter(|pool| !pool.is_default())
+}
+
+unsafe extern "C" fn release(
+    number: u32,
+    pool: PoolName,
+    bytes: u64,
+    given: Option<&mut u64>,
+) -> Status {
     answer(|| {
-        let gone = sharing::released(number, bytes)?;
+        let gone = sharing::released(number, private(pool), bytes)?;
         put(given, gone);
         Ok(())
     })
 }
 
-unsafe extern "C" fn pause(number: u32, keep: u8, given: Option<&mut u64>) -> Status {
+unsafe extern "C" fn pause(
+    number: u32,
+    pool: PoolName,
+    keep: u8,
+    given: Option<&mut u64>,
+) -> Status {
     answer(|| {
-        let gone = sharing::paused(number, keep != 0)?;
+        let gone = sharing::paused(number, private(pool), keep != 0)?;
         put(given, gone);
         Ok(())
     })
 }
 
-unsafe extern "C" fn resume(number: u32) -> Status {
-    answer(|| Ok(sharing::resumed(number)?))
+unsafe extern "C" fn resume(number: u32, pool: PoolName) -> Status {
+    answer(|| Ok(sharing::resumed(number, private(pool))?))
 }

@@ -9,8 +9,9 @@
 //! *Nothing unwinds into C.* A panic is stopped where it would: what the engine's books say afterwards nobody knows, so
 //! that call and every later one answer [`Status::Broken`], with what happened first.
 //!
-//! *No callback of the framework runs under the engine's lock* but two that must, and take no other lock: the filter of a
-//! private pool, which compares a stream, and the tracker of segments. So a request comes in two steps: what is cached,
+//! *No callback of the framework runs under the engine's lock* but those that must: the filter of a private pool, which compares a
+//! stream, and the tracker of segments, which take no other lock; and the allocator behind a `MemPool`, whose thread is refused what
+//! it asks for meanwhile. So a request comes in two steps: what is cached,
 //! and after the framework's callbacks the rest.
 
 // Pointers of callers are followed in `interface`; `devices` trusts the streams they name.
@@ -30,6 +31,9 @@ mod devices;
 #[allow(unsafe_code, reason = "the system is told of a function")]
 mod forks;
 
+// Allocators of the program's own, behind private pools.
+mod pool_allocator;
+
 // A moment, flat.
 mod moment;
 
@@ -45,7 +49,9 @@ mod pluggable;
 mod sharing;
 
 pub use interface::{INTERFACE, Interface, tonnage_interface};
-pub use sharing::{SharingError, pause, paused_devices, release, resume};
+pub use sharing::{
+    SharingError, check_pause, pause, paused_devices, paused_pools, release, resume, tag,
+};
 pub use types::{
     Block, ContextLevel, Entry, Failure, Moment, Options, PoolName, Quantity, Segment, Status,
     TextFn, TrackerFn,

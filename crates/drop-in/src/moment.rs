@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 
 use tonnage_engine::Snapshot;
-use tonnage_events::{BlockState, PoolId, PoolKind, SnapshotSegment, StackId, TraceEntry};
+use tonnage_events::{Address, BlockState, PoolId, PoolKind, SnapshotSegment, StackId, TraceEntry};
 
 use crate::types::{Block, Entry, Moment, NO_STACK, PoolName, Segment};
 
@@ -39,7 +39,12 @@ fn is_one_block_in_use(segment: &SnapshotSegment) -> bool {
     matches!(&*segment.blocks, [block] if block.state != BlockState::Inactive)
 }
 
-pub(crate) fn flat(snapshot: &Snapshot, with_history: bool) -> Owned {
+/// `numbers` are those of the segments, by ascending address.
+pub(crate) fn flat(snapshot: &Snapshot, numbers: &[(Address, u32)], with_history: bool) -> Owned {
+    let number_of = |segment: &SnapshotSegment| {
+        let found = numbers.binary_search_by_key(&segment.address, |it| it.0);
+        found.map_or(0, |at| numbers[at].1)
+    };
     let mut owned = Owned { segments: Vec::new(), blocks: Vec::new(), entries: Vec::new() };
     for segment in &snapshot.segments {
         owned.segments.push(Segment {
@@ -53,6 +58,7 @@ pub(crate) fn flat(snapshot: &Snapshot, with_history: bool) -> Owned {
             first_block: owned.blocks.len() as u64,
             blocks: segment.blocks.len() as u64,
             stack: number(segment.stack.filter(|_| is_one_block_in_use(segment))),
+            number: number_of(segment),
             large: u8::from(segment.kind == PoolKind::Large),
             expandable: u8::from(segment.expandable),
         });

@@ -112,6 +112,8 @@ pub struct Segment {
     pub blocks: u64,
     /// Who caused it, or the largest number for no one.
     pub stack: u32,
+    /// Which one of all segments it is, by the order in which they were obtained.
+    pub number: u32,
     /// Whether it is of the large half of its pool.
     pub large: u8,
     /// Whether it grows in place.

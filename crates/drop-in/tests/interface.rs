@@ -81,6 +81,22 @@ fn stats(device: u32) -> ([Quantity; 29], [i64; 7]) {
     (quantities, counts)
 }
 
+/// The segments of a pool, by the order in which they were obtained.
+fn segments_of(device: u32, pool: PoolName) -> Vec<u64> {
+    let mut moment = Moment::none();
+    // SAFETY: a place for the answer.
+    let status = unsafe { (INTERFACE.moment)(device, pool, 0, Some(&mut moment)) };
+    assert_eq!(status, Status::Ok);
+    // SAFETY: as many as it says, until it is forgotten.
+    let segments =
+        unsafe { std::slice::from_raw_parts(moment.segments, moment.segment_count as usize) };
+    let mut segments: Vec<_> = segments.iter().map(|it| (it.number, it.address)).collect();
+    segments.sort_unstable();
+    // SAFETY: a moment that was given.
+    assert_eq!(unsafe { (INTERFACE.forget_moment)(Some(&mut moment)) }, Status::Ok);
+    segments.into_iter().map(|it| it.1).collect()
+}
+
 fn moment(device: u32) -> (Vec<u64>, Vec<(u32, u32)>) {
     let mut moment = Moment::none();
     // SAFETY: a place for the answer.
@@ -185,6 +201,269 @@ fn histories_have_the_callers_stacks_on_every_device() {
     // SAFETY: plain numbers.
     assert_eq!(unsafe { (INTERFACE.record_history)(0, 0, 0, 0, 0) }, Status::Ok);
     assert_eq!(moment(1).1, []);
+}
+
+unsafe extern "C" fn every_stream(_: *mut c_void, _: u64) -> u8 {
+    1
+}
+
+unsafe extern "C" fn nothing(_: *mut c_void) {}
+
+type OfPools = Vec<(PoolName, [Quantity; 3])>;
+
+unsafe extern "C" fn note_pool(pools: *mut c_void, pool: PoolName, quantities: &[Quantity; 3]) {
+    // SAFETY: what the test passes.
+    unsafe { &mut *pools.cast::<OfPools>() }.push((pool, *quantities));
+}
+
+#[test]
+fn what_private_pools_reserve_is_told_of_each() {
+    let _alone = alone();
+    let pool = PoolName { first: 0, second: 77 };
+    let inside = |bytes| {
+        // SAFETY: functions that take whatever they are given.
+        let status =
+            unsafe { (INTERFACE.begin_pool)(0, pool, every_stream, std::ptr::null_mut(), nothing) };
+        assert_eq!(status, Status::Ok, "{}", said());
+        let block = allocate(0, bytes).unwrap();
+        // SAFETY: the pool that was begun.
+        assert_eq!(unsafe { (INTERFACE.end_pool)(0, pool) }, Status::Ok);
+        block
+    };
+    // Of the pool's two segments the later one lies in front, where room came free meanwhile.
+    let in_front = allocate(0, 24 * MIB).unwrap();
+    let large = inside(12 * MIB);
+    free(0, in_front).unwrap();
+    // SAFETY: a plain name.
+    assert_eq!(unsafe { (INTERFACE.empty_cache)(DEFAULT, NO_STACK) }, Status::Ok);
+    let small = inside(1000);
+    assert!(small < large, "{in_front:#x} {small:#x} {large:#x}");
+    let told = || {
+        let mut pools = OfPools::new();
+        // SAFETY: the function takes what it is given.
+        let status = unsafe {
+            (INTERFACE.reserved_by_pools)(0, note_pool, std::ptr::from_mut(&mut pools).cast())
+        };
+        assert_eq!(status, Status::Ok);
+        pools.retain(|(name, _)| *name == pool);
+        pools.into_iter().map(|(_, of)| of.map(|it| (it.current, it.peak))).collect::<Vec<_>>()
+    };
+    assert_eq!(segments_of(0, pool), [large, small], "as they were made");
+    let mib = |all: i64, small: i64, large: i64| {
+        [all, small, large].map(|mib| mib * i64::try_from(MIB).unwrap())
+    };
+    let (all, peak) = (mib(14, 2, 12), mib(14, 2, 12));
+    assert_eq!(told(), [[0, 1, 2].map(|it| (all[it], peak[it]))]);
+    free(0, small).unwrap();
+    free(0, large).unwrap();
+    for _ in 0..2 {
+        // SAFETY: the pool that was begun as often; nothing uses it any more.
+        assert_eq!(unsafe { (INTERFACE.release_pool)(0, pool) }, Status::Ok);
+    }
+    // SAFETY: plain numbers.
+    assert_eq!(unsafe { (INTERFACE.empty_cache)(DEFAULT, NO_STACK) }, Status::Ok);
+    // A pool that is gone keeps its peaks.
+    assert_eq!(told(), [[0, 1, 2].map(|it| (0, peak[it]))]);
+}
+
+/// What an allocator behind a pool does when it is asked, and what came of it.
+#[derive(Default)]
+struct Own {
+    /// A block that it gives back.
+    gives_back: u64,
+    /// A pool that it drops.
+    drops: Option<PoolName>,
+    /// The same of when memory comes back to it.
+    gives_back_then: u64,
+    drops_then: Option<PoolName>,
+    /// It fails.
+    fails: bool,
+    /// What it was told.
+    told: Vec<(Status, String)>,
+}
+
+unsafe extern "C" fn acquire(own: *mut c_void, bytes: u64) -> u64 {
+    // SAFETY: what the test passes.
+    let own = unsafe { &mut *own.cast::<Own>() };
+    for status in [
+        allocate(0, 100).map(drop),
+        // SAFETY: plain numbers.
+        Err(unsafe { (INTERFACE.record_stream)(0, own.gives_back, 9) }),
+        // SAFETY: a plain name.
+        Err(unsafe { (INTERFACE.empty_cache)(DEFAULT, NO_STACK) }),
+        // SAFETY: a text.
+        Err(unsafe { (INTERFACE.configure)(c"".as_ptr()) }),
+    ] {
+        own.told.push((status.err().unwrap_or(Status::Ok), said()));
+    }
+    let shared = tonnage_drop_in::pause(0, None, false).map(drop);
+    let paused = tonnage_drop_in::paused_pools().map(drop);
+    for refused in [shared, paused] {
+        own.told.push((Status::Failed, format!("{refused:?}")));
+    }
+    if own.gives_back != 0 {
+        free(0, own.gives_back).unwrap();
+    }
+    if let Some(pool) = own.drops {
+        drop_pool(pool);
+    }
+    if own.fails { u64::MAX } else { 0x7700_0000_0000 + (bytes << 20) }
+}
+
+/// As PyTorch's `MemPool` does when it goes.
+fn drop_pool(pool: PoolName) {
+    // SAFETY: plain numbers.
+    assert_eq!(unsafe { (INTERFACE.set_use_on_oom)(0, pool, 0) }, Status::Ok, "{}", said());
+    // SAFETY: as above.
+    assert_eq!(unsafe { (INTERFACE.release_pool)(0, pool) }, Status::Ok, "{}", said());
+    // SAFETY: as above.
+    assert_eq!(unsafe { (INTERFACE.empty_cache)(pool, NO_STACK) }, Status::Ok, "{}", said());
+}
+
+fn uses_of(pool: PoolName) -> u64 {
+    let mut uses = u64::MAX;
+    // SAFETY: a place for the answer.
+    assert_eq!(unsafe { (INTERFACE.pool_uses)(0, pool, Some(&mut uses)) }, Status::Ok);
+    uses
+}
+
+/// Bytes that a pool has reserved.
+fn reserved_by(pool: PoolName) -> i64 {
+    let mut pools = OfPools::new();
+    // SAFETY: the function takes what it is given.
+    let status = unsafe {
+        (INTERFACE.reserved_by_pools)(0, note_pool, std::ptr::from_mut(&mut pools).cast())
+    };
+    assert_eq!(status, Status::Ok, "{}", said());
+    pools.iter().filter(|(name, _)| *name == pool).map(|(_, of)| of[0].current).sum()
+}
+
+unsafe extern "C" fn release(own: *mut c_void, _: u64) {
+    // SAFETY: what the test passes.
+    let own = unsafe { &mut *own.cast::<Own>() };
+    own.told.push((allocate(0, 100).unwrap_err(), said()));
+    if own.gives_back_then != 0 {
+        free(0, own.gives_back_then).unwrap();
+    }
+    if let Some(pool) = own.drops_then {
+        drop_pool(pool);
+    }
+}
+
+#[test]
+fn an_allocator_behind_a_pool_is_refused_what_it_asks_for_and_waits_for_nobody() {
+    let _alone = alone();
+    let pool = PoolName { first: 0, second: 78 };
+    let spare = PoolName { first: 0, second: 80 };
+    // SAFETY: functions that take whatever they are given.
+    let status =
+        unsafe { (INTERFACE.begin_pool)(0, spare, every_stream, std::ptr::null_mut(), nothing) };
+    assert_eq!(status, Status::Ok, "{}", said());
+    let of_spare = allocate(0, 5 * MIB).unwrap();
+    // SAFETY: the pool that was begun.
+    assert_eq!(unsafe { (INTERFACE.end_pool)(0, spare) }, Status::Ok);
+    free(0, of_spare).unwrap();
+    assert!(reserved_by(spare) > 0 && uses_of(spare) == 1);
+    let given = allocate(0, 3 * MIB).unwrap();
+    let mut own = Own { gives_back: given, drops: Some(spare), ..Own::default() };
+    let place = std::ptr::from_mut(&mut own).cast();
+    // SAFETY: functions and what they are given, which stays as long as the pool.
+    let status = unsafe { (INTERFACE.use_pool_from)(0, pool, acquire, release, place, nothing) };
+    assert_eq!(status, Status::Ok, "{}", said());
+    // SAFETY: functions that take whatever they are given.
+    let status =
+        unsafe { (INTERFACE.begin_pool)(0, pool, every_stream, std::ptr::null_mut(), nothing) };
+    assert_eq!(status, Status::Ok, "{}", said());
+    let inside = allocate(0, 2 * MIB).unwrap();
+    assert!(inside >= 0x7700_0000_0000);
+    // What was given back meanwhile is back, and what was dropped goes with the next that is cached: while requests go to a pool, as in
+    // a capture, nothing does.
+    assert_eq!(free(0, given), Err(Status::Failed));
+    assert_eq!(uses_of(spare), 0);
+    // SAFETY: the pool that was begun.
+    assert_eq!(unsafe { (INTERFACE.end_pool)(0, pool) }, Status::Ok);
+    assert_eq!(allocate(0, 3 * MIB), Ok(given));
+    free(0, given).unwrap();
+    free(0, inside).unwrap();
+    for _ in 0..2 {
+        // SAFETY: the pool that was used and begun.
+        assert_eq!(unsafe { (INTERFACE.release_pool)(0, pool) }, Status::Ok);
+    }
+    // SAFETY: a plain name.
+    assert_eq!(unsafe { (INTERFACE.empty_cache)(DEFAULT, NO_STACK) }, Status::Ok);
+    assert_eq!(reserved_by(spare), 0);
+    assert_eq!(own.told.len(), 7);
+    for (status, text) in &own.told {
+        assert_eq!(*status, Status::Failed);
+        assert!(text.contains("the allocator of a MemPool"), "{text}");
+    }
+    // This thread is no allocator's any more.
+    assert!(tonnage_drop_in::paused_pools().is_ok());
+}
+
+#[test]
+fn what_is_left_to_do_while_something_is_done_that_was_left_is_done_too() {
+    let _alone = alone();
+    let given = allocate(0, 3 * MIB).unwrap();
+    let before = stats(0).0[12].current;
+    let [outer, inner] = [83, 84].map(|second| PoolName { first: 0, second });
+    let mut owns = [
+        Own { drops_then: Some(inner), ..Own::default() },
+        Own { gives_back_then: given, ..Own::default() },
+    ];
+    for (pool, own) in [outer, inner].into_iter().zip(&mut owns) {
+        let place = std::ptr::from_mut(own).cast();
+        // SAFETY: functions and what they are given, which stays as long as the pools.
+        let status =
+            unsafe { (INTERFACE.use_pool_from)(0, pool, acquire, release, place, nothing) };
+        assert_eq!(status, Status::Ok, "{}", said());
+        // SAFETY: functions that take whatever they are given.
+        let status =
+            unsafe { (INTERFACE.begin_pool)(0, pool, every_stream, std::ptr::null_mut(), nothing) };
+        assert_eq!(status, Status::Ok, "{}", said());
+        let bytes = if pool == outer { 2 * MIB } else { 30 * MIB };
+        let inside = allocate(0, bytes).unwrap();
+        // SAFETY: the pool that was begun.
+        assert_eq!(unsafe { (INTERFACE.end_pool)(0, pool) }, Status::Ok);
+        // SAFETY: as above.
+        assert_eq!(unsafe { (INTERFACE.release_pool)(0, pool) }, Status::Ok);
+        free(0, inside).unwrap();
+    }
+    // SAFETY: the pool that was used.
+    assert_eq!(unsafe { (INTERFACE.release_pool)(0, outer) }, Status::Ok);
+    // SAFETY: a plain name.
+    assert_eq!(unsafe { (INTERFACE.empty_cache)(DEFAULT, NO_STACK) }, Status::Ok);
+    // Asked first: every other call does what is left to do, and would hide what was forgotten.
+    assert_eq!(stats(0).0[12].current, before - 3 * MIB as i64);
+    assert_eq!(reserved_by(inner), 0);
+}
+
+#[test]
+fn an_allocator_behind_a_pool_that_fails_ends_its_request_at_once() {
+    let _alone = alone();
+    let pool = PoolName { first: 0, second: 79 };
+    let mut own = Own { fails: true, ..Own::default() };
+    let place = std::ptr::from_mut(&mut own).cast();
+    // SAFETY: functions and what they are given, which stays as long as the pool.
+    let status = unsafe { (INTERFACE.use_pool_from)(0, pool, acquire, release, place, nothing) };
+    assert_eq!(status, Status::Ok, "{}", said());
+    let cached = allocate(0, 3 * MIB).unwrap();
+    free(0, cached).unwrap();
+    let before = stats(0);
+    // SAFETY: functions that take whatever they are given.
+    let status =
+        unsafe { (INTERFACE.begin_pool)(0, pool, every_stream, std::ptr::null_mut(), nothing) };
+    assert_eq!(status, Status::Ok, "{}", said());
+    assert_eq!(allocate(0, 2 * MIB), Err(Status::Failed));
+    assert!(said().contains("the allocator of pool (0, 79) failed"), "{}", said());
+    assert_eq!(stats(0), before, "nothing was given back for it");
+    assert_eq!(own.told.len(), 6, "it was asked once");
+    // SAFETY: the pool that was begun.
+    assert_eq!(unsafe { (INTERFACE.end_pool)(0, pool) }, Status::Ok);
+    for _ in 0..2 {
+        // SAFETY: as above.
+        assert_eq!(unsafe { (INTERFACE.release_pool)(0, pool) }, Status::Ok);
+    }
 }
 
 #[test]

@@ -2,6 +2,8 @@
 //!
 //! In:  bytes and a stream. Out: a block, cut to size, in its owner's hands; or the end of the ladder, which says why not.
 
+use std::sync::Arc;
+
 use tonnage_device::{Device, DeviceError};
 use tonnage_events::{Event, PoolKind, SplitChange, StackId, StreamId};
 
@@ -50,6 +52,7 @@ impl<D: Device> Engine<D> {
             self.poll()?;
         }
         let request = self.plan(bytes, stream);
+        self.check_pool(&request)?;
         if let Some(allocation) = self.hand_out_last_freed(&request, stack) {
             return Ok(Some(allocation));
         }
@@ -68,6 +71,7 @@ impl<D: Device> Engine<D> {
     ) -> Result<Allocation, AllocError> {
         self.settle();
         let request = self.plan(bytes, stream);
+        self.check_pool(&request)?;
         if freed && let Some(id) = self.find_cached(&request) {
             return Ok(self.hand_out(Found::Cached(id), &request, stack));
         }
@@ -94,8 +98,24 @@ impl<D: Device> Engine<D> {
             stream,
             pool: PoolRef { set, kind: self.policy.kind_of(size, self.reserved()) },
             segment_size: self.policy.segment_size(&self.config, size),
-            expandable: self.config.expandable_segments() && !self.policy.moves_pages(),
+            expandable: self.config.expandable_segments()
+                && !self.policy.moves_pages()
+                && self.pools.source(set).is_none(),
         }
+    }
+
+    /// A pool that is paused serves nothing.
+    #[inline]
+    fn check_pool(&self, request: &Request) -> Result<(), AllocError> {
+        if request.pool.set == PoolSet::Default || self.paused_pools.is_empty() {
+            return Ok(());
+        }
+        let pool = self.pools.id(request.pool.set);
+        if !self.is_pool_paused(pool) {
+            return Ok(());
+        }
+        let tag = self.pools.tag(pool).map(Arc::clone);
+        Err(tag.map_or(AllocError::PoolPaused(pool), AllocError::TagPaused))
     }
 
     /// Stage 3: a free block of the request's pool and stream.
@@ -311,6 +331,9 @@ impl<D: Device> Engine<D> {
         let release = self.config.release();
         let expandable = request.expandable && !release.use_on_oom_ignores_expandable();
         self.pools.spare(release.released_pool_loses_no_split()).into_iter().find_map(|key| {
+            if self.is_pool_paused(self.pools.id(PoolSet::Private(key))) {
+                return None;
+            }
             let pool = PoolRef { set: PoolSet::Private(key), kind: request.pool.kind };
             let request = Request { pool, expandable, ..*request };
             let found = self.find_cached(&request);

@@ -70,6 +70,8 @@ pub(crate) struct Block {
     pub(crate) stack: Option<StackId>,
     /// Who caused its segment to be obtained, kept on the first block.
     pub(crate) segment_stack: Option<StackId>,
+    /// Which one of all segments it is cut from, counted up in the order in which they were obtained.
+    pub(crate) segment_number: u32,
 }
 
 /// Uses of a block on streams other than its own.
@@ -111,6 +113,7 @@ impl Block {
             foreign: None,
             stack: None,
             segment_stack: None,
+            segment_number: 0,
         }
     }
 
@@ -198,6 +201,8 @@ pub(crate) struct Blocks {
     places: Vec<Block>,
     vacant: Vec<BlockId>,
     ranks: Ranks,
+    /// Segments so far.
+    segments: u32,
 }
 
 #[cfg(test)]
@@ -230,7 +235,7 @@ impl std::ops::IndexMut<BlockId> for Blocks {
 impl Blocks {
     /// None yet, to be ordered like this.
     pub(crate) fn ordered_by(tie: Tie) -> Self {
-        Self { places: Vec::new(), vacant: Vec::new(), ranks: Ranks { tie, next: 0 } }
+        Self { places: Vec::new(), vacant: Vec::new(), ranks: Ranks { tie, next: 0 }, segments: 0 }
     }
 
     /// Whether ranks are left for another segment of `size` bytes.
@@ -249,6 +254,12 @@ impl Blocks {
         };
         block.rank = *next;
         *next += step;
+    }
+
+    /// Numbers a new segment's first block.
+    pub(crate) fn number_segment(&mut self, block: &mut Block) {
+        block.segment_number = self.segments;
+        self.segments = self.segments.wrapping_add(1);
     }
 
     /// The rank of a block that is made behind another of its segment.
@@ -379,6 +390,7 @@ impl Blocks {
         front.prev = rest.prev;
         front.next = Some(id);
         front.segment_stack = rest.segment_stack.take();
+        front.segment_number = rest.segment_number;
         rest.address = rest.address.offset(size);
         rest.size -= size;
         if numbered {
@@ -408,6 +420,7 @@ impl Blocks {
         back.used_until = front.used_until;
         back.prev = Some(id);
         back.next = front.next;
+        back.segment_number = front.segment_number;
         back.rank = if numbered { number } else { front.rank + size };
         front.size = size;
         self.ranks.next += u64::from(numbered);

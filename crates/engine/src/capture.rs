@@ -3,7 +3,7 @@
 //!
 //! Up to PyTorch 2.12 the allocator cannot tell a capture from a user's pool in use, and takes every open pool
 //! scope for one, on the whole device. From 2.13 on a capture is what was begun as one, and only for threads
-//! whose current stream is part of it.
+//! whose current stream is part of it. A [tag](Engine::set_pool_tag) is a capture under no release: PyTorch has none.
 
 use std::fmt;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ pub struct CaptureError;
 #[derive(Clone, Debug)]
 pub(crate) struct Captures {
     begun: Vec<Capture>,
-    /// Whether the release takes open pool scopes for captures, and nothing else.
+    /// Whether the release takes open pool scopes for captures, but for those of tags, and nothing else.
     pool_scopes_count: bool,
 }
 
@@ -85,11 +85,16 @@ impl<D: Device> Engine<D> {
         self.is_captured() || self.policy.moves_pages() && !self.captures.begun.is_empty()
     }
 
+    /// Whether a capture is under way, of any thread: what waits for all streams, or copies on the default one, would end it.
+    pub(crate) fn any_capture(&self) -> bool {
+        self.is_captured() || !self.captures.begun.is_empty()
+    }
+
     /// Whether this call is part of a capture, by the rules of the release.
     #[inline]
     pub(crate) fn is_captured(&self) -> bool {
         if self.captures.pool_scopes_count {
-            return self.pools.diverting();
+            return self.pools.diverting_untagged();
         }
         !self.captures.begun.is_empty() && self.captures.concern_this_call()
     }

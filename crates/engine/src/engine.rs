@@ -77,6 +77,8 @@ pub struct Engine<D> {
     pub(crate) most_bytes: u64,
     /// What is to be obtained again, while paused.
     pub(crate) paused: Option<Paused>,
+    /// The same of pools that are paused by themselves.
+    pub(crate) paused_pools: BTreeMap<PoolId, Paused>,
     /// Calls since the last walk.
     pub(crate) since_walk: usize,
     /// Whether failures are looked into.
@@ -123,6 +125,7 @@ impl<D: Device> Engine<D> {
             polls: true,
             most_bytes: ABSURD_SIZE - 1,
             paused: None,
+            paused_pools: BTreeMap::new(),
             since_walk: 0,
             explains: true,
             callbacks: BTreeMap::new(),

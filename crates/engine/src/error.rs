@@ -23,12 +23,21 @@ pub enum AllocError {
     /// The allocator has given its memory back for a while.
     #[error("the allocator is paused: resume it first")]
     Paused,
+    /// It has given the memory of this pool back for a while.
+    #[error("pool {0}, which serves this request, is paused: resume it first")]
+    PoolPaused(PoolId),
+    /// The same of a pool that holds what is allocated under a tag.
+    #[error("the tag {0:?}, under which this request is made, is paused: resume it first")]
+    TagPaused(Arc<str>),
     /// No room at this moment: freeing memory or other settings may help.
     #[error("{0}")]
     OutOfMemory(Box<OutOfMemory>),
     /// Turned down before the device was asked, since `throw_on_cudamalloc_oom` is set.
     #[error("{0}")]
     Rejected(Box<Rejected>),
+    /// Where the segments of this pool come from failed: it did not say that it has no memory.
+    #[error("the allocator of pool {0} failed while it was asked for memory")]
+    Source(PoolId),
     /// The device failed for a reason of its own.
     #[error("the device failed while memory was being allocated: {0}")]
     Device(#[from] DeviceError),

@@ -5,8 +5,10 @@
 //! must run without the engine's lock, so that a request is [begun](Engine::allocate_cached) and then
 //! [gone on with](Engine::allocate_uncached); and states of private pools that it goes back to ([`PoolState`](crate::PoolState)).
 
+use std::collections::BTreeMap;
+
 use tonnage_device::Device;
-use tonnage_events::{Address, Event, PoolId, StackId, StreamId};
+use tonnage_events::{Address, Event, PoolId, PoolKind, StackId, StreamId};
 
 use crate::block::BlockId;
 use crate::engine::Engine;
@@ -15,6 +17,7 @@ use crate::history::Context;
 use crate::ledger::{ChangeTracker, Tracker};
 use crate::owner::Allocation;
 use crate::pool::PoolSet;
+use crate::segment::Role;
 use crate::snapshot::Snapshot;
 
 impl<D: Device> Engine<D> {
@@ -125,6 +128,35 @@ impl<D: Device> Engine<D> {
         Some(self.blocks[id].size)
     }
 
+    /// The stream of the block in use that begins at `address`; `None` if there is none.
+    pub fn stream_at(&mut self, address: Address) -> Option<StreamId> {
+        let id = self.live_at(address)?;
+        Some(self.blocks[id].stream)
+    }
+
+    /// Takes back a block that was freed during a capture while other streams used it. The caller knows that the capture orders
+    /// those uses before whatever comes next on the block's own stream. Says whether there was such a block; one that a stream used
+    /// before the capture, and not in it, is none.
+    pub fn finish_captured(&mut self, address: Address) -> bool {
+        self.settle();
+        if !self.capturing() {
+            return false;
+        }
+        let is_it = |id: &BlockId| self.blocks[*id].address == address;
+        let Some(at) = self.pending.deferred.iter().position(is_it) else { return false };
+        let id = self.pending.deferred[at];
+        let foreign = self.blocks[id].foreign();
+        let is_captured = |stream| foreign.while_capturing.contains(stream);
+        if foreign.events > 0 || !foreign.streams.iter().all(is_captured) {
+            // It waits for what is not part of the capture.
+            return false;
+        }
+        self.pending.deferred.remove(at);
+        let stack = self.blocks[id].stack;
+        self.complete_free(id, stack);
+        true
+    }
+
     /// Where the segment begins that the block in use at `address` is part of, and its bytes. `None` if no block in use
     /// begins there.
     pub fn segment_of(&mut self, address: Address) -> Option<SegmentPlace> {
@@ -141,6 +173,32 @@ impl<D: Device> Engine<D> {
         }
         let size = self.blocks[last].end().0 - begin.0;
         Some(SegmentPlace { address: begin, size, pages })
+    }
+
+    /// The number of each segment, by ascending address. Those that were obtained later have higher ones; the pieces of an
+    /// expandable segment have the same.
+    #[must_use]
+    pub fn segment_numbers(&self) -> Vec<(Address, u32)> {
+        let heads = self.segment_heads().map(|(_, head)| (head.address, head.segment_number));
+        let mut numbers: Vec<_> = heads.collect();
+        numbers.sort_unstable();
+        numbers
+    }
+
+    /// The expandable segments, in the order in which they were made: the stream of each, its half of the pool, and the bytes of its
+    /// pages. Ranges of pages that move are not theirs.
+    #[must_use]
+    pub fn expandable_segments(&self) -> Vec<(StreamId, PoolKind, u64)> {
+        let mut segments = BTreeMap::new();
+        for (_, block) in self.blocks.iter() {
+            let Some(range) = block.range.map(|it| &self.ranges[it]) else { continue };
+            if range.role == Role::Expandable {
+                let (.., bytes) =
+                    segments.entry(range.number).or_insert((block.stream, block.pool.kind, 0));
+                *bytes += if block.mapped { block.size } else { 0 };
+            }
+        }
+        segments.into_values().collect()
     }
 
     /// The largest block that is free.

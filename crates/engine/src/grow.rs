@@ -6,6 +6,7 @@ use tonnage_events::{Event, PoolKind, SegmentEvent, StackId};
 use crate::block::{Block, BlockId, Blocks};
 use crate::engine::{Engine, share_of};
 use crate::error::{AllocError, Rejected};
+use crate::pool::SourceFailed;
 use crate::request::Request;
 use crate::segment::{Places, Role};
 use crate::stats::MOST_RESERVED;
@@ -38,11 +39,16 @@ impl<D: Device> Engine<D> {
         if self.reserved().saturating_add(request.segment_size) > MOST_RESERVED {
             return Ok(None);
         }
-        let address = match self.device.acquire(request.segment_size) {
-            Ok(address) => address,
-            Err(DeviceError::OutOfMemory { .. }) => return Ok(None),
-            Err(error) => return Err(error.into()),
+        let address = match self.pools.source(request.pool.set) {
+            Some(source) => (source.acquire)(request.segment_size)
+                .map_err(|SourceFailed| AllocError::Source(self.pools.id(request.pool.set)))?,
+            None => match self.device.acquire(request.segment_size) {
+                Ok(address) => Some(address),
+                Err(DeviceError::OutOfMemory { .. }) => None,
+                Err(error) => return Err(error.into()),
+            },
         };
+        let Some(address) = address else { return Ok(None) };
         let mut block = Block::new(address, request.segment_size, request.stream, request.pool);
         block.segment_stack = stack;
         let id = self.insert_segment(block, request.segment_size);
@@ -71,6 +77,7 @@ impl<D: Device> Engine<D> {
             self.close_ranks();
         }
         self.blocks.rank_segment(&mut block, size);
+        self.blocks.number_segment(&mut block);
         self.pools.revive(block.pool.set);
         self.blocks.insert(block)
     }
@@ -104,15 +111,28 @@ impl<D: Device> Engine<D> {
         id: BlockId,
         stack: Option<StackId>,
     ) -> Result<(), DeviceError> {
-        self.device.release(self.blocks[id].address)?;
-        let event = Event::SegmentFree(self.segment_event(id));
+        let event = self.segment_event(id);
         let block = &self.blocks[id];
-        self.pools.sub_reserved(block.pool.set, block.size);
-        self.pools.sub_growth(block.pool.set);
+        let (address, size, set) = (block.address, block.size, block.pool.set);
         let stack = stack.or(block.segment_stack);
+        let freed = Event::SegmentFree(event);
+        // Whoever has told others of the memory takes that back while there still is some.
+        self.ledger.announce(&freed, stack);
+        match self.pools.source(set) {
+            Some(source) => (source.release)(address),
+            None => {
+                if let Err(error) = self.device.release(address) {
+                    // It is there as before, and who was told otherwise is told so.
+                    self.ledger.announce(&Event::SegmentAlloc(event), stack);
+                    return Err(error);
+                }
+            }
+        }
+        self.pools.sub_reserved(set, size);
+        self.pools.sub_growth(set);
         self.take(id);
         self.blocks.remove(id);
-        self.emit(&event, stack);
+        self.ledger.count_announced(&mut self.device, &freed);
         Ok(())
     }
 

@@ -74,6 +74,17 @@ impl Ledger {
         device.observe(event);
     }
 
+    /// Tells history and tracker of a change that is about to be made. Once it is, it is [counted](Self::count_announced).
+    pub(crate) fn announce(&mut self, event: &Event, stack: Option<StackId>) {
+        self.keep(event, stack);
+    }
+
+    /// Counts a change that was [announced](Self::announce) before it was made.
+    pub(crate) fn count_announced<D: Device>(&mut self, device: &mut D, event: &Event) {
+        self.stats.apply(event);
+        device.observe(event);
+    }
+
     #[inline(always)]
     fn keep(&mut self, event: &Event, stack: Option<StackId>) {
         if let Some(history) = &mut self.history {

@@ -4,18 +4,20 @@
 //! Out: memory that others can have; after [`resume`](Engine::resume) the same blocks at the same addresses.
 //!
 //! While an allocator is paused its books stay as they are: figures and snapshots show what comes back with `resume`. Blocks can be
-//! freed; nothing is handed out, and nothing is given back that is gone already.
+//! freed; nothing is handed out, and nothing is given back that is gone already. One private pool can be paused by itself: then the
+//! same holds for it, and all others go on.
 //!
 //! *Addresses can be kept where memory is pages in a reserved range: under the policy `pages`, and in expandable segments.* A fixed
 //! segment has its addresses from the device, with its memory.
 
 use std::panic::Location;
 
+use rustc_hash::FxHashSet;
 use thiserror::Error;
 use tonnage_device::{Device, DeviceError};
-use tonnage_events::{Address, Bytes, PoolKind, StackId};
+use tonnage_events::{Address, Bytes, PoolId, PoolKind, StackId};
 
-use crate::block::Block;
+use crate::block::{Block, BlockId};
 use crate::engine::Engine;
 use crate::history::Context;
 use crate::pages::PageKey;
@@ -30,17 +32,44 @@ pub enum PauseError {
     /// It is.
     #[error("the allocator is paused already: resume it first")]
     Paused,
+    /// A pool that nobody uses, or that was never made.
+    #[error("there is no pool {0} in use to pause")]
+    NoPool(PoolId),
     /// Nothing can be waited for during a capture.
     #[error("memory cannot be given back during a capture: end that first")]
     Capturing,
+    /// Contents were to be kept.
+    #[error(
+        "the host has no memory to keep the contents, {}: free some there, or let them go (`keep=False`, `Contents::Lost`)",
+        Bytes(*.0)
+    )]
+    NoHostMemory(u64),
     /// The addresses of fixed segments go with their memory.
     #[error(
         "{} in use lie in fixed segments, whose addresses cannot be kept: use the policy `pages` or \
          `expandable_segments:True`", Bytes(*.0)
     )]
     Fixed(u64),
+    /// The memory of a pool with a source of its own is that source's.
+    #[error(
+        "{} in use lie in pools with an allocator of their own, whose memory only that allocator can give back: free what was \
+         allocated there, and the pools, first", Bytes(*.0)
+    )]
+    OfSource(u64),
     /// The device failed. What was given back by then is back after a resume.
     #[error("the device failed while memory was being given back: {0}")]
+    Device(#[from] DeviceError),
+}
+
+/// An allocator that stays paused.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ResumeError {
+    /// Contents are copied back and waited for, which a capture does not let pass.
+    #[error("memory cannot come back during a capture: end that first")]
+    Capturing,
+    /// The device failed, or others hold the memory. What is back by then stays so.
+    #[error(transparent)]
     Device(#[from] DeviceError),
 }
 
@@ -51,6 +80,12 @@ pub(crate) struct Paused {
     pages: Vec<PageKey>,
     /// Places of expandable segments.
     places: Vec<(RangeId, usize)>,
+}
+
+impl Paused {
+    fn is_back(&self) -> bool {
+        self.pages.is_empty() && self.places.is_empty()
+    }
 }
 
 impl<D: Device> Engine<D> {
@@ -102,6 +137,27 @@ impl<D: Device> Engine<D> {
         Ok(())
     }
 
+    /// Gives back what one private pool caches, whoever uses it; waits for the work that does. Returns how many bytes went. Graphs
+    /// that were captured with the pool must not be replayed afterwards. During a capture, or while it is paused, none.
+    ///
+    /// # Errors
+    ///
+    /// If the device fails; what had been given back by then stays so.
+    #[track_caller]
+    pub fn release_pool_memory(&mut self, pool: PoolId) -> Result<u64, DeviceError> {
+        let stack = self.ledger.stack(Context::All, Location::caller());
+        self.settle();
+        let Some(PoolSet::Private(key)) = self.pools.set_of(pool) else { return Ok(0) };
+        if self.capturing() || self.paused.is_some() || self.is_pool_paused(pool) {
+            return Ok(0);
+        }
+        let before = self.reserved();
+        self.synchronize_events(Some(PoolSet::Private(key)))?;
+        let result = self.release_private(key, stack);
+        self.debug_walk("release_pool_memory");
+        result.map(|()| before - self.reserved())
+    }
+
     /// Whether the allocator is paused.
     #[must_use]
     pub fn is_paused(&self) -> bool {
@@ -109,11 +165,24 @@ impl<D: Device> Engine<D> {
     }
 
     /// The memory whose contents a program may need again: live blocks, and all that private pools hold, which captured graphs use
-    /// unasked. By address.
+    /// unasked. By address. Without what is paused already.
     #[must_use]
     pub fn contents(&self) -> Vec<(Address, u64)> {
+        self.contents_where(|set| set == PoolSet::Default || !self.is_paused_set(set))
+    }
+
+    /// The same of one private pool.
+    #[must_use]
+    pub fn contents_of(&self, pool: PoolId) -> Vec<(Address, u64)> {
+        let set = self.pools.set_of(pool);
+        self.contents_where(|it| Some(it) == set && !self.is_paused_set(it))
+    }
+
+    fn contents_where(&self, counts: impl Fn(PoolSet) -> bool) -> Vec<(Address, u64)> {
         let needed = |block: &&Block| {
-            block.mapped && (!block.is_idle() || block.pool.set != PoolSet::Default)
+            block.mapped
+                && (!block.is_idle() || block.pool.set != PoolSet::Default)
+                && counts(block.pool.set)
         };
         let blocks = self.blocks.iter().map(|(_, block)| block).filter(needed);
         let mut contents: Vec<_> = blocks.map(|block| (block.address, block.size)).collect();
@@ -129,44 +198,200 @@ impl<D: Device> Engine<D> {
     /// See [`PauseError`].
     #[track_caller]
     pub fn pause(&mut self) -> Result<u64, PauseError> {
+        self.check_pause()?;
+        let stack = self.ledger.stack(Context::All, Location::caller());
+        let before = self.reserved();
+        self.flush(stack)?;
+        // What was in use a moment ago still is.
+        self.refuse_fixed(|_| true)?;
+        self.wait_for_all_streams()?;
+        // What is paused by itself is gone already.
+        let stays = self.ranges_of(|set| self.is_paused_set(set));
+        let already =
+            self.paused_pools.keys().map(|&pool| self.pools.reserved_by(pool)).sum::<u64>();
+        self.most_bytes = 0;
+        let (gone, result) = self.let_pages_go(|range| !stays.contains(&range));
+        self.paused = Some(gone);
+        self.debug_walk("pause");
+        result?;
+        Ok(before - already)
+    }
+
+    /// Whether [`pause`](Self::pause) could be: nothing is waited for, and nothing changes.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`PauseError`] that are known beforehand.
+    pub fn check_pause(&mut self) -> Result<(), PauseError> {
         if self.paused.is_some() {
             return Err(PauseError::Paused);
         }
-        if self.capturing() {
+        if self.any_capture() {
             return Err(PauseError::Capturing);
         }
-        let stack = self.ledger.stack(Context::All, Location::caller());
         self.settle();
-        let before = self.reserved();
-        self.flush(stack)?;
-        let fixed = self.blocks.iter().filter(|(_, block)| block.range.is_none());
-        let fixed: u64 = fixed.map(|(_, block)| block.size).sum();
-        if fixed > 0 {
-            return Err(PauseError::Fixed(fixed));
-        }
-        let streams = self.all_streams();
-        streams.into_iter().try_for_each(|stream| self.device.synchronize(stream))?;
-        self.paused = Some(Paused::default());
-        self.most_bytes = 0;
-        let result = self.let_pages_go();
-        self.debug_walk("pause");
-        result?;
-        Ok(before)
+        // What nobody uses goes back first.
+        let goes = |first: BlockId| {
+            let uses = |set| set != PoolSet::Default && self.pools.uses(self.pools.id(set)) > 0;
+            !uses(self.blocks[first].pool.set)
+                && !self.segment_from_first(first).any(|id| self.blocks[id].allocated)
+        };
+        let is_first = |id: &BlockId| self.blocks[*id].prev.is_none();
+        let fixed = self.fixed_blocks(|_| true).filter(is_first).filter(|&first| !goes(first));
+        self.refuse(fixed.flat_map(|first| self.segment_from_first(first)))
     }
 
-    fn let_pages_go(&mut self) -> Result<(), DeviceError> {
+    /// The same for [`pause_pool`](Self::pause_pool).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn check_pause_pool(&mut self, pool: PoolId) -> Result<(), PauseError> {
+        self.checked_pool(pool).map(drop)
+    }
+
+    fn checked_pool(&mut self, pool: PoolId) -> Result<PoolSet, PauseError> {
+        if self.paused.is_some() || self.is_pool_paused(pool) {
+            return Err(PauseError::Paused);
+        }
+        if self.any_capture() {
+            return Err(PauseError::Capturing);
+        }
+        let set = self.pools.set_of(pool).filter(|_| self.pools.uses(pool) > 0);
+        let set = set.ok_or(PauseError::NoPool(pool))?;
+        self.settle();
+        self.refuse_fixed(|it| it == set)?;
+        Ok(set)
+    }
+
+    fn refuse_fixed(&self, of: impl Fn(PoolSet) -> bool) -> Result<(), PauseError> {
+        self.refuse(self.fixed_blocks(of))
+    }
+
+    /// Blocks of fixed segments, of some pools.
+    fn fixed_blocks(&self, of: impl Fn(PoolSet) -> bool) -> impl Iterator<Item = BlockId> {
+        let fixed = self.blocks.iter().filter(|(_, it)| it.range.is_none());
+        fixed.filter(move |(_, it)| of(it.pool.set)).map(|it| it.0)
+    }
+
+    /// The blocks of a segment, by its first.
+    fn segment_from_first(&self, first: BlockId) -> impl Iterator<Item = BlockId> {
+        std::iter::successors(Some(first), |&id| self.blocks[id].next)
+    }
+
+    /// Says of blocks in fixed segments, if there are any, why they cannot be paused.
+    fn refuse(&self, fixed: impl Iterator<Item = BlockId>) -> Result<(), PauseError> {
+        let (mut bytes, mut of_sources) = (0, 0);
+        for block in fixed.map(|id| &self.blocks[id]) {
+            let has_source = self.pools.source(block.pool.set).is_some();
+            *(if has_source { &mut of_sources } else { &mut bytes }) += block.size;
+        }
+        match (of_sources, bytes) {
+            (0, 0) => Ok(()),
+            (0, _) => Err(PauseError::Fixed(bytes)),
+            // No setting helps here.
+            _ => Err(PauseError::OfSource(of_sources)),
+        }
+    }
+
+    fn wait_for_all_streams(&mut self) -> Result<(), DeviceError> {
+        let streams = self.all_streams();
+        streams.into_iter().try_for_each(|stream| self.device.synchronize(stream))
+    }
+
+    /// The ranges of some pools.
+    fn ranges_of(&self, of: impl Fn(PoolSet) -> bool) -> FxHashSet<RangeId> {
+        let blocks = self.blocks.iter().map(|(_, block)| block);
+        blocks.filter(|block| of(block.pool.set)).filter_map(|block| block.range).collect()
+    }
+
+    fn is_paused_set(&self, set: PoolSet) -> bool {
+        set != PoolSet::Default && self.is_pool_paused(self.pools.id(set))
+    }
+
+    /// Whether a private pool is paused by itself.
+    #[must_use]
+    pub fn is_pool_paused(&self, pool: PoolId) -> bool {
+        self.paused_pools.contains_key(&pool)
+    }
+
+    /// The private pools that are paused by themselves.
+    #[must_use]
+    pub fn paused_pools(&self) -> Vec<PoolId> {
+        self.paused_pools.keys().copied().collect()
+    }
+
+    /// As [`pause`](Self::pause), for one private pool: requests that go there fail until [`resume_pool`](Self::resume_pool), and all
+    /// others go on.
+    ///
+    /// # Errors
+    ///
+    /// See [`PauseError`].
+    #[track_caller]
+    pub fn pause_pool(&mut self, pool: PoolId) -> Result<u64, PauseError> {
+        let set = self.checked_pool(pool)?;
+        self.synchronize_events(Some(set))?;
+        self.wait_for_all_streams()?;
+        let bytes = self.pools.reserved_by(pool);
+        let goes = self.ranges_of(|it| it == set);
+        let (gone, result) = self.let_pages_go(|range| goes.contains(&range));
+        self.paused_pools.insert(pool, gone);
+        self.pools.set_paused(pool, true);
+        self.debug_walk("pause_pool");
+        result?;
+        Ok(bytes)
+    }
+
+    /// Pauses a pool that holds nothing, if another of its tag is paused. Nothing has to go, and nothing is waited for.
+    pub(crate) fn pause_with_tag(&mut self, pool: PoolId, tag: &str) {
+        let is_of_tag = |it: &PoolId| self.pools.tag(*it).is_some_and(|name| **name == *tag);
+        let holds_nothing = self.pools.reserved_by(pool) == 0;
+        if holds_nothing && !self.is_pool_paused(pool) && self.paused_pools.keys().any(is_of_tag) {
+            self.paused_pools.insert(pool, Paused::default());
+            self.pools.set_paused(pool, true);
+        }
+    }
+
+    /// As [`resume`](Self::resume), for one private pool.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn resume_pool(&mut self, pool: PoolId) -> Result<(), ResumeError> {
+        if self.paused_pools.get(&pool).is_some_and(|gone| !gone.is_back()) {
+            self.obtain_pool_again(pool)?;
+        }
+        if self.paused_pools.remove(&pool).is_none() {
+            return Ok(());
+        }
+        self.pools.set_paused(pool, false);
+        if self.policy.moves_pages() {
+            // It may have been released meanwhile.
+            self.note_release(pool);
+        }
+        self.debug_walk("resume_pool");
+        Ok(())
+    }
+
+    /// Gives the memory of some ranges back. Returns what is to be obtained again, with the first failure.
+    fn let_pages_go(
+        &mut self,
+        goes: impl Fn(RangeId) -> bool,
+    ) -> (Paused, Result<(), DeviceError>) {
         let mut gone = Paused::default();
         let mut result = Ok(());
         for key in self.store.pages.keys().collect::<Vec<_>>() {
+            if !goes(self.store.pages[key].places[0].range) {
+                continue;
+            }
             match self.let_page_go(key) {
                 Ok(()) => gone.pages.push(key),
                 Err(error) => result = result.and(Err(error)),
             }
         }
-        let (places, of_ranges) = self.ranges.let_go(&mut self.device);
+        let (places, of_ranges) = self.ranges.let_go(&mut self.device, goes);
         gone.places = places;
-        self.paused = Some(gone);
-        result.and(of_ranges)
+        (gone, result.and(of_ranges))
     }
 
     /// Gives the memory of a page back, and keeps its places.
@@ -191,28 +416,54 @@ impl<D: Device> Engine<D> {
     ///
     /// # Errors
     ///
-    /// [`DeviceError::OutOfMemory`] if others hold the memory now; or if the device fails.
-    pub fn resume(&mut self) -> Result<(), DeviceError> {
-        let Some(mut gone) = self.paused.take() else { return Ok(()) };
-        let mut result = Ok(());
-        while result.is_ok()
-            && let Some(key) = gone.pages.pop()
-        {
-            result = self.bring_page_back(key);
-            if result.is_err() {
-                gone.pages.push(key);
-            }
+    /// [`DeviceError::OutOfMemory`] if others hold the memory now; during a capture; or if the device fails.
+    pub fn resume(&mut self) -> Result<(), ResumeError> {
+        if self.paused.as_ref().is_some_and(|gone| !gone.is_back()) {
+            self.obtain_again()?;
         }
-        if result.is_ok() {
-            result = self.ranges.bring_back(&mut self.device, &mut gone.places);
-        }
-        if result.is_err() {
-            self.paused = Some(gone);
-            return result;
+        if self.paused.take().is_none() {
+            return Ok(());
         }
         self.most_bytes = ABSURD_SIZE - 1;
         self.debug_walk("resume");
         Ok(())
+    }
+
+    /// The first half of [`resume`](Self::resume): the memory is there again, and the allocator is still paused, so that its contents
+    /// can be put back before anybody uses it. Afterwards `resume` only says that it goes on, which can be during a capture.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn obtain_again(&mut self) -> Result<(), ResumeError> {
+        let Some(mut gone) = self.paused.take() else { return Ok(()) };
+        let result = self.bring_back(&mut gone);
+        self.paused = Some(gone);
+        result
+    }
+
+    /// The first half of [`resume_pool`](Self::resume_pool).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn obtain_pool_again(&mut self, pool: PoolId) -> Result<(), ResumeError> {
+        let Some(mut gone) = self.paused_pools.remove(&pool) else { return Ok(()) };
+        let result = self.bring_back(&mut gone);
+        self.paused_pools.insert(pool, gone);
+        result
+    }
+
+    /// Obtains again what is gone, from the end; what is left has no memory yet.
+    fn bring_back(&mut self, gone: &mut Paused) -> Result<(), ResumeError> {
+        if self.any_capture() {
+            return Err(ResumeError::Capturing);
+        }
+        while let Some(&key) = gone.pages.last() {
+            self.bring_page_back(key)?;
+            gone.pages.pop();
+        }
+        Ok(self.ranges.bring_back(&mut self.device, &mut gone.places)?)
     }
 
     fn bring_page_back(&mut self, key: PageKey) -> Result<(), DeviceError> {

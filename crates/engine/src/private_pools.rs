@@ -4,7 +4,7 @@ use tonnage_device::Device;
 use tonnage_events::PoolId;
 
 use crate::engine::Engine;
-use crate::pool::{PoolError, StreamFilter};
+use crate::pool::{PoolError, PoolSource, StreamFilter};
 
 impl<D: Device> Engine<D> {
     /// Sends the requests that `filter` takes to a private pool, which is made if there is none.
@@ -38,6 +38,36 @@ impl<D: Device> Engine<D> {
     /// If the pool has no uses left.
     pub fn create_or_use_pool(&mut self, pool: PoolId) -> Result<(), PoolError> {
         self.pools.add_use(pool)
+    }
+
+    /// The same for a pool whose segments come from elsewhere. A pool that is there already keeps what it has. The functions are
+    /// called while the engine works: they must not call it.
+    ///
+    /// # Errors
+    ///
+    /// If the pool has no uses left, or if pages move under the policy.
+    pub fn create_or_use_pool_from(
+        &mut self,
+        pool: PoolId,
+        source: PoolSource,
+    ) -> Result<(), PoolError> {
+        if self.policy.moves_pages() {
+            return Err(PoolError::SourceUnderPages(pool));
+        }
+        self.pools.add_use_from(pool, source)
+    }
+
+    /// Notes that a private pool holds what a program allocates under a tag of this name, as long as there is such a pool: requests that
+    /// go there are no part of a capture, under any release, and messages name the tag. While another pool of the tag is paused, one
+    /// that holds nothing yet is paused with it.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such pool.
+    pub fn set_pool_tag(&mut self, pool: PoolId, tag: &str) -> Result<(), PoolError> {
+        self.pools.set_tag(pool, tag)?;
+        self.pause_with_tag(pool, tag);
+        Ok(())
     }
 
     /// Takes one use from a private pool. With none left, its memory goes back to the device the next

@@ -282,6 +282,7 @@ impl<D: Device> Engine<D> {
                 None => self.insert_segment(block, chain),
                 Some(before) => {
                     block.rank = self.blocks.rank_behind(before);
+                    block.segment_number = self.blocks[before].segment_number;
                     self.blocks.insert(block)
                 }
             };

@@ -55,14 +55,15 @@ impl<D: Device> Engine<D> {
 
     /// The segments and their blocks now, by ascending address.
     pub fn segments(&self) -> Vec<SnapshotSegment> {
-        let mut segments: Vec<_> = self
-            .blocks
-            .iter()
-            .filter(|(_, block)| block.mapped && !self.is_mapped(block.prev))
-            .map(|(id, block)| self.segment_from(id, block))
-            .collect();
+        let mut segments: Vec<_> =
+            self.segment_heads().map(|(id, head)| self.segment_from(id, head)).collect();
         segments.sort_unstable_by_key(|segment| segment.address);
         segments
+    }
+
+    /// The first block of each segment, and of each mapped run of an expandable one.
+    pub(crate) fn segment_heads(&self) -> impl Iterator<Item = (BlockId, &Block)> {
+        self.blocks.iter().filter(|(_, block)| block.mapped && !self.is_mapped(block.prev))
     }
 
     /// The rank of each block, also of those without pages, by ascending address: of free blocks of one pool, stream and

@@ -1,23 +1,28 @@
-//! Makes `data/workspaces.bin` from what `data/collect.c` wrote on a GPU: `workspaces FILE… > workspaces.bin`.
+//! Makes `data/matmuls.bin` from measured plans, and says how well the rules fit them: `workspaces FILE… > matmuls.bin`.
+//!
+//! In:  lines of bytes on a GPU, bytes without a device, and the plan in JSON (`data/README.md`).
 
-use std::collections::BTreeMap;
 use std::io::Write;
 
-use tonnage_fake_cudart::workspaces::{key_of, to_table};
+use tonnage_fake_cudart::workspaces::Measurements;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let mut records = BTreeMap::new();
+    let mut measurements = Measurements::default();
     for path in std::env::args().skip(1) {
         for line in std::fs::read_to_string(&path)?.lines() {
-            let Some((bytes, plan)) = line.split_once(' ') else { continue };
-            let Some(key) = key_of(plan) else { continue };
-            let bytes: u64 = bytes.parse().map_err(|error| format!("{path}: {line}: {error}"))?;
-            if records.insert(key, bytes).is_some_and(|before| before != bytes) {
-                return Err(format!("{path}: two answers for one plan: {line}").into());
-            }
+            let mut words = line.splitn(3, ' ');
+            let (Some(bytes), Some(answered), Some(plan)) =
+                (words.next(), words.next(), words.next())
+            else {
+                return Err(format!("{path}: not bytes, bytes and a plan: {line}").into());
+            };
+            let number = |word: &str| {
+                word.parse::<u64>().map_err(|error| format!("{path}: {word}: {error}"))
+            };
+            measurements.add(plan, number(answered)?, number(bytes)?);
         }
     }
-    eprintln!("{} plans", records.len());
-    std::io::stdout().write_all(&to_table(&records))?;
+    eprint!("{}", measurements.rates());
+    std::io::stdout().write_all(&measurements.matmuls())?;
     Ok(())
 }

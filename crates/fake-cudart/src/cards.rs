@@ -11,6 +11,7 @@ use tonnage_device::{Device, MemoryInfo, PageId};
 use tonnage_events::Address;
 
 use crate::devices::current;
+use crate::notes;
 use crate::state::{State, code_of, with_state};
 
 /// The books of all devices.
@@ -30,6 +31,12 @@ impl Cards {
     pub(crate) fn new(capacity: u64) -> Self {
         let (given, segments, pages) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         Self { capacity, given, segments, pages }
+    }
+
+    /// Whose segment an address lies in, if it lies in one.
+    fn holder(&self, address: u64) -> Option<c_int> {
+        let (start, (device, size)) = self.segments.range(..=address).next_back()?;
+        (address - start < *size).then_some(*device)
     }
 
     fn used(&self, device: c_int) -> u64 {
@@ -58,14 +65,26 @@ impl Cards {
 }
 
 impl State {
+    /// Whose memory an address is: that of a segment, or of a page that is mapped there.
+    pub(crate) fn holder(&self, address: u64) -> Option<c_int> {
+        let of_page =
+            || self.cards.pages.get(&self.pages.at(address)?.0).map(|(device, _)| *device);
+        self.cards.holder(address).or_else(of_page)
+    }
+
     /// A segment of the thread's device.
     pub(crate) fn acquire(&mut self, size: u64) -> Result<Address, Code> {
         let device = current();
         self.cards.check(device, size)?;
         let address = self.device.acquire(size).map_err(code_of)?;
-        self.cards.give(device, size);
+        self.give(device, size);
         self.cards.segments.insert(address.0, (device, size));
         Ok(address)
+    }
+
+    fn give(&mut self, device: c_int, size: u64) {
+        notes::note(notes::USED_FILE, &std::process::id().to_string());
+        self.cards.give(device, size);
     }
 
     /// Takes a segment back, whosever it is.
@@ -82,7 +101,7 @@ impl State {
         let device = current();
         self.cards.check(device, size)?;
         let page = self.device.create_page(size).map_err(code_of)?;
-        self.cards.give(device, size);
+        self.give(device, size);
         self.cards.pages.insert(page.0, (device, size));
         Ok(page)
     }
@@ -132,9 +151,22 @@ mod tests {
         assert_eq!(state.acquire(u64::MAX), Err(Code::OUT_OF_MEMORY));
         make_current(0);
         assert_eq!(state.memory_info().free, 8 * PAGE);
+        assert_eq!(state.cards.holder(first.0 + 6 * PAGE - 1), Some(1));
+        assert_eq!(state.cards.holder(first.0 + 6 * PAGE), None);
+        assert_eq!(state.cards.holder(first.0 - 1), None);
         let second = state.acquire(7 * PAGE).unwrap();
         let page = state.create_page(PAGE).unwrap();
         assert_eq!(state.memory_info(), MemoryInfo { free: 0, total: 10 * PAGE });
+        let range = state.reserve(2 * PAGE).unwrap();
+        state.map(range + PAGE, PAGE, page.0).unwrap();
+        make_current(1);
+        let last = range + 2 * PAGE - 1;
+        assert_eq!(
+            [first.0, range, last, last + 1].map(|it| state.holder(it)),
+            [Some(1), None, Some(0), None]
+        );
+        make_current(0);
+        state.unmap(range + PAGE, PAGE).unwrap();
         // It goes back to its own device, whichever is current.
         state.release(first).unwrap();
         assert_eq!(state.memory_info().free, 0);

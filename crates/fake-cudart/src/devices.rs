@@ -27,10 +27,27 @@ pub(crate) fn make_current(device: c_int) {
 }
 
 impl State {
-    /// How many devices there are: those of the profile, unless the environment hides some.
+    /// How many devices there are: those of the profile, unless the environment hides some. Once there were any it is not asked
+    /// again: a driver reads it when it is initialised, which counting devices does.
     pub(crate) fn devices(&self) -> c_int {
+        self.devices_by(|| std::env::var(VISIBLE).ok())
+    }
+
+    fn devices_by(&self, environment: impl FnOnce() -> Option<String>) -> c_int {
+        if let Some(devices) = self.visible.get() {
+            return devices;
+        }
         let there = self.profile.devices.max(1);
-        std::env::var(VISIBLE).map_or(there, |text| visible_by(&text, there))
+        let devices = environment().map_or(there, |text| visible_by(&text, there));
+        if devices > 0 {
+            self.visible.set(Some(devices));
+        }
+        devices
+    }
+
+    /// Whether a device reads another's memory by itself. Cards for games do not.
+    pub(crate) fn reaches(&self, device: c_int, other: c_int) -> bool {
+        device != other && !self.profile.name.contains("GeForce")
     }
 
     /// Whether there is one of this number.
@@ -93,6 +110,16 @@ mod tests {
         ] {
             assert_eq!((visible_by(text, 1), visible_by(text, 8)), (of_one, of_eight), "{text:?}");
         }
+    }
+
+    #[test]
+    fn what_the_environment_hides_after_devices_were_counted_is_there() {
+        let state = State::of_many(1 << 30, 1 << 30, 8);
+        let text = |text: &'static str| || Some(text.to_owned());
+        assert_eq!((state.devices_by(text("")), state.devices_by(text("-1"))), (0, 0));
+        assert_eq!(state.devices_by(text("3,1")), 2, "there were none before");
+        assert_eq!((state.devices_by(text("")), state.devices_by(|| None)), (2, 2));
+        assert_eq!([0, 1, 2, -1].map(|it| state.has_device(it)), [true, true, false, false]);
     }
 
     #[test]

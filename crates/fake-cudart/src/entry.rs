@@ -1,10 +1,13 @@
 //! How exported functions are written: a name, arguments, and a body that sees the state.
+//!
+//! What asks the loader, or calls another library, comes `first`, without the state: a thread that loads a library has the loader's
+//! lock, and waits for the state if what it loads calls us.
 
 /// Exported functions of the runtime: a failure is what `cudaGetLastError` answers next.
 macro_rules! runtime_entry {
     ($(
         $(#[$doc:meta])*
-        fn $name:ident($($arg:ident: $kind:ty),* $(,)?) |$state:pat_param| $body:block
+        fn $name:ident($($arg:ident: $kind:ty),* $(,)?) $(first $first:pat_param = $value:expr,)? |$state:pat_param| $body:block
     )*) => {$(
         $(#[$doc])*
         ///
@@ -15,6 +18,7 @@ macro_rules! runtime_entry {
         #[unsafe(no_mangle)]
         #[allow(non_snake_case, reason = "the runtime's name")]
         unsafe extern "C" fn $name($($arg: $kind),*) -> std::ffi::c_int {
+            $(let $first = $value;)?
             crate::state::runtime_call(|$state| $body)
         }
     )*};
@@ -24,7 +28,7 @@ macro_rules! runtime_entry {
 macro_rules! library_entry {
     ($(
         $(#[$doc:meta])*
-        fn $name:ident($($arg:ident: $kind:ty),* $(,)?) |$state:pat_param| $body:block
+        fn $name:ident($($arg:ident: $kind:ty),* $(,)?) $(first $first:pat_param = $value:expr,)? |$state:pat_param| $body:block
     )*) => {$(
         $(#[$doc])*
         ///
@@ -35,6 +39,7 @@ macro_rules! library_entry {
         #[unsafe(no_mangle)]
         #[allow(non_snake_case, reason = "the library's name")]
         unsafe extern "C" fn $name($($arg: $kind),*) -> std::ffi::c_int {
+            $(let $first = $value;)?
             crate::state::driver_call(|$state| $body)
         }
     )*};

@@ -6,6 +6,7 @@ use tonnage_cuda_codes::Code;
 use tonnage_device::{Device, EventId};
 use tonnage_events::StreamId;
 
+use crate::captures::Place;
 use crate::state::{State, code_of};
 
 /// Events by handle.
@@ -15,11 +16,11 @@ pub(crate) struct Events {
 }
 
 /// What an event was last recorded as.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Mark {
     on_device: Option<EventId>,
-    /// The capture that its stream was part of.
-    capture: Option<u64>,
+    /// Where its stream was in a capture.
+    captured: Option<Place>,
 }
 
 impl State {
@@ -31,19 +32,19 @@ impl State {
 
     pub(crate) fn destroy_event(&mut self, handle: u64) -> Result<(), Code> {
         let mark = self.events.known.remove(&handle).ok_or(Code::INVALID_HANDLE)?;
-        self.forget_mark(mark)
+        self.forget_mark(&mark)
     }
 
     /// Marks the end of what is queued; an earlier mark is forgotten.
     pub(crate) fn record_event(&mut self, handle: u64, stream: u64) -> Result<(), Code> {
-        let before = *self.events.known.get(&handle).ok_or(Code::INVALID_HANDLE)?;
+        let known = self.events.known.get_mut(&handle).ok_or(Code::INVALID_HANDLE)?;
         let on_device = Some(self.device.record_event(StreamId(stream)).map_err(code_of)?);
-        let mark = Mark { on_device, capture: self.captures.of(stream) };
-        self.events.known.insert(handle, mark);
-        self.forget_mark(before)
+        let mark = Mark { on_device, captured: self.captures.at(stream).cloned() };
+        let before = std::mem::replace(known, mark);
+        self.forget_mark(&before)
     }
 
-    fn forget_mark(&mut self, mark: Mark) -> Result<(), Code> {
+    fn forget_mark(&mut self, mark: &Mark) -> Result<(), Code> {
         match mark.on_device {
             Some(event) => self.device.destroy_event(event).map_err(code_of),
             None => Ok(()),
@@ -52,15 +53,15 @@ impl State {
 
     /// Whether the mark was reached. An event that was never recorded counts as reached.
     pub(crate) fn is_reached(&mut self, handle: u64) -> Result<bool, Code> {
-        let mark = *self.events.known.get(&handle).ok_or(Code::INVALID_HANDLE)?;
+        let mark = self.events.known.get(&handle).ok_or(Code::INVALID_HANDLE)?;
         mark.on_device.map_or(Ok(true), |event| self.device.query_event(event).map_err(code_of))
     }
 
     /// The stream goes on after the mark; if that is part of a capture, so is the stream from now on.
     pub(crate) fn wait_for_event(&mut self, stream: u64, handle: u64) {
-        let capture = self.events.known.get(&handle).and_then(|mark| mark.capture);
-        if let Some(capture) = capture {
-            self.captures.join(stream, capture);
+        let captured = self.events.known.get(&handle).and_then(|mark| mark.captured.as_ref());
+        if let Some(place) = captured {
+            self.captures.join(stream, place);
         }
     }
 }

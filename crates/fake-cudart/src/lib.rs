@@ -20,6 +20,8 @@
 //! | `nvmlInit` …: management | `nvml` |
 //! | names without behaviour | `unknown` |
 //! | what whoever started the process is told | [`notes`] |
+//! | kernels of others than PyTorch, graphs | `launches` |
+//! | the status that a process ends with | `status` |
 //! | what a test says to the fake | [`control`] |
 //! | the libraries that the archive is linked to for the oracle, and their symbol versions | [`libraries`] |
 //!
@@ -63,11 +65,17 @@ mod math;
 
 mod nccl;
 
+mod launches;
+
+mod status;
+
 mod cudnn;
 
 pub use cudnn::workspaces;
 
 mod nvml;
+
+mod cupti;
 
 // Everything else.
 mod unknown;

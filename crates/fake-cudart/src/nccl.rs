@@ -4,7 +4,6 @@ use std::ffi::{c_char, c_int, c_void};
 
 use tonnage_cuda_codes::Code;
 
-use crate::addresses::on_device;
 use crate::devices::current;
 use crate::entry::library_entry as entry;
 use crate::notes;
@@ -33,7 +32,7 @@ fn element(kind: c_int) -> usize {
 
 /// Moves what is known, if both lie on the device.
 fn copy(state: &mut State, to: usize, from: usize, bytes: usize) {
-    if to != from && on_device(to) && on_device(from) {
+    if to != from && state.on_device(to) && state.on_device(from) {
         state.shadow.copy(to as u64, from as u64, bytes);
     }
 }
@@ -165,8 +164,9 @@ entry! {
         count: usize,
         kind: c_int,
         handle: u64,
-        _stream: u64,
+        stream: u64,
     ) |state| {
+        state.captures.add_node(stream);
         let bytes = count * element(kind);
         for rank in 0..communicator(state, handle)?.ranks {
             copy(state, to.addr() + rank as usize * bytes, from.addr(), bytes);
@@ -182,8 +182,9 @@ entry! {
         kind: c_int,
         _operation: c_int,
         _handle: u64,
-        _stream: u64,
+        stream: u64,
     ) |state| {
+        state.captures.add_node(stream);
         copy(state, to.addr(), from.addr(), count * element(kind));
         Ok(())
     }
@@ -196,8 +197,9 @@ entry! {
         kind: c_int,
         _root: c_int,
         _handle: u64,
-        _stream: u64,
+        stream: u64,
     ) |state| {
+        state.captures.add_node(stream);
         copy(state, to.addr(), from.addr(), count * element(kind));
         Ok(())
     }
@@ -209,8 +211,9 @@ entry! {
         kind: c_int,
         _peer: c_int,
         _handle: u64,
-        _stream: u64,
+        stream: u64,
     ) |state| {
+        state.captures.add_node(stream);
         state.shadow.forget(to.addr() as u64, count * element(kind));
         Ok(())
     }
@@ -223,8 +226,9 @@ entry! {
         kind: c_int,
         _operation: c_int,
         handle: u64,
-        _stream: u64,
+        stream: u64,
     ) |state| {
+        state.captures.add_node(stream);
         let bytes = count * element(kind);
         let rank = communicator(state, handle)?.rank as usize;
         copy(state, to.addr(), from.addr() + rank * bytes, bytes);

@@ -6,6 +6,7 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use tonnage_cuda_codes::Code;
 
 use crate::devices::put_text;
+use crate::driver::outsiders::note_asking;
 use crate::entry::library_entry as entry;
 use crate::state::{State, put};
 
@@ -85,7 +86,10 @@ entry! {
     }
 
     /// What can be had, and what is taken; the driver's share is taken.
-    fn nvmlDeviceGetMemoryInfo(device: usize, memory: *mut Memory) |state| {
+    fn nvmlDeviceGetMemoryInfo(
+        device: usize,
+        memory: *mut Memory,
+    ) first () = note_asking("nvmlDeviceGetMemoryInfo"), |state| {
         let info = state.memory_info_of(number(state, device)?);
         let used = info.total - info.free;
         // SAFETY: the caller's promise.
@@ -93,7 +97,10 @@ entry! {
     }
 
     /// The same.
-    fn nvmlDeviceGetMemoryInfo_v2(device: usize, memory: *mut MemoryV2) |state| {
+    fn nvmlDeviceGetMemoryInfo_v2(
+        device: usize,
+        memory: *mut MemoryV2,
+    ) first () = note_asking("nvmlDeviceGetMemoryInfo"), |state| {
         let info = state.memory_info_of(number(state, device)?);
         let used = info.total - info.free;
         let told = MemoryV2 { version: 0, total: info.total, reserved: 0, free: info.free, used };

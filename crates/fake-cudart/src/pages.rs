@@ -19,6 +19,14 @@ pub(crate) struct Pages {
     mapped: BTreeMap<u64, (PageId, u64)>,
 }
 
+impl Pages {
+    /// The page that is mapped at an address.
+    pub(crate) fn at(&self, address: u64) -> Option<PageId> {
+        let (start, (page, size)) = self.mapped.range(..=address).next_back()?;
+        (address - start < *size).then_some(*page)
+    }
+}
+
 impl State {
     pub(crate) fn reserve(&mut self, size: u64) -> Result<u64, Code> {
         let address = self.device.reserve(size).map_err(code_of)?.0;

@@ -44,6 +44,8 @@ pub struct Profile {
     pub cudnn: String,
     /// How many of it there are; 0 is one.
     pub devices: c_int,
+    /// Releases of CUDA's libraries that the program would have, by name: `cusolver`.
+    pub releases: BTreeMap<String, String>,
     /// Whether new addresses ascend, instead of following what a driver was seen to do.
     pub ascending: bool,
 }
@@ -59,6 +61,20 @@ impl Profile {
     #[must_use]
     pub fn architecture(&self) -> c_int {
         10 * self.attribute(attribute::MAJOR) + self.attribute(attribute::MINOR)
+    }
+
+    /// Whether libraries answer as on the H200 on which their answers were measured: the same architecture, and as many
+    /// multiprocessors.
+    #[must_use]
+    pub fn is_like_measured(&self) -> bool {
+        self.architecture() == 90 && self.attribute(attribute::MULTIPROCESSORS) == 132
+    }
+
+    /// Whether a library is of this release: one of these numbers, or more of them.
+    #[must_use]
+    pub fn has_release(&self, library: &str, release: &str) -> bool {
+        let rest = self.releases.get(library).and_then(|it| it.strip_prefix(release));
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     }
 
     /// Blocks of so many threads that a multiprocessor has at once, if nothing else is scarce.
@@ -86,6 +102,9 @@ impl Profile {
             // Writing to a string cannot fail.
             let _ = writeln!(lines, "attribute {number} {value}");
         }
+        for (library, release) in &self.releases {
+            let _ = writeln!(lines, "release {library} {}", release.replace('\n', " "));
+        }
         lines
     }
 
@@ -112,6 +131,10 @@ impl Profile {
             "cudnn" => value.clone_into(&mut self.cudnn),
             "devices" => self.devices = value.parse().ok()?,
             "ascending" => self.ascending = value.parse().ok()?,
+            "release" => {
+                let (library, release) = value.split_once(' ')?;
+                self.releases.insert(library.to_owned(), release.to_owned());
+            }
             "attribute" => {
                 let (number, value) = value.split_once(' ')?;
                 self.attributes.insert(number.parse().ok()?, value.parse().ok()?);
@@ -151,14 +174,17 @@ mod tests {
             attributes: [(16, 132), (75, 9), (76, 1), (39, 2048), (106, 32)].into(),
             cudnn: "{\"a\": [1, 2]}".to_owned(),
             devices: 8,
+            releases: [("cufft".to_owned(), "12.0.0.61".to_owned())].into(),
             ascending: true,
         };
+        assert!(profile.has_release("cufft", "12.0") && !profile.has_release("cufft", "12.0.0.6"));
+        assert!(!profile.has_release("cusolver", "12.0"));
         assert_eq!(Profile::from_lines(&profile.to_lines()), Ok(profile.clone()));
         assert_eq!(profile.architecture(), 91);
         assert_eq!(profile.blocks_at_once(128), 16);
         assert_eq!(profile.blocks_at_once(1), 32);
         assert_eq!(profile.blocks_at_once(4096), 1);
-        for line in ["name", "total x", "attribute 1", "colour red"] {
+        for line in ["name", "total x", "attribute 1", "release x", "colour red"] {
             assert!(Profile::from_lines(line).unwrap_err().contains(line));
         }
     }

@@ -8,10 +8,19 @@ use std::collections::BTreeMap;
 /// Larger pieces are not kept: nobody decides anything by a mebibyte.
 const LARGEST: usize = 1 << 20;
 
+/// Bytes of all pieces together: chosen, little beside a Python with PyTorch. A data set that is copied to the device piece by piece
+/// would take as much of the host.
+const MOST: usize = 256 << 20;
+
+/// Pieces that stay when all of them are too much: lengths, masks, losses.
+const SMALL: usize = 4 << 10;
+
 /// Known bytes by address; pieces do not overlap.
 #[derive(Debug, Default)]
 pub(crate) struct Shadow {
     pieces: BTreeMap<u64, Vec<u8>>,
+    /// Bytes of all of them.
+    held: usize,
 }
 
 impl Shadow {
@@ -27,13 +36,33 @@ impl Shadow {
                 continue;
             }
             let Some(mut piece) = self.pieces.remove(&start) else { continue };
+            self.held -= piece.len();
             if piece_end > end {
-                self.pieces.insert(end, piece.split_off((end - start) as usize));
+                self.insert(end, piece.split_off((end - start) as usize));
             }
             if start < address {
                 piece.truncate((address - start) as usize);
-                self.pieces.insert(start, piece);
+                self.insert(start, piece);
             }
+        }
+    }
+
+    /// A piece where nothing is known.
+    fn insert(&mut self, address: u64, piece: Vec<u8>) {
+        self.held += piece.len();
+        self.pieces.insert(address, piece);
+    }
+
+    /// Makes room for another piece: what is large is no longer known, and if that is not enough nothing is.
+    fn make_room(&mut self, length: usize) {
+        if self.held + length <= MOST {
+            return;
+        }
+        self.pieces.retain(|_, piece| piece.len() <= SMALL);
+        self.held = self.pieces.values().map(Vec::len).sum();
+        if self.held > MOST / 2 {
+            self.pieces.clear();
+            self.held = 0;
         }
     }
 
@@ -41,7 +70,8 @@ impl Shadow {
     pub(crate) fn write(&mut self, address: u64, bytes: &[u8]) {
         self.forget(address, bytes.len());
         if !bytes.is_empty() && bytes.len() <= LARGEST {
-            self.pieces.insert(address, bytes.to_vec());
+            self.make_room(bytes.len());
+            self.insert(address, bytes.to_vec());
         }
     }
 
@@ -50,7 +80,8 @@ impl Shadow {
         self.forget(address, length);
         // Zeros are what unknown bytes read as.
         if byte != 0 && (1..=LARGEST).contains(&length) {
-            self.pieces.insert(address, vec![byte; length]);
+            self.make_room(length);
+            self.insert(address, vec![byte; length]);
         }
     }
 
@@ -128,6 +159,27 @@ mod tests {
             let mut read = [1; 64];
             shadow.read(BASE, &mut read);
             assert_eq!(read, array, "step {step}");
+            assert_eq!(shadow.held, shadow.pieces.values().map(Vec::len).sum::<usize>());
+        }
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded_and_what_is_small_stays() {
+        let mut shadow = Shadow::default();
+        shadow.write(0, &[7; 8]);
+        let mut last = 0;
+        for number in 1..=2 * (MOST / LARGEST) as u64 {
+            last = number * LARGEST as u64;
+            shadow.write(last, &vec![number as u8 | 1; LARGEST]);
+            assert!(shadow.held <= MOST);
+        }
+        let mut read = [0; 8];
+        assert!(shadow.read(0, &mut read) && read == [7; 8], "a small piece");
+        assert!(shadow.read(last, &mut read), "the last one");
+        assert!(!shadow.read(LARGEST as u64, &mut read), "the first large one");
+        for number in 0..=(MOST / SMALL) as u64 {
+            shadow.write((1 << 40) + number * SMALL as u64, &[1; SMALL]);
+            assert!(shadow.held <= MOST);
         }
     }
 

@@ -1,10 +1,10 @@
 //! The device behind all libraries, and the way into every call.
 
-use std::cell::Cell;
+use std::cell::{Cell, UnsafeCell};
 use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
 use tonnage_cuda_codes::{Code, SUCCESS};
 use tonnage_device::{Arenas, DeviceError, Dry, FirstFit, Placement};
@@ -14,6 +14,7 @@ use crate::cards::Cards;
 use crate::cudnn::Recurrent;
 use crate::events::Events;
 use crate::nccl::Communicator;
+use crate::notes;
 use crate::pages::Pages;
 use crate::profile::Profile;
 use crate::reads::Reads;
@@ -56,6 +57,10 @@ pub(crate) struct State {
     pub(crate) recurrent: Recurrent,
     /// Groups of ranks, by handle.
     pub(crate) communicators: BTreeMap<u64, Communicator>,
+    /// How many devices the environment showed when the first was used: what it says later counts no more, as on a GPU.
+    pub(crate) visible: Cell<Option<c_int>>,
+    /// Whether addresses ascend.
+    pub(crate) ascends: bool,
     last_handle: u64,
 }
 
@@ -73,9 +78,11 @@ impl State {
 
     /// The device that this process was told of.
     fn of_environment() -> Self {
-        let Some(profile) = Profile::of_environment() else {
-            return Self::new(DEFAULT_TOTAL, DEFAULT_TOTAL);
-        };
+        Profile::of_environment().map_or_else(|| Self::new(DEFAULT_TOTAL, DEFAULT_TOTAL), Self::of)
+    }
+
+    /// A device of this profile.
+    pub(crate) fn of(profile: Profile) -> Self {
         let placement = match profile.ascending {
             true => Placement::FirstFit(FirstFit::default()),
             false => Placement::Arenas(Arenas::default()),
@@ -86,6 +93,7 @@ impl State {
     fn with(profile: Profile, placement: Placement) -> Self {
         let devices = u64::try_from(profile.devices).unwrap_or(1).max(1);
         let of_all = profile.capacity.saturating_mul(devices);
+        let ascends = matches!(placement, Placement::FirstFit(_));
         let device = Dry::new(profile.total).with_capacity(of_all).with_placement(placement);
         Self {
             device,
@@ -102,6 +110,8 @@ impl State {
             settings: BTreeMap::new(),
             recurrent: Recurrent::default(),
             communicators: BTreeMap::new(),
+            visible: Cell::new(None),
+            ascends,
             last_handle: FIRST_HANDLE,
         }
     }
@@ -149,11 +159,44 @@ pub(crate) fn driver_call(body: impl FnOnce(&mut State) -> Result<(), Code>) -> 
 
 /// Runs `body` on the state; nothing if it panics.
 pub(crate) fn with_state<T>(body: impl FnOnce(&mut State) -> T) -> Option<T> {
+    hold_while_forking();
     catch_unwind(AssertUnwindSafe(|| {
         let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
         body(state.get_or_insert_with(State::of_environment))
     }))
     .ok()
+}
+
+/// The state's lock and that of notes, which is taken inside it, while a process is forked: a child that another thread's
+/// call was under way in would wait for it for ever.
+struct Held(UnsafeCell<Option<(MutexGuard<'static, Option<State>>, notes::Told)>>);
+
+// SAFETY: it is touched by that thread alone that holds the state's lock and forks: it is filled behind the lock, and emptied
+// before that is given back.
+unsafe impl Sync for Held {}
+
+static HELD: Held = Held(UnsafeCell::new(None));
+
+/// Has C's library call what follows whenever this process forks.
+fn hold_while_forking() {
+    static DONE: Once = Once::new();
+    // SAFETY: the functions stay as long as the process does.
+    DONE.call_once(|| unsafe {
+        libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(after_fork));
+    });
+}
+
+extern "C" fn before_fork() {
+    let state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
+    let held = (state, notes::told());
+    // SAFETY: as `Held` says.
+    unsafe { *HELD.0.get() = Some(held) };
+}
+
+extern "C" fn after_fork() {
+    // SAFETY: as `Held` says.
+    let held = unsafe { (*HELD.0.get()).take() };
+    drop(held);
 }
 
 fn set_last(code: c_int) {
@@ -178,4 +221,46 @@ pub(crate) unsafe fn put<T>(place: *mut T, value: T) -> Result<(), Code> {
     // SAFETY: the caller's promise.
     unsafe { place.write(value) };
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Another thread is in a call that notes something, again and again, while this one forks.
+    #[test]
+    fn a_child_that_is_forked_amid_a_call_does_not_wait_for_it() {
+        let done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                    with_state(|_| {
+                        let _told = notes::told();
+                        std::thread::yield_now();
+                    });
+                }
+            });
+            with_state(|_| ());
+            let mut statuses = Vec::new();
+            for _ in 0..100 {
+                // SAFETY: the child calls nothing but what must not wait, and ends.
+                let child = unsafe { libc::fork() };
+                if child == 0 {
+                    // A child that waits is ended by its clock.
+                    // SAFETY: it takes a number.
+                    unsafe { libc::alarm(20) };
+                    with_state(|_| drop(notes::told()));
+                    // SAFETY: it ends the child, and nothing of the parent's.
+                    unsafe { libc::_exit(0) };
+                }
+                let mut status = -1;
+                // SAFETY: the place can be written.
+                unsafe { libc::waitpid(child, &raw mut status, 0) };
+                statuses.push(status);
+            }
+            // The other thread ends, whatever came out.
+            done.store(true, std::sync::atomic::Ordering::Relaxed);
+            assert_eq!(statuses, [0; 100]);
+        });
+    }
 }

@@ -10,7 +10,7 @@
 //! | a rank differs from its group | by more than [`NOTED`] of what the group's middle reserves (twice that where only what it reserves differs) and [`SPREAD`] times what three quarters of the group stay within; or by its settings or history, where three quarters agree |
 //! | a rank was near | it reserved at least [`CLOSE`] of the limit, or more than it, and no request of it failed |
 //! | the limit | the one that is given; else the most that any rank reserved, if that explains every failure: ranks that ran into less had another |
-//! | levelled | every rank reserves the mean of all |
+//! | levelled | every rank reserves the mean of all; of ranks that failed it is not known what they need, and they are left out |
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -59,6 +59,8 @@ pub struct AnswerOptions {
     pub cards: Vec<Card>,
     /// How names tell whose a file is.
     pub names: NamePattern,
+    /// Whether rows may be missing: they are of a dataset whose run did not end.
+    pub unfinished: bool,
 }
 
 /// What a fleet says.
@@ -69,6 +71,8 @@ pub struct Answer {
     pub files: usize,
     /// How many of them could be read.
     pub read: usize,
+    /// Whether files may be missing: the dataset that was read is of a run that did not end.
+    pub unfinished: bool,
     /// What matters most, in a few sentences.
     pub text: String,
     /// Files in which a request failed, in the order of their addresses.
@@ -87,6 +91,18 @@ pub struct Answer {
     pub best_setting: Option<BestSetting>,
     /// Files that could not be read.
     pub unreadable: Vec<Unreadable>,
+    /// Every file, in the order of their addresses; no part of the JSON, where `ranks` of groups tells them.
+    #[serde(skip)]
+    pub members: Vec<Member>,
+}
+
+/// A file, whose it is, and where it belongs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// The file.
+    pub whose: Whose,
+    /// Its group, from 0: the one that it belongs to, or is nearest to; none if it could not be read.
+    pub group: Option<usize>,
 }
 
 /// A file and whose it is.
@@ -97,6 +113,11 @@ pub struct Whose {
     /// Whose it is.
     #[serde(flatten)]
     pub place: Place,
+    /// The file of the rank whose run it shares: then there is none of its own.
+    pub same_as: Option<String>,
+    /// That rank, if its name tells.
+    #[serde(skip)]
+    same_rank: Option<u64>,
 }
 
 /// A file that could not be read.
@@ -246,8 +267,10 @@ pub struct Imbalance {
     /// The smallest card with room for the rank that reserves most; none if no card has, or if a request failed: how much
     /// more it needed is not known.
     pub card: Option<String>,
-    /// The same if every rank reserved the mean.
+    /// The same if every rank reserved the mean, of the ranks in which no request failed.
     pub levelled: Option<String>,
+    /// How many files these are.
+    pub levelled_files: usize,
 }
 
 /// One readable file.
@@ -256,23 +279,43 @@ struct Rank<'a> {
     facts: &'a Facts,
 }
 
+/// Whose these files are, by their names and, where these do not tell, by all of them together.
+fn places(rows: &[&Row], names: &NamePattern) -> Vec<Place> {
+    let mut places: Vec<Place> = rows.iter().map(|row| names.place(&row.address)).collect();
+    if names.is_usual() {
+        let device = |row: &Row| row.facts().map(|it| u64::from(it.device));
+        // A folder that could not be looked into is no rank's file.
+        let all = rows.iter().zip(&mut places).filter(|it| !it.0.address.ends_with('/'));
+        let mut all: Vec<_> =
+            all.map(|(row, place)| (row.address.clone(), place, device(row))).collect();
+        number_the_rest(&mut all);
+    }
+    places
+}
+
+/// Gives all rows of a fleet the places that its answer has them at.
+pub fn place_rows(rows: &mut [Row], names: &NamePattern) {
+    let places = places(&rows.iter().collect::<Vec<_>>(), names);
+    rows.iter_mut().zip(places).for_each(|(row, place)| row.place = place);
+}
+
 impl Answer {
     /// What rows say, in whatever order they come.
     #[must_use]
     pub fn of(rows: &[Row], options: &AnswerOptions) -> Self {
         let mut rows: Vec<&Row> = rows.iter().collect();
         rows.sort_by(|a, b| a.address.cmp(&b.address));
-        let place = |row: &&Row| options.names.place(&row.address);
-        let mut places: Vec<Place> = rows.iter().map(place).collect();
-        if options.names.is_usual() {
-            let device = |row: &Row| row.facts().map(|it| u64::from(it.device));
-            // A folder that could not be looked into is no rank's file.
-            let all = rows.iter().zip(&mut places).filter(|it| !it.0.address.ends_with('/'));
-            let mut all: Vec<_> =
-                all.map(|(row, place)| (row.address.clone(), place, device(row))).collect();
-            number_the_rest(&mut all);
-        }
-        let whose = |row: &Row, place: Place| Whose { file: row.address.clone(), place };
+        let places = places(&rows, &options.names);
+        let ranks_by_file: BTreeMap<&str, Option<u64>> =
+            rows.iter().zip(&places).map(|(row, place)| (&*row.address, place.rank)).collect();
+        let whose = |row: &Row, place: Place| Whose {
+            file: row.address.clone(),
+            place,
+            same_as: row.same_as.clone(),
+            same_rank: row.same_as.as_deref().and_then(|it| *ranks_by_file.get(it)?),
+        };
+        let of_files = rows.iter().zip(&places).map(|(row, &place)| whose(row, place));
+        let mut members: Vec<_> = of_files.map(|whose| Member { whose, group: None }).collect();
         let (mut ranks, mut unreadable) = (Vec::new(), Vec::new());
         for (row, &place) in rows.iter().zip(&places) {
             match &row.seen {
@@ -286,11 +329,19 @@ impl Answer {
         let profiles: Vec<_> = ranks.iter().map(|it| Profile::of(it.facts, &names)).collect();
         let of_ranks: Vec<_> = ranks.iter().map(|it| it.whose.place).collect();
         let grouped = group(&profiles, &of_ranks, &names);
+        let readable: Vec<usize> =
+            rows.iter().enumerate().filter(|it| it.1.facts().is_some()).map(|it| it.0).collect();
+        let belongs = grouped.groups.iter().enumerate();
+        let belongs = belongs.flat_map(|(group, of)| of.ranks.iter().map(move |&it| (it, group)));
+        for (rank, group) in belongs.chain(grouped.strays.iter().copied()) {
+            members[readable[rank]].group = Some(group);
+        }
         let outliers = outliers(&ranks, &profiles, &grouped, &names);
         let mut answer = Self {
             schema: SCHEMA,
             files: rows.len(),
             read: ranks.len(),
+            unfinished: options.unfinished,
             text: String::new(),
             failed: ranks.iter().filter_map(Failed::of).collect(),
             near: NearLimit::of(&ranks, options.limit),
@@ -300,15 +351,16 @@ impl Answer {
             imbalance: Imbalance::of(&ranks, &options.cards),
             best_setting: BestSetting::of(ranks.iter().map(|it| it.facts)),
             unreadable,
+            members,
         };
         answer.text = answer.summary();
         answer
     }
 
-    /// Whether something was not answered: a file could not be read.
+    /// Whether something was not answered: a file could not be read, or may be missing.
     #[must_use]
     pub fn is_negative(&self) -> bool {
-        !self.unreadable.is_empty()
+        self.unfinished || !self.unreadable.is_empty()
     }
 
     /// As one JSON object.
@@ -322,7 +374,12 @@ impl Answer {
     }
 
     fn summary(&self) -> String {
-        let mut text = format!("{}: ", counted(self.files, "file"));
+        let mut text = String::new();
+        if self.unfinished {
+            text += "This dataset is of a run that did not end, and files may be missing: the command that made it goes on with \
+                     it. ";
+        }
+        text += &format!("{}: ", counted(self.files, "file"));
         if self.read < self.files {
             let gone = self.files - self.read;
             text += &format!("{} could not be read; ", grouped(gone));
@@ -394,14 +451,25 @@ fn upper(text: &str) -> String {
 }
 
 impl Whose {
-    /// The rank and its step, else the file.
+    /// The rank and its step, else the file; and whose run it shares.
     #[must_use]
     pub fn name(&self) -> String {
-        match (self.place.rank, self.place.step) {
+        let own = match (self.place.rank, self.place.step) {
             (Some(rank), Some(step)) => format!("rank {rank} at step {step}"),
             (Some(rank), None) => format!("rank {rank}"),
             (None, _) => self.file.clone(),
+        };
+        match (&self.same_as, self.same_rank) {
+            (None, _) => own,
+            (_, Some(rank)) => format!("{own} (shares the run of rank {rank})"),
+            (Some(file), None) => format!("{own} (shares the run of {file})"),
         }
+    }
+
+    /// The file to open for it: its own, or that of the run it shares.
+    #[must_use]
+    pub fn opened(&self) -> &str {
+        self.same_as.as_deref().unwrap_or(&self.file)
     }
 }
 
@@ -457,25 +525,31 @@ impl Near {
 
 impl Imbalance {
     fn of(ranks: &[Rank<'_>], cards: &[Card]) -> Option<Self> {
-        let reserved = |it: &Rank<'_>| it.facts.reserved;
+        let reserved = |it: &&Rank<'_>| it.facts.reserved;
         // The first of several.
-        let most = ranks.iter().rev().max_by_key(|it| reserved(it))?;
-        let least = ranks.iter().min_by_key(|it| reserved(it))?;
-        let sum: u128 = ranks.iter().map(|it| u128::from(reserved(it))).sum();
-        let mean = u64::try_from(sum / ranks.len() as u128).unwrap_or(u64::MAX);
-        let any_failed = ranks.iter().any(|it| it.facts.failed.is_some());
+        let most = ranks.iter().rev().max_by_key(reserved)?;
+        let least = ranks.iter().min_by_key(reserved)?;
+        let whole: Vec<_> = ranks.iter().filter(|it| it.facts.failed.is_none()).collect();
         let card = |bytes: u64| {
-            let large = cards.iter().filter(|it| !any_failed && it.room >= bytes);
+            let large = cards.iter().filter(|it| it.room >= bytes);
             large.min_by_key(|it| it.room).map(|it| it.name.clone())
         };
         Some(Self {
-            card: card(reserved(most)),
-            levelled: card(mean),
+            card: if whole.len() == ranks.len() { card(reserved(&most)) } else { None },
+            levelled: mean(whole.iter().map(reserved)).and_then(card),
+            levelled_files: whole.len(),
             most: Near::of(most),
             least: Near::of(least),
-            mean,
+            mean: mean(ranks.iter().map(|it| reserved(&it)))?,
         })
     }
+}
+
+/// The mean of values; none of none.
+fn mean(values: impl ExactSizeIterator<Item = u64>) -> Option<u64> {
+    let count = values.len() as u128;
+    let sum: u128 = values.map(u128::from).sum();
+    Some(u64::try_from(sum.checked_div(count)?).unwrap_or(u64::MAX))
 }
 
 /// Ranks of these files, if all of them have one.
@@ -512,7 +586,8 @@ fn groups(
     let first = grouped.groups.first();
     let odd: BTreeSet<_> = outliers.iter().map(|it| &it.whose.file).collect();
     let is_plain = |&rank: &usize| {
-        ranks[rank].facts.failed.is_none() && !odd.contains(&ranks[rank].whose.file)
+        let Rank { whose, facts } = &ranks[rank];
+        facts.failed.is_none() && whose.same_as.is_none() && !odd.contains(&whose.file)
     };
     let group = |(number, members): (usize, &Members)| {
         let middle = members.middle(profiles, names, is_plain);
@@ -566,10 +641,17 @@ fn common(number: usize, grouped: &Grouped, ranks: &[Rank<'_>]) -> Vec<Part> {
     common.collect()
 }
 
+/// All that is of no use, whatever for: what it is put down to is compared where this differs. Where little decides between two
+/// causes, ranks that are alike have now the one and now the other.
+const WASTED: (&str, String) = ("wasted", String::new());
+
 /// A figure of a rank that it is compared by beside its profile: its kind, its name, and its bytes.
 fn figures(facts: &Facts) -> Vec<(&'static str, String, u64)> {
-    let mut figures =
-        vec![("reserved", String::new(), facts.reserved), ("live", String::new(), facts.live)];
+    let mut figures = vec![
+        ("reserved", String::new(), facts.reserved),
+        ("live", String::new(), facts.live),
+        (WASTED.0, WASTED.1, facts.wasted()),
+    ];
     let waste = facts.waste.iter();
     figures.extend(waste.map(|it| ("waste", it.name.clone(), it.bytes)));
     if facts.growth.grows() {
@@ -665,14 +747,21 @@ impl Usual {
             .into_iter()
             .map(|(kind, name, bytes)| ((kind, name), bytes))
             .collect();
-        for key in
-            self.figures.keys().chain(mine.keys().filter(|it| !self.figures.contains_key(it)))
-        {
+        let of = |key: &(&'static str, String)| {
             let usual = self.figures.get(key).copied().unwrap_or((0, 0));
-            let bytes = mine.get(key).copied().unwrap_or(0);
+            (usual, mine.get(key).copied().unwrap_or(0))
+        };
+        let wastes_otherwise = {
+            let (usual, bytes) = of(&WASTED);
+            self.is_beyond(NOTED, bytes, usual)
+        };
+        let added = mine.keys().filter(|it| !self.figures.contains_key(it));
+        for key in self.figures.keys().chain(added).filter(|it| **it != WASTED) {
+            let (usual, bytes) = of(key);
             // Segments are large: what is reserved jumps where nothing else does.
             let noted = if key.0 == "reserved" { 2.0 * NOTED } else { NOTED };
-            if self.is_beyond(noted, bytes, usual) {
+            let counts = key.0 != "waste" || wastes_otherwise;
+            if counts && self.is_beyond(noted, bytes, usual) {
                 differs.push(Difference::figure(key.0, &key.1, usual.0, bytes));
             }
         }

@@ -9,6 +9,7 @@
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
+use std::thread::Builder;
 
 use tonnage_replay::Until;
 use tonnage_snapshot::spare_memory;
@@ -16,6 +17,9 @@ use tonnage_snapshot::spare_memory;
 use crate::facts::Row;
 use crate::look::{LookOptions, look};
 use crate::source::Found;
+
+/// Rows that wait to be taken.
+const WAITING: usize = 64;
 
 /// Workers on a fleet.
 #[derive(Clone, Copy, Debug)]
@@ -57,26 +61,27 @@ impl Crew {
             LookOptions { memory: memory.map(|memory| memory / workers as u64), ..options.clone() };
         let next = AtomicUsize::new(0);
         let mut rows: Vec<Option<Row>> = vec![None; files.len()];
+        let look_at_next = || {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            let file = files.get(number).filter(|_| !until.is_over())?;
+            Some((number, look(file, &options, until)?))
+        };
         std::thread::scope(|scope| {
-            let (tell, told) = mpsc::sync_channel(workers);
+            let (tell, told) = mpsc::sync_channel(workers.min(WAITING));
             for _ in 0..workers {
-                let (tell, next, options) = (tell.clone(), &next, &options);
-                scope.spawn(move || {
-                    loop {
-                        let number = next.fetch_add(1, Ordering::Relaxed);
-                        let Some(file) = files.get(number).filter(|_| !until.is_over()) else {
-                            return;
-                        };
-                        let Some(row) = look(file, options, until) else { return };
-                        // Whoever listened has stopped.
-                        if tell.send((number, row)).is_err() {
-                            return;
-                        }
-                    }
-                });
+                let tell = tell.clone();
+                let work = move || {
+                    // Whoever listened may have stopped.
+                    while look_at_next().is_some_and(|looked| tell.send(looked).is_ok()) {}
+                };
+                // The system has no thread more: those that are there do.
+                if Builder::new().spawn_scoped(scope, work).is_err() {
+                    break;
+                }
             }
             drop(tell);
-            for (number, row) in told {
+            // What is left is done here: nothing, unless there is no other thread.
+            for (number, row) in told.into_iter().chain(std::iter::from_fn(look_at_next)) {
                 if let Err(error) = done(number, &row) {
                     next.store(files.len(), Ordering::Relaxed);
                     return Err(error);

@@ -5,9 +5,11 @@
 //!
 //! ```text
 //! FOLDER/_tonnage_fleet.json       says that the folder is a dataset, and is locked by the run that writes, where the disk has locks
+//! FOLDER/_tonnage_fleet.finished   is there while the rows are all of those that were asked for: the run that wrote came to its end
 //! FOLDER/files/part-….parquet      a row for each file, and what a later run reads
 //! FOLDER/held/part-….parquet       who holds its memory
 //! FOLDER/iterations/part-….parquet levels of its iterations
+//! FOLDER/snapshots/                runs of simulated ranks: `runs.rs`
 //! ```
 //!
 //! Parts are written whole, under names that their contents decide, those of `files` last: a part that `files` has not is of a
@@ -27,15 +29,21 @@ use parquet::record::RowAccessor;
 use parquet::schema::types::Type;
 use thiserror::Error;
 use tonnage_export::{ExportError, write_values};
-use tonnage_snapshot::{OutputError, OutputFile};
+use tonnage_snapshot::{OutputError, OutputFile, SaveError};
 
+use crate::address::names_storage;
 use crate::facts::{Row, Seen};
+use crate::hash::hash;
 use crate::look::LookOptions;
+use crate::runs::Runs;
 use crate::source::Found;
 use crate::table::{FleetTable, ROW};
 
 /// Says that a folder is a dataset.
 const MARKER: &str = "_tonnage_fleet.json";
+
+/// Says that the run that wrote came to its end.
+const FINISHED: &str = "_tonnage_fleet.finished";
 
 /// What it says. The number counts up when an older program cannot read the tables.
 const MARKED: &str = "{\"tonnage_fleet\": 1}\n";
@@ -56,9 +64,24 @@ pub enum DatasetError {
     /// It is of another program.
     #[error("{} is a dataset of another version of tonnage: name another folder", .0.display())]
     OtherVersion(PathBuf),
+    /// It has no dataset.
+    #[error("{} is no dataset of a fleet: `tonnage fleet report SOURCE --out FOLDER` makes one", .0.display())]
+    None(PathBuf),
+    /// A part of it cannot be read.
+    #[error(
+        "{}: this part of the dataset is damaged, or of another program: look at the files again, with --out and another \
+         folder", .0.display()
+    )]
+    Damaged(PathBuf),
+    /// It is to be in storage.
+    #[error("{}: a dataset is a folder of this machine: name one, and copy it when it is done", .0.display())]
+    Storage(PathBuf),
     /// Someone else writes it.
     #[error("{} is being written by another run", .0.display())]
     Busy(PathBuf),
+    /// A file in it is somebody else's.
+    #[error("{} is no file of a simulated rank: name another folder, or move it away", .0.display())]
+    NotOurs(PathBuf),
     /// It cannot be read or written.
     #[error("{}: {source}", path.display())]
     Io {
@@ -73,7 +96,13 @@ pub enum DatasetError {
     /// A part could not be written.
     #[error(transparent)]
     Export(#[from] ExportError),
+    /// A snapshot could not be kept.
+    #[error(transparent)]
+    Save(#[from] SaveError),
 }
+
+/// How often a dataset is listed again whose parts go while it is read: whoever writes it puts it in order once.
+const LISTED: usize = 3;
 
 /// A dataset that is being written.
 #[derive(Debug)]
@@ -94,6 +123,9 @@ impl Dataset {
     /// If the folder has something else in it, is being written by another run, or cannot be.
     pub fn open(folder: &Path) -> Result<Self, DatasetError> {
         let io = |path: &Path, source| DatasetError::Io { path: path.to_owned(), source };
+        if names_storage(&folder.to_string_lossy()) {
+            return Err(DatasetError::Storage(folder.to_owned()));
+        }
         std::fs::create_dir_all(folder).map_err(|error| io(folder, error))?;
         let path = folder.join(MARKER);
         match std::fs::read_to_string(&path) {
@@ -125,6 +157,55 @@ impl Dataset {
         Ok(Self { folder, _marker: marker, waiting: Vec::new(), written: Instant::now() })
     }
 
+    /// What it keeps of simulated ranks.
+    #[must_use]
+    pub fn runs(&self) -> Runs {
+        Runs::of(&self.folder)
+    }
+
+    /// Whether a folder has a dataset.
+    #[must_use]
+    pub fn is_at(folder: &Path) -> bool {
+        folder.join(MARKER).is_file()
+    }
+
+    /// Whether the rows of the dataset in a folder are all that were asked for; else the run that wrote them goes on, or was
+    /// stopped.
+    #[must_use]
+    pub fn is_finished(folder: &Path) -> bool {
+        folder.join(FINISHED).is_file()
+    }
+
+    /// The rows of the dataset in a folder, in the order of their addresses. Nothing is locked, changed or made; where two
+    /// parts have a file, as a run that was stopped leaves them, the later one counts.
+    ///
+    /// # Errors
+    ///
+    /// If there is no dataset, or one of its parts cannot be read.
+    pub fn read(folder: &Path) -> Result<Vec<Row>, DatasetError> {
+        let path = folder.join(MARKER);
+        match std::fs::read_to_string(&path) {
+            Ok(text) if text == MARKED => {}
+            Ok(_) => return Err(DatasetError::OtherVersion(folder.to_owned())),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                return Err(DatasetError::None(folder.to_owned()));
+            }
+            Err(source) => return Err(DatasetError::Io { path, source }),
+        }
+        let mut tries = 1;
+        loop {
+            match rows_of(folder) {
+                // Someone else has put it in order meanwhile.
+                Err(DatasetError::Io { source, .. })
+                    if source.kind() == ErrorKind::NotFound && tries < LISTED =>
+                {
+                    tries += 1;
+                }
+                read => return read,
+            }
+        }
+    }
+
     /// Rows of an earlier run that are about these files as they are now, asked the same. Files that could not be read are
     /// tried again.
     ///
@@ -154,6 +235,7 @@ impl Dataset {
     ///
     /// If it cannot be written.
     pub fn add(&mut self, row: &Row) -> Result<(), DatasetError> {
+        self.unfinish()?;
         self.waiting.push(row.clone());
         if self.waiting.len() < PART && self.written.elapsed() < WAIT {
             return Ok(());
@@ -182,6 +264,7 @@ impl Dataset {
     ///
     /// If they cannot be written.
     pub fn finish(&mut self, rows: &[Row]) -> Result<(), DatasetError> {
+        self.unfinish()?;
         self.waiting.clear();
         let mut rows = rows.to_vec();
         rows.sort_by(|a, b| a.address.cmp(&b.address));
@@ -200,7 +283,20 @@ impl Dataset {
                 std::fs::remove_file(&path).map_err(|source| DatasetError::Io { path, source })?;
             }
         }
-        Ok(())
+        let path = self.folder.join(FINISHED);
+        let io = |source| DatasetError::Io { path: path.clone(), source };
+        OutputFile::at(&path)?.write(|out| out.write_all(b"finished\n").map_err(io))
+    }
+
+    /// From now on the rows are not all.
+    fn unfinish(&mut self) -> Result<(), DatasetError> {
+        let path = self.folder.join(FINISHED);
+        match std::fs::remove_file(&path) {
+            Err(source) if source.kind() != ErrorKind::NotFound => {
+                Err(DatasetError::Io { path, source })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Whether a part is there in all tables, with these rows.
@@ -216,13 +312,7 @@ impl Dataset {
 
     /// Parts of a table that a run has written.
     fn parts(&self, table: FleetTable) -> Result<BTreeSet<String>, DatasetError> {
-        let path = self.folder.join(table.name());
-        let entries = std::fs::read_dir(&path).and_then(|entries| {
-            entries.map(|it| it.map(|it| it.file_name())).collect::<Result<Vec<_>, _>>()
-        });
-        let entries = entries.map_err(|source| DatasetError::Io { path, source })?;
-        let names = entries.into_iter().filter_map(|it| it.into_string().ok());
-        Ok(names.filter(|it| is_part(it)).collect())
+        parts_of(&self.folder, table)
     }
 
     fn write(&self, part: &str, rows: &[Row]) -> Result<(), DatasetError> {
@@ -236,16 +326,45 @@ impl Dataset {
     }
 }
 
-/// The name of a part: its contents decide it.
-fn part_name(rows: &[Row]) -> String {
-    // FNV-1a: what two parts of one dataset are told apart by, and no one attacks.
-    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-    for row in rows {
-        let text = serde_json::to_string(row).unwrap_or_default();
-        for byte in text.bytes().chain([0]) {
-            hash = (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+/// Parts of a table of the dataset in a folder.
+fn parts_of(folder: &Path, table: FleetTable) -> Result<BTreeSet<String>, DatasetError> {
+    let path = folder.join(table.name());
+    let entries = std::fs::read_dir(&path).and_then(|entries| {
+        entries.map(|it| it.map(|it| it.file_name())).collect::<Result<Vec<_>, _>>()
+    });
+    let entries = entries.map_err(|source| DatasetError::Io { path, source })?;
+    let names = entries.into_iter().filter_map(|it| it.into_string().ok());
+    Ok(names.filter(|it| is_part(it)).collect())
+}
+
+/// All rows of the dataset in a folder, each file's once.
+fn rows_of(folder: &Path) -> Result<Vec<Row>, DatasetError> {
+    let mut parts = Vec::new();
+    for name in parts_of(folder, FleetTable::Files)? {
+        let path = folder.join(FleetTable::Files.name()).join(name);
+        let written = std::fs::metadata(&path).and_then(|about| about.modified());
+        match written {
+            Ok(written) => parts.push((written, path)),
+            Err(source) => return Err(DatasetError::Io { path, source }),
         }
     }
+    parts.sort();
+    let mut rows = BTreeMap::new();
+    for (_, path) in parts {
+        let Some(part) = read_part(&path) else {
+            return Err(match std::fs::metadata(&path) {
+                Err(source) => DatasetError::Io { path, source },
+                Ok(_) => DatasetError::Damaged(path),
+            });
+        };
+        rows.extend(part.into_iter().map(|row| (row.address.clone(), row)));
+    }
+    Ok(rows.into_values().collect())
+}
+
+/// The name of a part: its contents decide it.
+fn part_name(rows: &[Row]) -> String {
+    let hash = hash(rows.iter().map(|row| serde_json::to_string(row).unwrap_or_default()));
     format!("part-{hash:016x}.parquet")
 }
 

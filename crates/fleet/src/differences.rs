@@ -4,15 +4,16 @@
 //! Out: [`Difference`]s, each with its bytes or words; and for the first ranks what `tonnage diff` says of them and the middle
 //!      rank of their group, for which both files are read once more.
 
-use std::fs::File;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use serde::Serialize;
 use tonnage_analysis::Comparison;
 use tonnage_events::Bytes;
+use tonnage_replay::Until;
 use tonnage_snapshot::SnapshotFile;
 
 use crate::answer::Answer;
-use crate::look::{LookOptions, read};
+use crate::look::{LookOptions, read_whole};
 use crate::profile::{Family, Name};
 use crate::source::Found;
 
@@ -116,35 +117,61 @@ impl Difference {
     }
 }
 
-/// Adds to the first outliers what `tonnage diff` says of the middle rank of their group and them. A file that is gone
-/// meanwhile has no diff.
-pub fn compare_outliers(answer: &mut Answer, files: &[Found], options: &LookOptions) {
+/// Adds to the first outliers what `tonnage diff` says of the middle rank of their group and them, until the work is to end. A
+/// file that is gone meanwhile has no diff, nor has one that is of no use to it.
+pub fn compare_outliers(
+    answer: &mut Answer,
+    files: &[Found],
+    options: &LookOptions,
+    until: &Until,
+) {
     let open = |address: &str| -> Option<SnapshotFile> {
         let file = files.iter().find(|it| it.address == address)?;
-        let mut input = File::open(&file.path).ok()?;
-        read(&mut input, &options.limits(file.size)).ok()
+        caught(|| read_whole(file, options, until).1.ok())
     };
     let mut middle: Option<(usize, Option<SnapshotFile>)> = None;
     let mut order: Vec<usize> = (0..answer.outliers.len().min(COMPARED)).collect();
     // Each group's middle is read once.
     order.sort_by_key(|&it| answer.outliers[it].group);
     for place in order {
+        if until.is_over() {
+            return;
+        }
         let group = answer.outliers[place].group;
         if middle.as_ref().is_none_or(|it| it.0 != group) {
-            let address = &answer.groups[group].middle.file;
+            let address = answer.groups[group].middle.opened();
             middle = Some((group, open(address)));
         }
         let Some((_, Some(usual))) = &middle else { continue };
         let outlier = &mut answer.outliers[place];
-        let Some(own) = open(&outlier.whose.file) else { continue };
-        let mut comparison = Comparison::of(usual, &own);
-        for device in &mut comparison.devices {
-            device.segment_sizes.truncate(KEPT);
-            device.live.truncate(KEPT);
-            if let Some(at_peak) = &mut device.at_peak {
-                at_peak.truncate(KEPT);
+        let Some(own) = open(outlier.whose.opened()) else { continue };
+        outlier.diff = caught(|| {
+            let mut comparison = Comparison::of(usual, &own);
+            for device in &mut comparison.devices {
+                device.segment_sizes.truncate(KEPT);
+                device.live.truncate(KEPT);
+                if let Some(at_peak) = &mut device.at_peak {
+                    at_peak.truncate(KEPT);
+                }
             }
-        }
-        outlier.diff = serde_json::to_value(&comparison).ok();
+            serde_json::to_value(&comparison).ok()
+        });
+    }
+}
+
+/// What work gives; nothing where it panics: a mistake with one file is no reason to lose what is said of all.
+fn caught<T>(work: impl FnOnce() -> Option<T>) -> Option<T> {
+    catch_unwind(AssertUnwindSafe(work)).ok().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mistake_with_one_file_is_no_end() {
+        assert_eq!(caught(|| Some(1)), Some(1));
+        assert_eq!(caught(|| [1].get(1).map(|_| panic!())), None::<u8>);
+        assert_eq!(caught(|| -> Option<u8> { panic!("a mistake") }), None);
     }
 }

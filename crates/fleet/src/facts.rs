@@ -9,6 +9,7 @@
 use serde::{Deserialize, Serialize};
 use tonnage_analysis::report::{Cause, Growth, GrowthKind, Report};
 
+use crate::look::LookOptions;
 use crate::name::Place;
 use crate::settings::Tried;
 use crate::source::Found;
@@ -26,6 +27,10 @@ pub struct Row {
     pub analysis: String,
     /// Whose it is.
     pub place: Place,
+    /// The address of the row whose run this rank shares: nothing was looked at for it, and size and version are of that
+    /// row's file. None for files that were looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub same_as: Option<String>,
     /// What is in it.
     pub seen: Seen,
 }
@@ -159,7 +164,26 @@ impl Row {
             version: file.version.clone(),
             analysis: analysis.to_owned(),
             place,
+            same_as: None,
             seen,
+        }
+    }
+
+    /// A row without a file: of a simulated rank whose script failed by itself.
+    #[must_use]
+    pub fn without_file(address: &str, options: &LookOptions, why: &str) -> Self {
+        let (place, why) = (options.names.place(address), Seen::Unreadable(why.to_owned()));
+        Self::new(&Found::at(address), &options.analysis(), place, why)
+    }
+
+    /// The same of another rank, which shares the run of this one.
+    #[must_use]
+    pub fn shared_by(&self, address: &str, options: &LookOptions) -> Self {
+        Self {
+            address: address.to_owned(),
+            place: options.names.place(address),
+            same_as: Some(self.address.clone()),
+            ..self.clone()
         }
     }
 
@@ -178,6 +202,15 @@ impl Row {
         match &self.seen {
             Seen::Facts(facts) => Some(facts),
             Seen::Unreadable(_) => None,
+        }
+    }
+
+    /// Why it could not be read, if that is so.
+    #[must_use]
+    pub fn why(&self) -> Option<&str> {
+        match &self.seen {
+            Seen::Facts(_) => None,
+            Seen::Unreadable(why) => Some(why),
         }
     }
 }

@@ -6,7 +6,6 @@
 //! The look is the report of `tonnage report`, with one thing left out: what other settings would save is tried only where a
 //! request failed, whose verdict needs it. It takes most of a report's time and decides nothing else.
 
-use std::fs::File;
 use std::io::Read;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -14,12 +13,13 @@ use tonnage_analysis::report::{Report, ReportOptions};
 use tonnage_engine::Release;
 use tonnage_events::Bytes;
 use tonnage_replay::Until;
-use tonnage_snapshot::{Limits, SnapshotError};
+use tonnage_snapshot::{Limits, SnapshotError, SnapshotFile};
 
 use crate::facts::{Facts, Row, Seen};
 use crate::name::NamePattern;
 use crate::settings::try_all;
-use crate::source::Found;
+use crate::source::{Found, Input};
+use crate::storage::Trouble;
 
 /// Which version of the look this is: counts up when the same file gives another row.
 pub const ANALYSIS: u32 = 2;
@@ -105,40 +105,77 @@ impl LookOptions {
 pub fn look(file: &Found, options: &LookOptions, until: &Until) -> Option<Row> {
     // What is wrong with one file is no reason to leave the others.
     let seen = catch_unwind(AssertUnwindSafe(|| see(file, options, until)));
-    let seen = seen
-        .unwrap_or_else(|_| Err("looking at it failed: this is a mistake in tonnage".to_owned()));
+    let mistake = || (None, Err("looking at it failed: this is a mistake in tonnage".to_owned()));
+    let (read, seen) = seen.unwrap_or_else(|_| mistake());
     let seen = match seen {
         Ok(facts) => Seen::Facts(Box::new(facts)),
         Err(why) => Seen::Unreadable(why),
     };
+    let place = options.names.place(&file.address);
+    let mut row = Row::new(file, &options.analysis(), place, seen);
+    if let Some((version, size)) = read {
+        (row.version, row.size) = (version, Some(size));
+    }
     // A report that was cut short is not the report.
-    (!until.is_over())
-        .then(|| Row::new(file, &options.analysis(), options.names.place(&file.address), seen))
+    (!until.is_over()).then_some(row)
 }
 
-fn see(file: &Found, options: &LookOptions, until: &Until) -> Result<Facts, String> {
+/// The version and size of an object as it was read: it may have changed since it was found.
+type ReadAs = Option<(String, u64)>;
+
+fn see(file: &Found, options: &LookOptions, until: &Until) -> (ReadAs, Result<Facts, String>) {
     // A folder is here because it could not be listed.
-    if file.path.is_dir() {
+    if file.in_storage().is_none() && file.path.is_dir() {
         let why = std::fs::read_dir(&file.path).err();
         let why = why.map_or(String::new(), |error| format!(": {error}"));
-        return Err(format!("this folder could not be looked into{why}"));
+        return (None, Err(format!("this folder could not be looked into{why}")));
     }
-    let mut input = File::open(&file.path).map_err(|error| format!("cannot open it: {error}"))?;
-    let snapshot = read(&mut input, &options.limits(file.size))?;
-    let report =
-        Report::of(&snapshot, &options.report(until)).map_err(|error| error.to_string())?;
-    let mut facts = Facts::of(&report);
-    if options.tune {
-        facts.tried = try_all(&snapshot, &facts, options, until);
+    let (version, snapshot) = read_whole(file, options, until);
+    let facts = snapshot.and_then(|snapshot| {
+        let report = Report::of(&snapshot, &options.report(until));
+        let mut facts = Facts::of(&report.map_err(|error| error.to_string())?);
+        if options.tune {
+            facts.tried = try_all(&snapshot, &facts, options, until);
+        }
+        Ok(facts)
+    });
+    (version, facts)
+}
+
+/// How often a file is begun again that changed while it was read, or whose connection broke for good.
+const BEGUN: usize = 3;
+
+/// Reads a file, wherever it is, and tells which version that was.
+pub(crate) fn read_whole(
+    file: &Found,
+    options: &LookOptions,
+    until: &Until,
+) -> (ReadAs, Result<SnapshotFile, String>) {
+    let mut begun = 0;
+    loop {
+        begun += 1;
+        let mut input = match file.input(until) {
+            Ok(input) => input,
+            Err(error) => return (None, Err(error.to_string())),
+        };
+        let object = |input: &Input| match input {
+            Input::Object(object) => Some((object.version(), object.failed().cloned())),
+            Input::File(_) => None,
+        };
+        let size = object(&input).map(|it| it.0.1).or(file.size);
+        let snapshot = read(&mut input, &options.limits(size));
+        let Some((version, failed)) = object(&input) else { return (None, snapshot) };
+        match failed {
+            Some(error) if error.trouble == Trouble::Interrupted && begun < BEGUN => {}
+            // What the reader makes of it says less.
+            Some(error) => return (Some(version), Err(error.to_string())),
+            None => return (Some(version), snapshot),
+        }
     }
-    Ok(facts)
 }
 
 /// Reads a snapshot, and says how to allow more where it takes more than it may.
-pub(crate) fn read(
-    input: &mut dyn Read,
-    limits: &Limits,
-) -> Result<tonnage_snapshot::SnapshotFile, String> {
+fn read(input: &mut dyn Read, limits: &Limits) -> Result<SnapshotFile, String> {
     tonnage_snapshot::read(input, limits).map_err(|error| match error {
         SnapshotError::Limit { limit: "memory" | "pickle_bytes", .. } => format!(
             "reading it takes more than the {} of memory that one file may take here: allow more with --max-memory, or \

@@ -7,7 +7,7 @@
 //!
 //! | part | words |
 //! | --- | --- |
-//! | rank | `rank`, and `r` in the file's own name; not `local_rank` |
+//! | rank | `rank`; where no `rank` has a number, `r` in the file's own name; not `local_rank` |
 //! | node | `node`, `host` |
 //! | pp, tp, dp | `pp`, `tp`, `dp` |
 //! | step | `step`, `iteration`, `iter` |
@@ -132,7 +132,7 @@ impl NamePattern {
                     place.set(part, number);
                 }
             }
-            place.rank = usual(&OWN_RANK, own_name(address)).or(place.rank);
+            place.rank = place.rank.or_else(|| usual(&OWN_RANK, own_name(address)));
             return place;
         };
         if let Some(captures) = regex.captures(address) {
@@ -171,8 +171,8 @@ static USUAL: LazyLock<[(&str, Regex); 6]> = LazyLock::new(|| {
     .map(|(part, words)| (part, behind(words)))
 });
 
-/// In a file's own name `r` will do; folders are called `r1` for other reasons.
-static OWN_RANK: LazyLock<Regex> = LazyLock::new(|| behind("rank|r"));
+/// In a file's own name `r` will do where nothing says `rank`; folders are called `r1` for other reasons.
+static OWN_RANK: LazyLock<Regex> = LazyLock::new(|| behind("r"));
 
 /// A number behind one of these words.
 fn behind(words: &str) -> Regex {
@@ -254,6 +254,10 @@ mod tests {
             ("trainer5/errors3.pickle", [None; 6]),
             ("model-R1/mem_0.pickle", [None; 6]),
             ("rank_4/r5/mem.pickle", [Some(4), None, None, None, None, None]),
+            // Beside `rank`, `r` is a run or a retry.
+            ("rank_5_r1.pickle", [Some(5), None, None, None, None, None]),
+            ("rank_3/mem_r1_0.pickle", [Some(3), None, None, None, None, None]),
+            ("rank12_retry-r3.pickle.zst", [Some(12), None, None, None, None, None]),
             ("rank_1/step_5/rank_2.pickle", [Some(2), None, None, None, None, Some(5)]),
             ("rank_99999999999999999999999.pickle", [None; 6]),
         ] {

@@ -6,7 +6,8 @@ use std::fmt::Write;
 const SHOWN: usize = 12;
 
 /// Numbers, ascending and each once, as runs; the rest is counted.
-pub(crate) fn ranges(numbers: &[u64]) -> String {
+#[must_use]
+pub fn ranges(numbers: &[u64]) -> String {
     let mut runs: Vec<(u64, u64)> = Vec::new();
     for &number in numbers {
         match runs.last_mut() {

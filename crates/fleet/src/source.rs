@@ -7,6 +7,8 @@
 //! | --- | --- |
 //! | a folder | every snapshot below it, by the endings of [`ENDINGS`], plain or packed |
 //! | a glob, as `runs/*/rank_*.pickle` | the files that match; `**` stands for folders within folders |
+//! | `s3://…`, `gs://…`, `az://…`, `abfss://…` | the same in object storage: folders are the beginnings of names |
+//! | `https://…` | a file of a web server |
 //! | `@LIST` | a source on each line of the file LIST, `@-` of standard input; empty lines and those with `#` in front do not count |
 //! | anything else | a file |
 //!
@@ -23,6 +25,10 @@ use std::path::{Component, Path, PathBuf};
 
 use globset::{GlobBuilder, GlobMatcher};
 use thiserror::Error;
+use tonnage_replay::Until;
+
+use crate::address::{Address, has_scheme, shown};
+use crate::storage::{Object, Storage, StorageError};
 
 /// Endings of snapshots in a folder; each may be followed by one of [`PACKED`].
 const ENDINGS: [&str; 2] = [".pickle", ".pkl"];
@@ -41,12 +47,99 @@ const LONGEST_LIST: u64 = 1 << 30;
 pub struct Found {
     /// As it is written: what the file goes by everywhere.
     pub address: String,
-    /// Where to open it.
+    /// Where to open it: of a file in storage all of its address, with what lets it be read.
     pub path: PathBuf,
     /// Its bytes; none if that is not known, or it is not there.
     pub size: Option<u64>,
-    /// What tells this version of the file from another of the same size: when it was changed. Empty if nothing does.
+    /// What tells this version of the file from another of the same size: when it was changed; in storage its ETag. Empty if
+    /// nothing does.
     pub version: String,
+}
+
+/// What each of several addresses means, or why nothing; or which of them ends it all, and why.
+pub(crate) type FoundAll = Result<Vec<Result<Vec<Found>, StorageError>>, (String, StorageError)>;
+
+/// A file that is being read.
+pub(crate) enum Input {
+    File(std::fs::File),
+    Object(Box<Object>),
+}
+
+impl Read for Input {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        match self {
+            Self::File(file) => file.read(buffer),
+            Self::Object(object) => object.read(buffer),
+        }
+    }
+}
+
+impl Found {
+    /// A file by its address, of which nothing else is known.
+    #[must_use]
+    pub fn at(address: &str) -> Self {
+        Self { address: shown(address), path: address.into(), size: None, version: String::new() }
+    }
+
+    /// A file of this machine, as it is now.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be looked at.
+    pub fn file(path: &Path) -> std::io::Result<Self> {
+        let about = std::fs::metadata(path)?;
+        let address = path.to_string_lossy().into_owned();
+        Ok(Self {
+            address,
+            path: path.to_owned(),
+            size: Some(about.len()),
+            version: version(&about),
+        })
+    }
+
+    /// Opens it, wherever it is.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot be opened, in a sentence.
+    pub fn open(&self) -> Result<Box<dyn Read + Send>, String> {
+        let input = self.input(&Until::default()).map_err(|error| error.to_string())?;
+        Ok(match input {
+            Input::File(file) => Box::new(file),
+            Input::Object(object) => object,
+        })
+    }
+
+    /// What reads it; an object stops when the work is to.
+    pub(crate) fn input(&self, until: &Until) -> Result<Input, Closed> {
+        match self.in_storage() {
+            Some(address) => {
+                let opened = Storage::own().and_then(|storage| storage.open(address, until));
+                Ok(Input::Object(Box::new(opened.map_err(Closed::Object)?)))
+            }
+            None => Ok(Input::File(std::fs::File::open(&self.path).map_err(Closed::File)?)),
+        }
+    }
+
+    /// Whether it lies in storage, and not among the files of this machine.
+    #[must_use]
+    pub fn is_in_storage(&self) -> bool {
+        self.in_storage().is_some()
+    }
+
+    /// Its whole address, if it is not a file of this machine.
+    pub(crate) fn in_storage(&self) -> Option<&str> {
+        self.path.to_str().filter(|path| Address::parse(path).is_some())
+    }
+}
+
+/// A file that cannot be opened.
+#[derive(Debug, Error)]
+pub(crate) enum Closed {
+    #[error("cannot open it: {0}")]
+    File(std::io::Error),
+    #[error("{0}")]
+    Object(StorageError),
 }
 
 /// A source that means nothing.
@@ -69,6 +162,14 @@ pub enum SourceError {
         /// Why.
         source: std::io::Error,
     },
+    /// Storage does not tell.
+    #[error("{source_text}: {what}")]
+    Storage {
+        /// As it was written.
+        source_text: String,
+        /// Why, and what to do.
+        what: String,
+    },
     /// No glob.
     #[error("{source_text} is no pattern of files: {what}")]
     Glob {
@@ -85,11 +186,20 @@ pub enum SourceError {
 ///
 /// If a source means nothing, or cannot be looked at.
 pub fn find<S: AsRef<str>>(sources: &[S]) -> Result<Vec<Found>, SourceError> {
-    let mut found = Files::default();
+    find_until(sources, &Until::default())
+}
+
+/// The same, until the work is to end: storage may have many names.
+///
+/// # Errors
+///
+/// As [`find`], and if the work is to end.
+pub fn find_until<S: AsRef<str>>(sources: &[S], until: &Until) -> Result<Vec<Found>, SourceError> {
+    let mut found = Files { until: until.clone(), ..Files::default() };
     for source in sources {
         match source.as_ref().strip_prefix('@') {
             Some(list) => add_list(&mut found, list)?,
-            None => add(&mut found, source.as_ref(), Absent::Refused)?,
+            None => add_all(&mut found, &[source.as_ref()], Absent::Refused)?,
         }
     }
     Ok(found.by_address.into_values().collect())
@@ -107,6 +217,7 @@ enum Absent {
 struct Files {
     by_address: BTreeMap<String, Found>,
     known: BTreeSet<FileId>,
+    until: Until,
 }
 
 /// What a file or a folder is, whatever its name.
@@ -116,18 +227,33 @@ fn id(about: &Metadata) -> FileId {
     (about.dev(), about.ino())
 }
 
+/// What tells a version of a file from another of the same size.
+pub(crate) fn version(about: &Metadata) -> String {
+    format!("{}.{:09}", about.mtime(), about.mtime_nsec())
+}
+
 impl Files {
     /// The first of two names of one file stays.
     fn put(&mut self, path: &Path, about: &Metadata) {
         if self.known.insert(id(about)) {
-            let version = format!("{}.{:09}", about.mtime(), about.mtime_nsec());
-            self.insert(path, "", Some(about.len()), version);
+            self.insert(path, "", Some(about.len()), version(about));
         }
     }
 
     /// What is there, or ought to be, and cannot be looked at: whoever opens it learns why.
     fn put_missing(&mut self, path: &Path, ending: &str) {
         self.insert(path, ending, None, String::new());
+    }
+
+    /// An object counts once. Two that go by the same, since what tells them apart is not shown, cannot both be told of.
+    fn put_object(&mut self, file: Found) -> Result<(), SourceError> {
+        let known = self.by_address.entry(file.address.clone()).or_insert_with(|| file.clone());
+        if known.path == file.path {
+            return Ok(());
+        }
+        let what = "several addresses are this one but for signatures and keys, which are not shown; add to each what tells it \
+                    from the others, as `#rank_3`, which no server is sent";
+        Err(SourceError::Storage { source_text: file.address, what: what.to_owned() })
     }
 
     fn insert(&mut self, path: &Path, ending: &str, size: Option<u64>, version: String) {
@@ -145,6 +271,46 @@ impl Files {
     }
 }
 
+/// Adds what each of these means; storage is asked about many at once.
+fn add_all(found: &mut Files, sources: &[&str], absent: Absent) -> Result<(), SourceError> {
+    let (stored, here): (Vec<&str>, Vec<&str>) =
+        sources.iter().partition(|it| Address::parse(it).is_some());
+    here.into_iter().try_for_each(|source| add(found, source, absent))?;
+    if stored.is_empty() {
+        return Ok(());
+    }
+    let no = |source: &str, what: &StorageError| SourceError::Storage {
+        source_text: shown(source),
+        what: what.to_string(),
+    };
+    let storage = Storage::own().map_err(|error| no(stored[0], &error))?;
+    let told = storage.find(stored.iter().map(|&it| it.to_owned()).collect(), &found.until);
+    let told = told.map_err(|(source, error)| no(&source, &error))?;
+    for (source, files) in stored.into_iter().zip(told) {
+        match files {
+            Ok(files) if files.is_empty() => {
+                let what = match is_glob(source) {
+                    true => "no object matches this pattern".to_owned(),
+                    false => format!(
+                        "no object below this {}; name others by a pattern, as '{source}/*'",
+                        no_ending()
+                    ),
+                };
+                return Err(SourceError::Nothing { source_text: shown(source), what });
+            }
+            Ok(files) => files.into_iter().try_for_each(|file| found.put_object(file))?,
+            // Whoever opens it learns why.
+            Err(_) if absent == Absent::Kept => found.put_object(Found::at(source))?,
+            Err(error) => return Err(no(source, &error)),
+        }
+    }
+    Ok(())
+}
+
+fn no_ending() -> String {
+    format!("ends in {}, plain or packed (.zst, .gz, .xz)", ENDINGS.join(" or "))
+}
+
 fn add(found: &mut Files, source: &str, absent: Absent) -> Result<(), SourceError> {
     let nothing =
         |what: &str| SourceError::Nothing { source_text: source.to_owned(), what: what.to_owned() };
@@ -159,20 +325,19 @@ fn add(found: &mut Files, source: &str, absent: Absent) -> Result<(), SourceErro
                     found.put_met(path, &met);
                 }
             };
-            let mut walk = Walk { entered: BTreeSet::new(), again: false, take: &mut take };
-            walk.within(path, DEEPEST).map_err(|error| io(source, error))?;
-            let endings = ENDINGS.join(" or ");
+            let mut walk = Walk::new(Again::Never, &mut take);
+            walk.within(path, DEEPEST, None).map_err(|error| io(source, error))?;
             if !any {
                 return Err(nothing(&format!(
-                    "no file below this folder ends in {endings}, plain or packed (.zst, .gz, .xz); name others by a \
-                     glob, as '{source}/*'"
+                    "no file below this folder {}; name others by a glob, as '{source}/*'",
+                    no_ending()
                 )));
             }
         }
         Ok(about) => found.put(path, about),
-        Err(_) if is_url(source) => {
+        Err(_) if has_scheme(source) => {
             return Err(nothing(
-                "object storage is not read yet: name files that this machine sees",
+                "this storage is not read: there are s3://, gs://, az://, abfss:// and https://",
             ));
         }
         // A file may have any name: only what is not there is a pattern.
@@ -207,10 +372,10 @@ fn add_list(found: &mut Files, list: &str) -> Result<(), SourceError> {
         let what = "this list names no file".to_owned();
         return Err(SourceError::Nothing { source_text: format!("@{list}"), what });
     }
-    lines.try_for_each(|line| add(found, line, Absent::Kept))
+    add_all(found, &lines.collect::<Vec<_>>(), Absent::Kept)
 }
 
-fn is_snapshot(path: &Path) -> bool {
+pub(crate) fn is_snapshot(path: &Path) -> bool {
     let name = path.file_name().map(|it| it.to_string_lossy().to_ascii_lowercase());
     let name = name.unwrap_or_default();
     let endings =
@@ -218,30 +383,22 @@ fn is_snapshot(path: &Path) -> bool {
     !name.starts_with('.') && endings.into_iter().any(|ending| name.ends_with(&ending))
 }
 
-/// Whether it is an address as `s3://bucket/key`.
-fn is_url(source: &str) -> bool {
-    source.split_once("://").is_some_and(|(scheme, _)| {
-        !scheme.is_empty() && scheme.bytes().all(|it| it.is_ascii_alphanumeric())
-    })
+pub(crate) fn is_glob(source: &str) -> bool {
+    source.contains(['*', '?', '[', '{'])
 }
 
-fn is_glob(source: &str) -> bool {
-    source.contains(['*', '?', '[', '{'])
+/// A pattern of names, in which only `**` stands for several folders.
+pub(crate) fn matcher(pattern: &str) -> Result<GlobMatcher, String> {
+    let glob = GlobBuilder::new(pattern).literal_separator(true).build();
+    Ok(glob.map_err(|error| error.kind().to_string())?.compile_matcher())
 }
 
 /// Adds what matches; whether anything did.
 fn add_glob(found: &mut Files, source: &str) -> Result<bool, SourceError> {
-    let matcher = |pattern: &Path| -> Result<GlobMatcher, SourceError> {
-        let glob = GlobBuilder::new(&pattern.to_string_lossy()).literal_separator(true).build();
-        let glob = glob.map_err(|error| SourceError::Glob {
-            source_text: source.to_owned(),
-            what: error.kind().to_string(),
-        })?;
-        Ok(glob.compile_matcher())
-    };
     // As paths are written that are walked: `a//b` and `a/./b` are `a/b`.
     let pattern: PathBuf = Path::new(source).components().collect();
-    let files = matcher(&pattern)?;
+    let files = matcher(&pattern.to_string_lossy())
+        .map_err(|what| SourceError::Glob { source_text: source.to_owned(), what })?;
     let fixed: PathBuf = pattern
         .components()
         .take_while(|part| !is_glob(&part.as_os_str().to_string_lossy()))
@@ -254,7 +411,7 @@ fn add_glob(found: &mut Files, source: &str) -> Result<bool, SourceError> {
         let leading: PathBuf = pattern.components().take(folder.components().count()).collect();
         source.contains("**")
             || source.contains('{')
-            || matcher(&leading).is_ok_and(|it| it.is_match(folder))
+            || matcher(&leading.to_string_lossy()).is_ok_and(|it| it.is_match(folder))
     };
     let from = if fixed.as_os_str().is_empty() { Path::new(".") } else { &fixed };
     let bare = fixed.as_os_str().is_empty();
@@ -268,8 +425,9 @@ fn add_glob(found: &mut Files, source: &str) -> Result<bool, SourceError> {
         }
     };
     // A pattern may mean a folder by the name of a link to it.
-    let mut walk = Walk { entered: BTreeSet::new(), again: true, take: &mut take };
-    walk.within(from, deep).map_err(|error| io(source, error))?;
+    let again = if source.contains("**") { Again::ByEachLink } else { Again::Always };
+    let mut walk = Walk::new(again, &mut take);
+    walk.within(from, deep, None).map_err(|error| io(source, error))?;
     Ok(any)
 }
 
@@ -282,22 +440,45 @@ enum Met<'a> {
     Shut,
 }
 
+/// When a folder that was left is entered by another name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Again {
+    Never,
+    /// Once by its own path, and once behind each link: folders that are linked to each other have more names than can be tried.
+    ByEachLink,
+    Always,
+}
+
 /// A walk through folders.
 struct Walk<'a> {
-    /// Folders that are not entered: a link may lead in a circle.
-    entered: BTreeSet<FileId>,
-    /// Whether a folder that was left may be entered by another name.
-    again: bool,
+    /// Folders that are being walked, in which a link may lead in a circle.
+    within: BTreeSet<FileId>,
+    /// Folders that were entered, each with the last link on the way there.
+    entered: BTreeSet<(FileId, Option<FileId>)>,
+    again: Again,
     take: &'a mut dyn FnMut(&Path, Met<'_>),
 }
 
-impl Walk<'_> {
+impl<'a> Walk<'a> {
+    fn new(again: Again, take: &'a mut dyn FnMut(&Path, Met<'_>)) -> Self {
+        Self { within: BTreeSet::new(), entered: BTreeSet::new(), again, take }
+    }
+
     /// Every file below a folder, in the order of names, links last.
-    fn within(&mut self, folder: &Path, deep: usize) -> std::io::Result<()> {
+    fn within(&mut self, folder: &Path, deep: usize, link: Option<FileId>) -> std::io::Result<()> {
         let own = id(&std::fs::metadata(folder)?);
-        if !self.entered.insert(own) {
+        if self.within.contains(&own) {
             return Ok(());
         }
+        let is_new = match self.again {
+            Again::Never => self.entered.insert((own, None)),
+            Again::ByEachLink => self.entered.insert((own, link)),
+            Again::Always => true,
+        };
+        if !is_new {
+            return Ok(());
+        }
+        self.within.insert(own);
         let entry = |it: std::io::Result<std::fs::DirEntry>| {
             let it = it?;
             Ok((it.file_type().is_ok_and(|it| it.is_symlink()), it.path()))
@@ -309,7 +490,8 @@ impl Walk<'_> {
             match std::fs::metadata(&path) {
                 Ok(about) if about.is_file() => (self.take)(&path, Met::File(&about)),
                 Ok(about) if about.is_dir() && deep > 1 => {
-                    let looked = self.within(&path, deep - 1);
+                    let last = std::fs::symlink_metadata(&path).ok().filter(|_| is_link);
+                    let looked = self.within(&path, deep - 1, last.map(|it| id(&it)).or(link));
                     if looked.is_err_and(|error| error.kind() != ErrorKind::NotFound) {
                         (self.take)(&path, Met::Shut);
                     }
@@ -320,9 +502,7 @@ impl Walk<'_> {
                 Err(_) => (self.take)(&path, Met::Lost),
             }
         }
-        if self.again {
-            self.entered.remove(&own);
-        }
+        self.within.remove(&own);
         Ok(())
     }
 }
@@ -424,6 +604,21 @@ mod tests {
         symlink("gone", runs.join("r9.pickle")).unwrap();
         let lost = ["runs/b/r0.pickle", "runs/b/r1.pickle", "runs/r9.pickle"];
         assert_eq!(names(&folder, &["runs"]).unwrap(), lost);
+        // Also behind two stars.
+        assert_eq!(names(&folder, &["**/a_latest/r*"]).unwrap(), linked);
+    }
+
+    #[test]
+    fn folders_that_are_linked_to_each_other_are_walked_in_no_time() {
+        let many = 16;
+        let files: Vec<_> = (0..many).map(|it| format!("n{it:02}/r{it:02}.pickle")).collect();
+        let folder = folder(&files.iter().map(String::as_str).collect::<Vec<_>>());
+        for (from, to) in (0..many).flat_map(|from| (0..many).map(move |to| (from, to))) {
+            let link = folder.path().join(format!("n{from:02}/to{to:02}"));
+            std::os::unix::fs::symlink(format!("../n{to:02}"), link).unwrap();
+        }
+        let found = names(&folder, &["**/*.pickle"]).unwrap();
+        assert_eq!(found.len(), many);
     }
 
     #[test]
@@ -450,10 +645,10 @@ mod tests {
     }
 
     #[test]
-    fn object_storage_is_not_read_yet() {
-        for source in ["s3://bucket/rank_0.pickle", "gs://bucket/*.pickle"] {
+    fn storage_that_is_not_read_is_told() {
+        for source in ["hdfs://node/rank_0.pickle", "ftp://host/*.pickle"] {
             let told = find(&[source]).unwrap_err().to_string();
-            assert!(told.contains("not read yet"), "{told}");
+            assert!(told.contains("this storage is not read: there are s3://"), "{told}");
         }
     }
 

@@ -58,6 +58,7 @@ const FILES: &[Column] = &[
     maybe_integer("tp", "the place among those that share tensors, by the file's name"),
     maybe_integer("dp", "the place among copies of the model, by the file's name"),
     maybe_integer("step", "the step of the snapshot, by the file's name"),
+    maybe_text("same_as", "the address of the row whose run this rank shares; missing for files"),
     maybe_text(
         "error",
         "why it could not be read; missing if it could, and else all that follow are",
@@ -191,6 +192,7 @@ impl Filling {
         for part in [place.rank, place.node, place.pp, place.tp, place.dp, place.step] {
             self.integer(part);
         }
+        self.text(row.same_as.as_deref());
         self.text(match &row.seen {
             Seen::Unreadable(why) => Some(why),
             Seen::Facts(_) => None,

@@ -3,14 +3,14 @@
 //! In: an [`Answer`] and a [`Layout`]. Out: lines, what matters most first. Every figure is the answer's own; text from files
 //! is made safe for terminals. Lists are cut: the JSON has all of them.
 
-use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use tonnage_analysis::report::Layout;
 use tonnage_events::{Bytes, counted, grouped, plain};
 
-use crate::answer::{Answer, Failed, Group, Outlier, Spread, Whose};
-use crate::differences::Difference;
+use crate::address::Address;
+use crate::answer::{Answer, Group, Outlier, Whose};
+use crate::lines::failed_words;
 use crate::ranges::ranges;
 
 /// How many rows of a list are shown.
@@ -36,27 +36,10 @@ impl Answer {
     fn failures(&self, text: &mut String, layout: Layout) {
         let Some(first) = self.failed.first() else { return };
         layout.heading(text, "Failed");
-        // Ranks that failed for the same reason at the same line are one row.
-        let mut alike = BTreeMap::<_, Vec<&Failed>>::new();
-        for it in &self.failed {
-            alike.entry((&it.cause, &it.cause_line, &it.line)).or_default().push(it);
-        }
-        let mut alike: Vec<_> = alike.into_values().collect();
-        alike.sort_by_key(|of| (usize::MAX - of.len(), &of[0].whose.file));
+        let alike = self.failed_alike();
         for of in alike.iter().take(ROWS) {
-            let it = of[0];
-            let more = if of.len() > 1 { ", as the first of them" } else { "" };
-            let blamed = it.cause_line.as_ref().map_or(String::new(), |line| format!(" at {line}"));
-            let line = it.line.as_ref().map_or(String::new(), |line| format!(" at {line}"));
-            let words = format!(
-                "{}: {} were asked for{line} with {} reserved; what limits it is `{}`, {}{blamed}{more}",
-                names(of.iter().map(|it| &it.whose)),
-                Bytes(it.bytes),
-                Bytes(it.reserved),
-                it.cause,
-                Bytes(it.cause_bytes)
-            );
-            layout.paragraph(text, "  - ", &words);
+            let who = names(of.iter().map(|it| &it.whose));
+            layout.paragraph(text, "  - ", &format!("{who}: {}", failed_words(of)));
         }
         rest(text, alike.len());
         let _ = writeln!(text, "\n  {} in full:", plain(&first.whose.name()));
@@ -65,14 +48,9 @@ impl Answer {
 
     fn near(&self, text: &mut String, layout: Layout) {
         let Some(near) = self.near.as_ref().filter(|it| !it.ranks.is_empty()) else { return };
-        let source = if near.given { "" } else { ", the least that explains where ranks failed" };
-        let beyond = if near.beyond() > 0 { ", or beyond it" } else { "" };
-        layout.heading(text, &format!("Near the limit of {}{beyond}{source}", Bytes(near.limit)));
+        layout.heading(text, &near.title());
         for it in near.ranks.iter().take(ROWS) {
-            let share = match it.reserved > near.limit {
-                true => "beyond".to_owned(),
-                false => format!("{:.1} %", it.reserved as f64 / near.limit.max(1) as f64 * 100.0),
-            };
+            let share = near.share(it);
             let figures = format!("{:>12} {share:>8}  ", Bytes(it.reserved).to_string());
             layout.row(text, &figures, &it.whose.name());
         }
@@ -85,37 +63,12 @@ impl Answer {
         }
         layout.heading(text, "Groups of ranks that are alike");
         for (number, group) in self.groups.iter().enumerate().take(ROWS) {
-            let Spread { least, middle, most } = group.reserved;
-            let [least, middle, most] = [least, middle, most].map(Bytes);
-            let ranks = match group.ranks.as_str() {
-                "" => String::new(),
-                ranks => format!(" (ranks {ranks})"),
-            };
-            let common: Vec<_> =
-                group.common.iter().map(|it| format!("{} {}", it.part, it.value)).collect();
-            let common = match &common[..] {
-                [] => String::new(),
-                parts => format!("; {}, which no other group has", parts.join(", ")),
-            };
-            let spread = if least == most {
-                format!("each reserves {middle}")
-            } else {
-                format!("they reserve {least} to {most}, the middle {middle}")
-            };
-            let words = format!(
-                "{}{ranks}: {spread}{common}; in the middle is {}",
-                counted(group.files, "file"),
-                group.middle.name()
-            );
+            let words = group.words();
             layout.paragraph(text, &format!("  {}. ", number + 1), &words);
             if number == 0 {
                 holds(text, layout, group);
             } else {
-                let differs: Vec<_> = group.differs.iter().map(Difference::words).collect();
-                let differs = match &differs[..] {
-                    [] => "as group 1 but for less than 1 %".to_owned(),
-                    differs => differs.join(", "),
-                };
+                let differs = group.against_the_first();
                 layout.paragraph(text, "     ", &format!("against group 1: {differs}"));
             }
         }
@@ -128,15 +81,17 @@ impl Answer {
         }
         layout.heading(text, "Ranks that differ from their group");
         for outlier in self.outliers.iter().take(ROWS) {
-            let Outlier { whose, group, stray, .. } = outlier;
-            let is = if *stray { "like no group; nearest is" } else { "of" };
-            let words = format!("{}, {is} group {}", whose.name(), group + 1);
+            let Outlier { whose, group, .. } = outlier;
+            let words = format!("{}, {}", whose.name(), outlier.belongs());
             layout.paragraph(text, "  - ", &words);
             for it in &outlier.differs {
                 layout.paragraph(text, "      ", &it.words());
             }
-            if outlier.diff.is_some() {
-                let (a, b) = (quoted(&self.groups[*group].middle.file), quoted(&whose.file));
+            let (a, b) = (self.groups[*group].middle.opened(), whose.opened());
+            // The command reads files of this machine alone.
+            let are_here = [a, b].iter().all(|it| Address::parse(it).is_none());
+            if outlier.diff.is_some() && are_here {
+                let (a, b) = (quoted(a), quoted(b));
                 let _ = writeln!(text, "      tonnage diff {a} {b}");
             }
         }
@@ -149,21 +104,7 @@ impl Answer {
         }
         layout.heading(text, "What grows from one iteration to the next");
         for it in self.growing.iter().take(ROWS) {
-            let line = it.line.as_ref().map_or(String::new(), |line| format!(" at {line}"));
-            let who = match it.ranks.as_str() {
-                "" => counted(it.files, "file"),
-                ranks if it.files == 1 => format!("rank {ranks}"),
-                ranks => format!("{} (ranks {ranks})", counted(it.files, "file")),
-            };
-            let span = |[least, most]: [u64; 2]| match least == most {
-                true => Bytes(most).to_string(),
-                false => format!("{} to {}", Bytes(least), Bytes(most)),
-            };
-            let each = match it.per_iteration {
-                [_, 0] => String::new(),
-                span_of => format!(", {} in each iteration", span(span_of)),
-            };
-            let words = format!("`{}`{line}: {who}, {}{each}", it.kind, span(it.bytes));
+            let words = it.words();
             layout.paragraph(text, "  - ", &words);
         }
         rest(text, self.growing.len());
@@ -183,9 +124,15 @@ impl Answer {
         layout.paragraph(text, "  ", &words);
         if !self.failed.is_empty() {
             let failed = names(self.failed.iter().map(|it| &it.whose));
-            let words = format!(
+            let mut words = format!(
                 "no card is named: requests failed on {failed}, and how much more was needed is not known"
             );
+            if let Some(levelled) = it.levelled.as_ref().filter(|_| it.levelled_files > 1) {
+                let others = counted(it.levelled_files, "other");
+                words += &format!(
+                    "; if the {others} reserved the mean of them, {levelled} would do for these"
+                );
+            }
             return layout.paragraph(text, "  ", &words);
         }
         let words = match (&it.card, &it.levelled) {
@@ -209,42 +156,7 @@ impl Answer {
     fn setting(&self, text: &mut String, layout: Layout) {
         let Some(it) = &self.best_setting else { return };
         layout.heading(text, "The setting that is best for all");
-        let replays =
-            format!("{} under {}", counted(it.ranks, "rank"), counted(it.settings, "setting"));
-        let Some(reserved) = it.reserved else {
-            let words = format!(
-                "none: every rank has a request that fails under each; by replay of {replays}"
-            );
-            return layout.paragraph(text, "  ", &words);
-        };
-        let conf = match it.conf.as_str() {
-            "" => "PyTorch's defaults (no PYTORCH_CUDA_ALLOC_CONF)".to_owned(),
-            conf => format!("PYTORCH_CUDA_ALLOC_CONF={conf}"),
-        };
-        let recorded = match it.recorded_alike {
-            true => "under the recorded settings",
-            false => "under the recorded settings, which are not the same for all",
-        };
-        let failing = |fits: usize| counted(it.ranks - fits, "rank");
-        let change = match it.recorded {
-            None => format!("; {recorded}, requests of {} fail", failing(it.recorded_fits)),
-            Some(_) if it.fits < it.ranks => format!("; {recorded}, none fails"),
-            Some(before) => match before.checked_sub(reserved) {
-                Some(0) => format!(", as much as {recorded}"),
-                Some(less) => format!(", {} less than {recorded}", Bytes(less)),
-                None => format!(", {} more than {recorded}", Bytes(reserved - before)),
-            },
-        };
-        let words = format!(
-            "{conf}: the rank that reserves most reserves {} then{change}; by replay of {replays}",
-            Bytes(reserved)
-        );
-        layout.paragraph(text, "  ", &words);
-        if it.fits < it.ranks {
-            let words = format!(
-                "requests of {} fail under it, and what these reserve is not counted",
-                failing(it.fits)
-            );
+        for words in it.words() {
             layout.paragraph(text, "  ", &words);
         }
     }
@@ -279,7 +191,7 @@ fn rest(text: &mut String, all: usize) {
 }
 
 /// Ranks of files; a file alone by its name.
-fn names<'a>(of: impl Iterator<Item = &'a Whose>) -> String {
+pub(crate) fn names<'a>(of: impl Iterator<Item = &'a Whose>) -> String {
     let all: Vec<_> = of.collect();
     let ranks: Vec<u64> = all.iter().filter_map(|it| it.place.rank).collect();
     match &all[..] {

@@ -6,6 +6,7 @@
 //! That is so for requests that the cache serves. NVIDIA's driver makes some of its calls wait for one another: on an
 //! H200 (driver 580) another thread's `cuMemAlloc` came back when a copy did, which waited for the default stream.
 
+use std::alloc::{Layout, alloc_zeroed};
 use std::ptr;
 
 use tonnage_device::DeviceError;
@@ -56,25 +57,42 @@ pub(crate) fn copy_from(block: &Block, at: Address, into: &mut [u8]) -> Result<(
     Ok(())
 }
 
-/// The bytes at `address`, which the engine holds, when no work uses them.
+/// So many zeros, or nothing if this machine does not give them. Pages that are not written yet take none of its memory.
+pub(crate) fn zeros(size: u64) -> Option<Vec<u8>> {
+    let size = usize::try_from(size).ok()?;
+    if size == 0 {
+        return Some(Vec::new());
+    }
+    let layout = Layout::array::<u8>(size).ok()?;
+    // SAFETY: the layout's size is not zero.
+    let start = unsafe { alloc_zeroed(layout) };
+    if start.is_null() {
+        return None;
+    }
+    // SAFETY:
+    // - From the allocator of `Vec`, with the layout that a vector of this capacity has, and owned by nobody else.
+    // - Initialised: zeros; and no more than `isize::MAX` of them, or there were no layout.
+    Some(unsafe { Vec::from_raw_parts(start, size, size) })
+}
+
+/// Copies the bytes at `address`, which the engine holds, when no work uses them, to where zeros are: where there is no memory, zeros are
+/// what is read.
 pub(crate) fn save(
     engine: &Engine<AnyDevice>,
     address: Address,
-    size: u64,
-) -> Result<Vec<u8>, DeviceError> {
-    let reach = engine.device().reach("read", address, size)?;
-    let mut bytes = vec![0; size as usize];
-    match reach {
+    into: &mut [u8],
+) -> Result<(), DeviceError> {
+    match engine.device().reach("read", address, into.len() as u64)? {
         Reach::Nothing => {}
         Reach::Host(place) => {
-            // SAFETY: mapped, as the device checked, and so until this returns, since the engine is borrowed; apart, since `bytes`
-            // are new; initialised: pages of the system, zero until written.
-            unsafe { ptr::copy_nonoverlapping(place, bytes.as_mut_ptr(), bytes.len()) };
+            // SAFETY: mapped, as the device checked, and so until this returns, since the engine is borrowed; apart, since no safe code
+            // borrows a device's memory; initialised: pages of the system, zero until written.
+            unsafe { ptr::copy_nonoverlapping(place, into.as_mut_ptr(), into.len()) };
         }
         // SAFETY: held until this returns, since the engine is borrowed.
-        Reach::Cuda(memory) => unsafe { memory.read(&mut bytes) }?,
+        Reach::Cuda(memory) => return unsafe { memory.read(into) },
     }
-    Ok(bytes)
+    Ok(())
 }
 
 /// Copies bytes to `address`, as [`save`] does the other way.

@@ -14,7 +14,7 @@ use crate::any_device::AnyDevice;
 use crate::block::Block;
 use crate::current::current_stream_of;
 use crate::oom::{Allowance, Explainer, snapshot_from_env};
-use crate::pause::Saved;
+use crate::pause::Kept;
 use crate::pinned::PinnedPool;
 use crate::publish::{forget_gone_devices, publish_from_env};
 use crate::shared_engine::SharedEngine;
@@ -132,8 +132,8 @@ pub(crate) struct Shared {
     pub(crate) explaining: Mutex<Allowance>,
     /// Who is told of streams that have ended.
     pub(crate) stream_ends: Mutex<Vec<StreamEnd>>,
-    /// What blocks held when the allocator was paused.
-    pub(crate) saved: Mutex<Saved>,
+    /// What blocks held when they were paused. Whoever pauses or resumes holds it all the time, and takes it before the engine's lock.
+    pub(crate) kept: Mutex<Kept>,
 }
 
 /// Is told of a stream that has ended.
@@ -232,7 +232,7 @@ impl Device {
             explainer: options.explain,
             explaining: Mutex::new(Allowance::new()),
             stream_ends: Mutex::default(),
-            saved: Mutex::default(),
+            kept: Mutex::default(),
         };
         let device = Self { shared: Arc::new(shared), id, kind };
         publish_from_env(&device);

@@ -87,7 +87,7 @@ pub use stream::Stream;
 pub use tonnage_device::{DeviceError, MemoryInfo};
 pub use tonnage_engine::{
     AllocError, CacheError, Config, OomNote, OomNotes, OutOfMemory, PauseError, Policy, PoolError,
-    RecordOptions, Release, Snapshot, Stats,
+    RecordOptions, Release, ResumeError, Snapshot, Stats,
 };
 pub use tonnage_events::{Address, Bytes, DeviceId, StreamId};
 pub use tonnage_monitor::PublishError;

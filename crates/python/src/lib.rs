@@ -89,11 +89,28 @@ mod _tonnage {
         work::run(py, write)?.map_err(errors::raise)
     }
 
-    /// Asks a verb that needs no snapshot: text, JSON, and whether the answer is negative.
+    /// Asks a verb that needs no snapshot: text, JSON, and whether the answer is negative. Where ranks are run, whoever presses
+    /// Ctrl-C waits until scripts are ended and the dataset is free for others.
     #[pyfunction]
     fn ask(py: Python<'_>, words: Vec<String>) -> PyResult<(String, String, bool)> {
         find_libraries(py)?;
-        let answered = work::run(py, move |_| tonnage_cli::ask(&words, &[]))?;
+        let mut flags = words.iter().take_while(|word| *word != "--");
+        let runs_ranks =
+            flags.any(|word| matches!(word.split('=').next(), Some("--out" | "--one")));
+        let ask = move |stop: &work::Stop| {
+            // Scripts that run end with whoever waits for them.
+            tonnage_cli::stop_scripts_when(stop.until(), || tonnage_cli::ask(&words, &[]))
+        };
+        let answered = if runs_ranks { work::run_to_its_end(py, ask) } else { work::run(py, ask) }?;
+        Ok(super::snapshot::plain(answered.map_err(errors::raise)?))
+    }
+
+    /// Asks `fleet`, which stops when someone presses Ctrl-C, keeps what is done, and leaves its dataset to others.
+    #[pyfunction]
+    fn ask_fleet(py: Python<'_>, words: Vec<String>) -> PyResult<(String, String, bool)> {
+        let answered = work::run_to_its_end(py, move |stop| {
+            tonnage_cli::ask_until(&words, &[], stop.until())
+        })?;
         Ok(super::snapshot::plain(answered.map_err(errors::raise)?))
     }
 
@@ -122,28 +139,60 @@ mod _tonnage {
         std::ptr::from_ref(tonnage_drop_in::tonnage_interface()).expose_provenance()
     }
 
-    /// Gives cached bytes of a device back, and says how many.
+    /// Gives cached bytes of a device back, or all that one of PyTorch's pools caches, and says how many.
     #[pyfunction]
-    fn release_memory(py: Python<'_>, device: u32, bytes: u64) -> PyResult<u64> {
-        py.detach(|| tonnage_drop_in::release(device, bytes)).map_err(errors::sharing)
+    #[pyo3(signature = (device, bytes, pool=None))]
+    fn release_memory(
+        py: Python<'_>,
+        device: u32,
+        bytes: u64,
+        pool: Option<(u64, u64)>,
+    ) -> PyResult<u64> {
+        py.detach(|| tonnage_drop_in::release(device, pool, bytes)).map_err(errors::sharing)
     }
 
-    /// Gives all memory of a device back for a while, and says how much it was.
+    /// Gives all memory of a device back for a while, or of one of PyTorch's pools, and says how much it was.
     #[pyfunction]
-    fn pause_memory(py: Python<'_>, device: u32, keep: bool) -> PyResult<u64> {
-        py.detach(|| tonnage_drop_in::pause(device, keep)).map_err(errors::sharing)
+    #[pyo3(signature = (device, keep, pool=None))]
+    fn pause_memory(
+        py: Python<'_>,
+        device: u32,
+        keep: bool,
+        pool: Option<(u64, u64)>,
+    ) -> PyResult<u64> {
+        py.detach(|| tonnage_drop_in::pause(device, pool, keep)).map_err(errors::sharing)
     }
 
     /// Obtains it again.
     #[pyfunction]
-    fn resume_memory(py: Python<'_>, device: u32) -> PyResult<()> {
-        py.detach(|| tonnage_drop_in::resume(device)).map_err(errors::sharing)
+    #[pyo3(signature = (device, pool=None))]
+    fn resume_memory(py: Python<'_>, device: u32, pool: Option<(u64, u64)>) -> PyResult<()> {
+        py.detach(|| tonnage_drop_in::resume(device, pool)).map_err(errors::sharing)
+    }
+
+    /// Raises if that would be refused.
+    #[pyfunction]
+    #[pyo3(signature = (device, pool=None))]
+    fn check_pause(py: Python<'_>, device: u32, pool: Option<(u64, u64)>) -> PyResult<()> {
+        py.detach(|| tonnage_drop_in::check_pause(device, pool)).map_err(errors::sharing)
+    }
+
+    /// Notes that one of PyTorch's pools is a tag's.
+    #[pyfunction]
+    fn tag_pool(py: Python<'_>, device: u32, pool: (u64, u64), name: &str) -> PyResult<()> {
+        py.detach(|| tonnage_drop_in::tag(device, pool, name)).map_err(errors::sharing)
+    }
+
+    /// The pools whose memory is given back now by themselves, each with its device.
+    #[pyfunction]
+    fn paused_pools(py: Python<'_>) -> PyResult<Vec<(u32, (u64, u64))>> {
+        py.detach(tonnage_drop_in::paused_pools).map_err(errors::sharing)
     }
 
     /// The devices whose memory is given back now.
     #[pyfunction]
-    fn paused_devices(py: Python<'_>) -> Vec<u32> {
-        py.detach(tonnage_drop_in::paused_devices)
+    fn paused_devices(py: Python<'_>) -> PyResult<Vec<u32>> {
+        py.detach(tonnage_drop_in::paused_devices).map_err(errors::sharing)
     }
 
     /// The bytes that a text means, such as `24GiB`.

@@ -3,29 +3,34 @@
 //! In:  work that needs nothing of Python's. Out: its result, or what a signal handler raised meanwhile.
 //!
 //! Work runs in a thread of its own, so that this one can look for signals, which Python handles in the main
-//! thread alone. Reading stops when it is told to; other work is left to end by itself, unheard.
+//! thread alone. Reading, and scripts that run, stop when they are told to; other work is left to end by itself, unheard, but for work
+//! that has to put something in order first: whoever presses Ctrl-C waits for its end, and whoever presses it again does not.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use pyo3::prelude::*;
+use tonnage::replay::Until;
 
 use crate::errors::internal;
 
-/// How long someone who presses Ctrl-C waits at most.
-const PATIENCE: Duration = Duration::from_millis(20);
+/// How often it is looked whether someone pressed Ctrl-C.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// Whether work is still wanted.
-#[derive(Clone, Default)]
-pub(crate) struct Stop(Arc<AtomicBool>);
+#[derive(Clone)]
+pub(crate) struct Stop(Until);
 
 impl Stop {
     /// Whether no one waits for the result any more.
     pub(crate) fn is_asked(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.0.is_over()
+    }
+
+    /// The same for Rust's own work.
+    pub(crate) fn until(&self) -> &Until {
+        &self.0
     }
 }
 
@@ -34,9 +39,33 @@ pub(crate) fn run<T: Send + 'static>(
     py: Python<'_>,
     work: impl FnOnce(&Stop) -> T + Send + 'static,
 ) -> PyResult<T> {
+    run_for(py, Patience::None, work)
+}
+
+/// The same of work that stops when it is told to, and is waited for then.
+pub(crate) fn run_to_its_end<T: Send + 'static>(
+    py: Python<'_>,
+    work: impl FnOnce(&Stop) -> T + Send + 'static,
+) -> PyResult<T> {
+    run_for(py, Patience::Once, work)
+}
+
+/// How often someone may press Ctrl-C until nobody waits any more.
+#[derive(PartialEq, Eq)]
+enum Patience {
+    None,
+    Once,
+}
+
+fn run_for<T: Send + 'static>(
+    py: Python<'_>,
+    patience: Patience,
+    work: impl FnOnce(&Stop) -> T + Send + 'static,
+) -> PyResult<T> {
     let (sender, mut receiver) = channel();
-    let stop = Stop::default();
-    let stopped = stop.clone();
+    let (until, stop) = Until::told();
+    let stopped = Stop(until);
+    let mut first = None;
     let thread = std::thread::Builder::new().name("tonnage".to_owned()).spawn(move || {
         // What a panic leaves behind is this closure's own.
         let result = catch_unwind(AssertUnwindSafe(|| work(&stopped)));
@@ -46,15 +75,18 @@ pub(crate) fn run<T: Send + 'static>(
     thread.map_err(|error| internal(&format!("cannot start a thread: {error}")))?;
     loop {
         let waiting = &mut receiver;
-        let received = py.detach(move || waiting.recv_timeout(PATIENCE));
+        let received = py.detach(move || waiting.recv_timeout(LOOK));
         match received {
-            Ok(Ok(result)) => return Ok(result),
+            Ok(Ok(result)) => return first.map_or(Ok(result), Err),
             Ok(Err(panic)) => return Err(internal(&what_it_said(&*panic))),
             Err(RecvTimeoutError::Disconnected) => return Err(internal("the work got lost")),
             Err(RecvTimeoutError::Timeout) => {
                 if let Err(raised) = py.check_signals() {
-                    stop.0.store(true, Ordering::Relaxed);
-                    return Err(raised);
+                    stop.now();
+                    if patience == Patience::None || first.is_some() {
+                        return Err(raised);
+                    }
+                    first = Some(raised);
                 }
             }
         }

@@ -213,6 +213,14 @@ print(call("set_fraction", u32(0), ctypes.c_double(1.5)) == FAILED)
     ]
 
 
+def test_a_share_that_the_settings_allow_is_told_before_the_device_is_opened(program):
+    out = program("""
+assert open_host(256 * MIB, settings=b"per_process_memory_fraction:0.25") == OK, failure().text
+print(fraction(), allocate(60 * MIB)[0], fraction(), allocate(60 * MIB)[0] == OUT_OF_MEMORY)
+""")
+    assert out == "0.25 0 0.25 True\n"
+
+
 def test_a_fork_gives_nothing_back_and_is_told_why_it_gets_nothing(program):
     out = program("""
 import os
@@ -268,3 +276,125 @@ assert free(kept) == OK
     entries = [(3, 5), (0, 5), (3, 6), (0, 6), (1, 6), (2, 6), (4, 7)]
     assert first == f"{entries} [0, 0]"
     assert second == "([(5, 1)], [])"
+
+
+#: Requests of one pool and of none, with bytes in them that can be read: the device is this machine's memory.
+TAGGED = """
+takes = ctypes.CFUNCTYPE(u8, ctypes.c_void_p, u64)(lambda context, stream: 1)
+forget = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda context: None)
+pool, device = Pool(0, 7), Pool(0, 0)
+
+def inside(size, of=pool):
+    assert call("begin_pool", u32(0), of, takes, None, forget) == OK, failure().text
+    answer = allocate(size)
+    assert call("end_pool", u32(0), of) == OK and call("release_pool", u32(0), of) == OK
+    return answer
+
+def write(address, size, number):
+    ctypes.memset(address, number, size)
+
+def holds(address, size, number):
+    return ctypes.string_at(address, size) == bytes([number]) * size
+
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096
+"""
+
+#: What can keep addresses.
+MOVABLE = [("pages", ""), ("pytorch", "expandable_segments:True")]
+
+
+@pytest.mark.parametrize(("policy", "settings"), MOVABLE)
+def test_a_pool_is_paused_by_itself_and_its_bytes_come_back(program, policy, settings):
+    out = program(TAGGED + f"""
+assert open_host(512 * MIB, policy=b"policy:{policy}", settings=b"{settings}") == OK, failure().text
+assert call("use_pool", u32(0), pool) == OK
+(_, outside), (_, large), (_, small) = allocate(20 * MIB), inside(60 * MIB), inside(5000)
+write(outside, 20 * MIB, 1), write(large, 60 * MIB, 2), write(small, 5000, 3)
+for keep in (1, 0):
+    before, gone = resident(), u64()
+    assert call("pause", u32(0), pool, u8(keep), ctypes.byref(gone)) == OK, failure().text
+    # Kept bytes are in this machine's memory as well, once more.
+    print(gone.value >= 60 * MIB, keep or before - resident() >= 60 * MIB)
+    print(inside(1000)[0] == FAILED, b"is paused" in failure().text, holds(outside, 20 * MIB, 1))
+    status, more = allocate(30 * MIB)
+    assert status == OK and free(more) == OK
+    assert call("pause", u32(0), pool, u8(1), None) == FAILED and b"paused already" in failure().text
+    assert call("resume", u32(0), pool) == OK, failure().text
+    print(holds(large, 60 * MIB, 2) == bool(keep), holds(small, 5000, 3) == bool(keep))
+    write(large, 60 * MIB, 2), write(small, 5000, 3)
+assert inside(1000)[0] == OK and holds(outside, 20 * MIB, 1)
+assert call("pause", u32(0), Pool(0, 9), u8(1), None) == FAILED
+print(failure().text.decode())
+""")
+    lines = out.splitlines()
+    assert lines == ["True 1", "True True True", "True True", "True True", "True True True", "True True",
+                     "there is no pool (0, 9) in use to pause"], out
+
+
+@pytest.mark.parametrize(("policy", "settings"), MOVABLE)
+def test_what_is_resumed_without_a_pool_is_all(program, policy, settings):
+    out = program(TAGGED + f"""
+assert open_host(512 * MIB, policy=b"policy:{policy}", settings=b"{settings}") == OK, failure().text
+assert call("use_pool", u32(0), pool) == OK
+(_, outside), (_, block) = allocate(20 * MIB), inside(30 * MIB)
+write(outside, 20 * MIB, 1), write(block, 30 * MIB, 2)
+assert call("pause", u32(0), pool, u8(1), None) == OK and call("pause", u32(0), device, u8(1), None) == OK
+assert call("resume", u32(0), device) == OK, failure().text
+print(holds(outside, 20 * MIB, 1), holds(block, 30 * MIB, 2))
+gone = u64()
+assert free(block) == OK and call("release", u32(0), pool, u64(0), ctypes.byref(gone)) == OK
+print(gone.value >= 30 * MIB, holds(outside, 20 * MIB, 1))
+""")
+    assert out == "True True\nTrue True\n"
+
+
+def test_fixed_segments_are_not_paused_and_say_what_to_do(program):
+    out = program(TAGGED + """
+assert open_host(512 * MIB) == OK, failure().text
+assert call("use_pool", u32(0), pool) == OK
+_, block = inside(30 * MIB)
+print(call("pause", u32(0), pool, u8(1), None) == FAILED, failure().text.decode())
+write(block, 30 * MIB, 2)
+""")
+    assert out.startswith("True ") and "use the policy `pages` or `expandable_segments:True`" in out
+
+
+def test_a_pool_takes_its_segments_from_functions_of_the_program(program):
+    out = program(TAGGED + """
+assert open_host(512 * MIB) == OK, failure().text
+given, forgotten = {}, []
+def give(context, size):
+    if sum(map(len, given.values())) + size > 64 * MIB:
+        return 0
+    memory = (ctypes.c_char * size)()
+    given[ctypes.addressof(memory)] = memory
+    return ctypes.addressof(memory)
+acquire = ctypes.CFUNCTYPE(u64, ctypes.c_void_p, u64)(give)
+release = ctypes.CFUNCTYPE(None, ctypes.c_void_p, u64)(lambda context, address: given.pop(address) and None)
+drop = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda context: forgotten.append(1))
+assert call("use_pool_from", u32(0), pool, acquire, release, None, drop) == OK, failure().text
+_, outside = allocate(3 * MIB)
+_, block = inside(30 * MIB)
+write(block, 30 * MIB, 4)
+print(list(given) == [block], outside in given, inside(60 * MIB)[0] == OUT_OF_MEMORY, holds(block, 30 * MIB, 4))
+# A pool that is there keeps what it has.
+assert call("use_pool_from", u32(0), pool, acquire, release, None, drop) == OK
+print(len(forgotten))
+assert call("release_pool", u32(0), pool) == OK and call("release_pool", u32(0), pool) == OK and free(block) == OK
+assert call("empty_cache", device, NO_STACK) == OK
+print(given, len(forgotten))
+""")
+    assert out == "True False True True\n1\n{} 2\n"
+
+
+def test_a_pool_of_the_programs_own_memory_is_refused_where_pages_move(program):
+    out = program(TAGGED + """
+assert open_host(512 * MIB, policy=b"policy:pages") == OK, failure().text
+forgotten = []
+acquire = ctypes.CFUNCTYPE(u64, ctypes.c_void_p, u64)(lambda context, size: 0)
+release = ctypes.CFUNCTYPE(None, ctypes.c_void_p, u64)(lambda context, address: None)
+drop = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda context: forgotten.append(1))
+print(call("use_pool_from", u32(0), pool, acquire, release, None, drop) == FAILED, forgotten, failure().text.decode())
+""")
+    assert out.startswith("True [1] pool (0, 7) cannot have memory of an allocator of its own under the policy `pages`"), out

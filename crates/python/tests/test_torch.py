@@ -12,19 +12,22 @@ import subprocess
 import sys
 import textwrap
 import time
+import types
 
 import pytest
 
+import tonnage
 import tonnage.torch
 
 TORCH = '''
 """What the installation asks of PyTorch."""
 import os, types
 __version__ = os.environ.get("STAND_IN_VERSION", "2.11.0+cu130")
+asked = []
 version = types.SimpleNamespace(cuda=os.environ.get("STAND_IN_CUDA", "13.0") or None)
 cuda = types.SimpleNamespace(
     is_initialized=lambda: os.environ.get("STAND_IN_USED") == "1",
-    device_count=lambda: int(os.environ.get("STAND_IN_GPUS", "1")),
+    device_count=lambda: asked.append("driver") or int(os.environ.get("STAND_IN_GPUS", "1")),
     _lazy_call=lambda call: None,
 )
 _C = types.SimpleNamespace(_GLIBCXX_USE_CXX11_ABI=True)
@@ -37,6 +40,7 @@ echo "$@" >> "{folder}/calls"
 while [ "$1" != -o ]; do shift; done
 exec {cc} -shared -fPIC -x c -o "$2" - <<'C'
 const char* tonnage_install(const void* interface, const void* options) {{ return {answer}; }}
+const char* tonnage_thrown(void) {{ return 0; }}
 C
 """
 
@@ -65,6 +69,72 @@ def program(tmp_path, python):
 
 
 INSTALL = "import tonnage.torch\nprint(tonnage.torch.install())\n"
+
+
+def test_a_fork_that_does_not_end_is_given_up(program):
+    text = """
+    import os, time, tonnage.torch
+    patience, tonnage.torch.SECONDS_TO_COUNT = tonnage.torch.SECONDS_TO_COUNT, 0.2
+    me = os.getpid()
+    def ask():
+        while os.getpid() != me:
+            time.sleep(1)
+        return 3
+    given_up = tonnage.torch._told_by_a_fork(ask)
+    tonnage.torch.SECONDS_TO_COUNT = patience
+    print(given_up, tonnage.torch._told_by_a_fork(lambda: 3))
+    try:
+        os.waitpid(-1, os.WNOHANG)
+    except ChildProcessError:
+        print("none is left")
+    """
+    assert program(text).stdout == "-1 3\nnone is left\n"
+
+
+def test_a_tag_may_end_while_its_thread_looks_at_tags(program):
+    # As the collector of garbage ends one: at any moment, in any thread.
+    text = """
+    import faulthandler, types, tonnage, tonnage.torch
+    faulthandler.dump_traceback_later(300, exit=True)
+    tags = tonnage.torch._Tags()
+    class Pool:
+        ended = 0
+        @property
+        def id(self):
+            Pool.ended += 1
+            name = f"tag {Pool.ended}"
+            tags.idle[name, 0] = []
+            with tags.lock:
+                tags.pools.setdefault((name, 0), []).append(Pool())
+                tags.pools["weights", 0].append(types.SimpleNamespace(id=(0, 9)))
+            tags.put_back(name, 0, self)
+            return 0, 7
+    tags.pools["weights", 0] = [Pool()]
+    print(tags.paused(), tags.ids("weights", 0)[:2], Pool.ended > 1)
+    """
+    assert program(text).stdout == "() [(0, 7), (0, 9)] True\n"
+
+
+@pytest.fixture
+def failed_meanwhile(monkeypatch):
+    """As if a function of the program's had thrown."""
+    shim = types.SimpleNamespace(tonnage_thrown=lambda: b"out of order")
+    monkeypatch.setattr(tonnage.torch._state, "shim", shim)
+
+
+@pytest.mark.usefixtures("failed_meanwhile")
+def test_what_failed_is_told_before_what_failed_meanwhile():
+    with pytest.raises(tonnage.NoMemoryError, match="others hold it") as told, tonnage.torch._reporting():
+        raise tonnage.NoMemoryError("others hold it")
+    if sys.version_info >= (3, 11):
+        (note,) = told.value.__notes__
+        assert "out of order" in note
+
+
+@pytest.mark.usefixtures("failed_meanwhile")
+def test_what_failed_meanwhile_is_told_if_nothing_else_did():
+    with pytest.raises(tonnage.torch.CallbackError, match="out of order"), tonnage.torch._reporting():
+        pass
 
 
 @pytest.mark.parametrize(
@@ -161,6 +231,20 @@ def test_what_the_shim_says_is_raised(program):
     assert done.returncode == 1 and "InstallError: CUDA is in use already" in done.stderr
 
 
+@pytest.mark.parametrize("release", ["2.9.1", "2.13.0", "2.14.0", "2.15.0"])
+@pytest.mark.parametrize("policy", ["pages", "pytorch"])
+def test_the_status_tells_what_this_release_and_policy_have_not(program, policy, release):
+    text = f"""
+    import tonnage.torch
+    print(*tonnage.torch.install({policy!r}).limits, sep="\\n")
+    """
+    told = program(text, STAND_IN_VERSION=release).stdout
+    assert "torch.cuda.ExternalStream" in told
+    assert ("_annotate_memory" in told) == (release in ("2.14.0", "2.15.0"))
+    assert ("must not ask PyTorch for memory" in told) == (policy == "pytorch")
+    assert ("MemPool(allocator=…) is refused" in told) == (policy == "pages")
+
+
 def test_it_is_installed_once(program):
     done = program(
         """
@@ -172,6 +256,14 @@ def test_it_is_installed_once(program):
         """
     )
     assert done.returncode == 1 and "installed already, with other options" in done.stderr, done.stderr
+
+
+def test_forks_of_the_program_can_use_the_gpu(program):
+    """PyTorch forbids it to forks of a process that has asked the driver how many there are."""
+    done = program("import torch, tonnage.torch\nprint(tonnage.torch.install().way, torch.asked)")
+    assert done.stdout == "shim []\n", done.stderr
+    told = "import torch, tonnage.torch\ntorch.cuda._device_count_nvml = lambda: 1\n" "print(tonnage.torch.install().way, torch.asked)"
+    assert program(told).stdout == "shim []\n"
 
 
 EXEC = ("-m", "tonnage", "exec")

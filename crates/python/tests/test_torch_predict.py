@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pathlib
 import sys
 
 import pytest
@@ -68,11 +69,13 @@ def test_pytest_starts_itself_again_and_nothing_else(monkeypatch):
         (["python", "-mtox"], None),
         (["python", "-m", "tox"], None),
         (["python", "-m"], None),
+        (["python", "/ide/_jb_pytest_runner.py", "--path", "tests"], ["/ide/_jb_pytest_runner.py", "--path", "tests"]),
+        (["python", "-u", "/ide/run_pytest_script.py", "--rootdir=x"], ["-u", "-m", "pytest", "-x", "test_it.py"]),
         (["python", "program.py"], None),
         (["python"], None),
     ]:
         monkeypatch.setattr(sys, "orig_argv", words)
-        assert pytest_plugin._pytest_words() == again, words
+        assert pytest_plugin._pytest_words(("-x", pathlib.Path("test_it.py"))) == again, words
 
 
 def test_a_gpu_that_cannot_be_had_is_told_before_any_test_runs(pytester):

@@ -37,7 +37,8 @@ class AfterImport(importlib.abc.MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if name != self._name or path is not None or self._asks:
+        # Whoever imports a module of a package says where that lies.
+        if name != self._name or (path is not None) != ("." in name) or self._asks:
             return None
         # Others find it, as they would without this.
         self._asks = True

@@ -20,12 +20,14 @@ if TYPE_CHECKING:
 
 def begin(torch: Any) -> None:
     """Installs the allocator. A process that sees no GPU has no need of it."""
-    if torch.version.cuda is not None and torch.cuda.device_count() == 0:
-        return
     try:
         import tonnage.torch
     except ImportError as error:
+        if torch.version.cuda is not None and torch.cuda.device_count() == 0:
+            return
         stop(f"{sys.executable} has no tonnage ({error}): pip install tonnage into it")
+    if torch.version.cuda is not None and tonnage.torch._gpus(torch) == 0:
+        return
     options = os.environ.get("TONNAGE_EXEC")
     if options is None:
         # Someone took it out of the environment, and wants none of it.

@@ -26,7 +26,7 @@ import pytest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from typing import Any
 
     from ._record import Recording
@@ -39,6 +39,11 @@ if TYPE_CHECKING:
 FAKE_GPU = "TONNAGE_PYTEST_GPU"
 FAKE_GPU_OF = "TONNAGE_PYTEST_PROCESS"
 FAKE_GPU_FOLDER = "TONNAGE_PYTEST_FOLDER"
+
+#: Programs that do nothing but run pytest: itself, PyCharm's, and Visual Studio Code's, which reads its words from a file that it
+#: removes, so that the words that pytest was given count.
+STARTS = ("pytest", "py.test", "_jb_pytest_runner.py")
+STARTS_ONCE = ("run_pytest_script.py",)
 
 #: The file with the baselines of a folder of tests.
 BASELINES = "tonnage-baselines.json"
@@ -66,9 +71,11 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
         return
     if not gpu:
         return
-    words = _pytest_words()
+    words = _pytest_words(early_config.invocation_params.args)
     if words is None:
-        raise pytest.UsageError("--tonnage-gpu starts pytest again: run it as `pytest` or `python -m pytest`, not from a program")
+        raise pytest.UsageError(
+            "--tonnage-gpu and tonnage_gpu start pytest again: run it as `pytest` or `python -m pytest`, not from a program"
+        )
     from . import _tonnage
     from ._errors import Error
 
@@ -87,8 +94,8 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     os.execve(sys.executable, [sys.executable, *words], environment)
 
 
-def _pytest_words() -> list[str] | None:
-    """The words behind Python by which pytest was started; nothing where a program called it."""
+def _pytest_words(given: Sequence[str | os.PathLike[str]]) -> list[str] | None:
+    """The words behind Python that start pytest again, which was given these; nothing where a program called it."""
     words = sys.orig_argv[1:]
     for number, word in enumerate(words):
         if number and words[number - 1] in ("-W", "-X"):
@@ -97,7 +104,10 @@ def _pytest_words() -> list[str] | None:
             module = word[2:] or next(iter(words[number + 1 :]), "")
             return words if module in ("pytest", "py.test") else None
         if not word.startswith("-"):
-            return words if os.path.basename(word) in ("pytest", "py.test") else None
+            program = os.path.basename(word)
+            if program in STARTS_ONCE:
+                return [*words[:number], "-m", "pytest", *(os.fspath(word) for word in given)]
+            return words if program in STARTS else None
     return None
 
 

@@ -123,6 +123,7 @@ impl Gpu {
             attributes: self.attributes.clone(),
             cudnn: if self.cudnn.is_null() { String::new() } else { self.cudnn.to_string() },
             devices: c_int::try_from(devices).unwrap_or(1),
+            releases: BTreeMap::new(),
             ascending: false,
         })
     }

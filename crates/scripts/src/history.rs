@@ -78,8 +78,8 @@ impl History {
         Some(PeakAt { phase: Phase::of(frames), line: line.map(|line| line.to_string()) })
     }
 
-    /// What its requests come to under other orders of addresses; nothing where they cannot be told from the history.
-    pub(crate) fn orders(&self) -> Option<Orders> {
+    /// What its requests come to under other orders of addresses, or why that cannot be told from the history; nothing where it has none.
+    pub(crate) fn orders(&self) -> Option<Result<Orders, String>> {
         Orders::of(&self.file, self.device)
     }
 }

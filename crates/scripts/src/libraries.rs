@@ -21,13 +21,14 @@ const CORE: &str = "libtonnage_fake_cudart.so";
 /// Where else it may lie.
 const FOLDER_VARIABLE: &str = "TONNAGE_LIBRARIES";
 
-/// Libraries of CUDA that nothing may be computed with. Others are the user's own: cuDNN answers without a device,
+/// Libraries of CUDA that nothing may be computed with, nor a GPU watched. Others are the user's own: cuDNN answers without a device,
 /// NVRTC compiles without one.
-const REPLACED: [&str; 7] = [
+const REPLACED: [&str; 8] = [
     "libcublas.so.",
     "libcublasLt.so.",
     "libcudart.so.",
     "libcufft.so.",
+    "libcupti.so.",
     "libcusolver.so.",
     "libcusparse.so.",
     "libnccl.so.",

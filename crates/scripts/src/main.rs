@@ -1,12 +1,17 @@
 //! Scripts and workloads whose truth was recorded on an H200, predicted and compared, event by event:
 //! `cargo xtask scripts`.
 //!
-//! In:  a Python with PyTorch 2.11.0 built for CUDA; `testdata/scripts` and `testdata/traces`.
+//! In:  a Python with PyTorch built for CUDA; `testdata/scripts` and `testdata/traces`.
 //! Out: a table; the exit status is 1 if a case came out worse than it must.
+//!
+//! Recordings are of PyTorch 2.11: other releases ask for other bytes in places, so that their difference from the recording
+//! is shown and not judged. Of every release the engine must agree with PyTorch's own allocator, entry by entry.
 
 #![forbid(unsafe_code)]
 
 mod checks;
+
+mod layouts;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,8 +19,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use serde::Deserialize;
+use tonnage_engine::Release;
 use tonnage_events::{Action, StreamId, TraceEntry};
-use tonnage_scripts::{Environment, Gpu, Options, Outcome, World, predict};
+use tonnage_replay::recording::{RecordingOptions, replay_recording};
+use tonnage_scripts::{Environment, Gpu, Guess, Options, Outcome, Range, World, predict};
 
 /// How alike a prediction and the recording must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -73,7 +80,7 @@ const CASES: &[Case] = &[
     light(workload("multistream", Entries, 0.0)),
     light(workload("cudagraph", Entries, 0.0)),
     light(script("small_gpt", Requests, 1.0)),
-    light(script("small_cnn", Figure, 1.0)),
+    light(script("small_cnn", Entries, 0.0)),
     light(script("fsdp_rank", Requests, 1.0)),
     light(rank_like("fsdp_rank", script("fsdp_world", Requests, 1.0))),
     light(script("compile_mlp", Figure, 7.0)),
@@ -82,12 +89,32 @@ const CASES: &[Case] = &[
     under("round8", workload("mlp_seed", Entries, 0.0)),
     under("split128", workload("mlp_seed", Entries, 0.0)),
     workload("deepnet_plain", Requests, 3.0),
+    under("tight", workload("cudagraph", Entries, 0.0)),
+    under("tight", workload("deepnet_ckpt", Entries, 0.0)),
+    under("tight", workload("multistream", Requests, 0.0)),
+    under("tight", workload("bert_dynpad", Entries, 0.0)),
+    under("tight", workload("gpt2_varlen", Requests, 0.0)),
+    under("tight", workload("llama_ckpt_accum", Requests, 0.0)),
+    under("tight", workload("gpt2_generate", Requests, 0.0)),
+    under("tight", workload("resnet50", Requests, 0.5)),
+    under("tight", workload("deeplab_varres", Figure, 0.5)),
+    under("expandable", workload("multistream", Requests, 0.0)),
+    under("expandable", workload("cudagraph", Entries, 0.0)),
+    under("expandable", workload("bert_dynpad", Entries, 0.0)),
+    under("expandable", workload("gpt2_varlen", Requests, 1.0)),
+    under("expandable", workload("llama_ckpt_accum", Requests, 1.0)),
+    under("expandable", workload("gpt2_generate", Requests, 1.0)),
+    under("expandable", workload("resnet50", Requests, 0.5)),
+    under("gc60", workload("gpt2_varlen", Requests, 1.0)),
+    under("round8", workload("bert_dynpad", Entries, 0.0)),
+    under("split128", workload("resnet50", Requests, 0.5)),
     workload("bert_dynpad", Entries, 0.0),
     workload("gpt2_varlen", Requests, 1.0),
     workload("llama_ckpt_accum", Requests, 1.0),
     workload("gpt2_generate", Requests, 1.0),
     workload("resnet50", Requests, 0.5),
-    workload("deeplab_varres", Requests, 0.5),
+    // Workspaces of filters of 1 x 1 that were not measured.
+    workload("deeplab_varres", Figure, 0.5),
     script("accelerate_t5", Requests, 2.0),
     script("compile_gpt", Figure, 5.0),
     script("fsdp_llama", Requests, 1.0),
@@ -95,11 +122,23 @@ const CASES: &[Case] = &[
     script("hf_trainer_bert", Requests, 1.0),
     script("lightning_resnet", Requests, 1.0),
     script("lora_llama", Requests, 1.0),
-    script("lstm_lm", Figure, 1.0),
+    script("lstm_lm", Requests, 1.0),
     script("serve_batches", Requests, 1.0),
     script("unet_diffusion", Requests, 0.5),
     script("vit_train", Requests, 1.0),
+    script("dcgan", Requests, 0.5),
+    script("video_r3d", Requests, 0.5),
+    script("unet3d_vae", Requests, 0.5),
+    script("audio_spec", Requests, 0.5),
+    script("efficientnet_serve", Figure, 0.5),
+    script("whisper_train", Figure, 0.5),
+    script("convnext_swin", Figure, 1.0),
+    script("gru_packed", Requests, 1.0),
+    script("shampoo_svd", Requests, 1.0),
 ];
+
+/// The release whose recordings they are.
+const RECORDED: Release = Release::V2_11;
 
 /// Figures of a recording.
 #[derive(Clone, Copy, Deserialize)]
@@ -176,17 +215,32 @@ impl Case {
             limit: None,
             settings: Some(conf).filter(|conf| !conf.is_empty()),
             time: Duration::from_secs(1200),
+            gpus: 1,
             world: self.rank_like.map(|_| World { size: 8, rank: 0, per_host: 8 }),
             // Each case is compared as it is.
             thorough: false,
+            written: Vec::new(),
         };
         let outcome = predict(&options, environment)?;
-        let predicted = match &outcome.snapshot {
-            Some(path) => entries(path)?,
-            None => return Err(format!("{:?}: {}", outcome.ending, last_line(&outcome)).into()),
+        let Some(path) = &outcome.snapshot else {
+            return Err(format!("{:?}: {}", outcome.ending, last_line(&outcome)).into());
         };
-        Ok(Row::new(truth, &recorded, &predicted, &outcome))
+        let engine = differs_from_engine(path, limit, environment)?;
+        Ok(Row::new(truth, &recorded, &entries(path)?, &outcome, engine))
     }
+}
+
+/// Where the engine, by the rules of that release, does something else than PyTorch's own allocator did; nothing if nowhere.
+fn differs_from_engine(
+    path: &Path,
+    limit: Option<u64>,
+    environment: &Environment,
+) -> Result<Option<String>, Failed> {
+    let release = environment.torch.parse().ok();
+    let file = tonnage_snapshot::open(path)?;
+    let options = RecordingOptions { limit, release, ..Default::default() };
+    let difference = replay_recording(&file, &options)?.difference;
+    Ok(difference.map(|it| format!("{it:?}")))
 }
 
 fn last_line(outcome: &Outcome) -> &str {
@@ -236,14 +290,34 @@ fn first_difference(one: &[Comparable], other: &[Comparable]) -> Option<usize> {
 struct Row {
     alike: Alike,
     percent: f64,
+    /// How far the range of what is allocated at its peak is from what was recorded, in percent.
+    allocated_off: f64,
     /// Whether the stated range holds the recorded figure.
     inside: bool,
-    guesses: usize,
+    /// Whether it is that in a range of a hundredth at most.
+    narrow: bool,
+    /// Whether a guess is told that bytes rest on.
+    excused: bool,
+    /// Whether it compiles something.
+    compiles: bool,
+    /// Where the engine does something else.
+    engine: Option<String>,
     text: String,
 }
 
 /// A figure that is off by more, in percent, must be in a range or rest on a guess that is told.
 const SAID_ABOVE: f64 = 1.0;
+
+/// Where requests are alike, the most that the peak of what is allocated may be off, in percent.
+const ALLOCATED_OFF: f64 = 0.3;
+
+/// Whether a range is a hundredth wide at most.
+fn is_narrow(range: Range) -> bool {
+    (range.high - range.low) * 100 <= range.low
+}
+
+/// Words of guesses that bytes rest on. That a loss was taken to be 1 is no excuse.
+const ABOUT_BYTES: [&str; 4] = ["not counted", "of a mask", "torch.compile", "workspaces"];
 
 impl Row {
     fn new(
@@ -251,6 +325,7 @@ impl Row {
         recorded: &[TraceEntry],
         predicted: &[TraceEntry],
         outcome: &Outcome,
+        engine: Option<String>,
     ) -> Self {
         let all = first_difference(&comparable(predicted, None), &comparable(recorded, None));
         let [ours, theirs] = [predicted, recorded].map(|it| comparable(it, Some(Action::Alloc)));
@@ -277,8 +352,9 @@ impl Row {
         let range = outcome.peaks.as_ref().map(|peaks| peaks.reserved);
         let inside = range.is_some_and(|range| (range.low..=range.high).contains(&truth.reserved));
         let range = range.map_or(String::new(), |range| format!("{}–{}", range.low, range.high));
+        let exact = if engine.is_none() { "exact" } else { "**differs**" };
         let text = format!(
-            "{} | {allocated} ({:+.3} %) | {reserved} ({:+.3} %) | {range} {} | {} of {} | {first} | {} | {} MiB, {} | {:.0} s",
+            "{} | {exact} | {allocated} ({:+.3} %) | {reserved} ({:+.3} %) | {range} {} | {} of {} | {first} | {} | {} MiB, {} | {:.0} s",
             match alike {
                 Entries => "entries",
                 Requests => "requests",
@@ -295,7 +371,21 @@ impl Row {
             outcome.time.as_secs_f64()
         );
         let percent = off(reserved, truth.reserved).abs();
-        Self { alike, percent, inside, guesses: outcome.guesses.len(), text }
+        let about_bytes = |guess: &Guess| ABOUT_BYTES.iter().any(|it| guess.what.contains(it));
+        let excused = outcome.guesses.iter().any(about_bytes);
+        let compiles = outcome.guesses.iter().any(|guess| guess.what.contains("torch.compile"));
+        // Under one of the orders of addresses that are tried it is as recorded, or as near as that.
+        let exactly = Range::exactly(allocated);
+        let stated = outcome.peaks.as_ref().map_or(exactly, |peaks| peaks.allocated);
+        let nearest = truth.allocated.clamp(stated.low, stated.high);
+        // A range that is wide holds anything.
+        let allocated_off = match is_narrow(stated) {
+            true => off(nearest, truth.allocated).abs(),
+            false => off(allocated, truth.allocated).abs(),
+        };
+        let narrow =
+            outcome.peaks.as_ref().is_some_and(|peaks| inside && is_narrow(peaks.reserved));
+        Self { alike, percent, allocated_off, inside, narrow, excused, compiles, engine, text }
     }
 }
 
@@ -318,10 +408,11 @@ fn main() -> ExitCode {
     let only_light = flags.iter().any(|flag| *flag == "--light");
     println!("PyTorch {} on {}\n", environment.torch, environment.python.display());
     println!(
-        "| case | alike | peak allocated | peak reserved | range | requests | first difference | guesses | host memory, of it before the GPU | time |"
+        "| case | alike | engine | peak allocated | peak reserved | range | requests | first difference | guesses | host memory, of it before the GPU | time |"
     );
-    println!("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |");
-    let mut worse = 0;
+    println!("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |");
+    let recorded = environment.torch.parse() == Ok(RECORDED);
+    let (mut worse, mut stated, mut narrow) = (0, 0, 0);
     for case in CASES {
         let wanted = names.is_empty()
             || names.iter().any(|name| **name == case.title() || *name == case.name);
@@ -330,8 +421,18 @@ fn main() -> ExitCode {
         }
         match case.run(python, &environment) {
             Ok(row) => {
-                let in_silence = row.percent > SAID_ABOVE && row.guesses == 0 && !row.inside;
-                let bad = row.alike < case.must || row.percent > case.percent || in_silence;
+                let in_silence = row.percent > SAID_ABOVE && !row.excused && !row.inside;
+                // Addresses decide what is left unsplit.
+                let allocates_otherwise =
+                    row.alike >= Requests && row.allocated_off > ALLOCATED_OFF;
+                let unlike = row.alike < case.must
+                    || row.percent > case.percent
+                    || allocates_otherwise
+                    || in_silence;
+                // Those that compile are given as so much more or less.
+                stated += usize::from(!row.compiles);
+                narrow += usize::from(row.narrow && !row.compiles);
+                let bad = (recorded && unlike) || row.engine.is_some();
                 worse += usize::from(bad);
                 println!(
                     "| {} | {} |{}",
@@ -339,6 +440,9 @@ fn main() -> ExitCode {
                     row.text,
                     if bad { " **worse than it must be**" } else { "" }
                 );
+                if let Some(difference) = row.engine {
+                    eprintln!("{}: the engine differs: {difference}", case.title());
+                }
             }
             Err(error) => {
                 worse += 1;
@@ -346,9 +450,32 @@ fn main() -> ExitCode {
             }
         }
     }
+    if recorded && stated > 0 {
+        println!(
+            "\nThe recorded peak lies in a range of at most a hundredth: {narrow} of {stated} that compile nothing."
+        );
+        // Of all of them; of some it says little.
+        if names.is_empty() && !only_light && narrow * 10 < stated * 9 {
+            worse += 1;
+            eprintln!("fewer than nine of ten ranges hold the recorded peak and are narrow");
+        }
+    }
     println!("\n| check | |\n| --- | --- |");
     for check in checks::CHECKS {
-        if !names.is_empty() && !names.iter().any(|name| *name == check.name) {
+        let wanted = names.is_empty() || names.iter().any(|name| *name == check.name);
+        if !wanted || (only_light && !check.light) {
+            continue;
+        }
+        let said = check.run(python, &environment).unwrap_or_else(|error| {
+            worse += 1;
+            format!("**wrong**: {error}")
+        });
+        println!("| {} | {said} |", check.name);
+    }
+    for check in layouts::LAYOUTS {
+        // Sixteen ranks take minutes.
+        let wanted = names.is_empty() || names.iter().any(|name| *name == check.name);
+        if !wanted || only_light {
             continue;
         }
         let said = check.run(python, &environment).unwrap_or_else(|error| {

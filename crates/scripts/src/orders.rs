@@ -6,8 +6,8 @@
 //! Among equal free blocks the lowest address is taken, and addresses depend on what else a process maps, so that any
 //! order may come. One figure holds only where all agree.
 
-use tonnage_device::{Arenas, FirstFit, Placement};
-use tonnage_events::Action;
+use tonnage_device::{Arenas, Downwards, FirstFit, Placement};
+use tonnage_events::{Action, TraceEntry};
 use tonnage_replay::job::Job;
 use tonnage_replay::recording::{RecordingOptions, recorded_config};
 use tonnage_replay::what_if::{Prediction, WhatIf};
@@ -32,6 +32,12 @@ impl Range {
     /// That holds this figure too.
     pub(crate) fn with(self, bytes: u64) -> Self {
         Self { low: self.low.min(bytes), high: self.high.max(bytes) }
+    }
+
+    /// That holds so much more and less of itself, a share.
+    pub(crate) fn give_or_take(self, share: f64) -> Self {
+        let of = |bytes: u64, factor: f64| (bytes as f64 * factor) as u64;
+        Self { low: of(self.low, 1.0 - share), high: of(self.high, 1.0 + share) }
     }
 
     /// That holds another one too.
@@ -88,14 +94,23 @@ pub(crate) struct Orders {
 }
 
 impl Orders {
-    /// Those of one device.
-    pub(crate) fn of(file: &SnapshotFile, device: u32) -> Option<Self> {
+    /// Those of one device, or why they cannot be told; nothing where there are none.
+    pub(crate) fn of(file: &SnapshotFile, device: u32) -> Option<Result<Self, String>> {
+        let entries = file.traces.get(device as usize).map(Vec::as_slice)?;
+        (!entries.is_empty()).then(|| Self::read(file, device, entries))
+    }
+
+    fn read(file: &SnapshotFile, device: u32, entries: &[TraceEntry]) -> Result<Self, String> {
         let ordinal = Some(device as usize);
-        let (_, job) = Job::read(file, &RecordingOptions { ordinal, ..Default::default() }).ok()?;
-        let entries = file.traces.get(device as usize).map_or(&[][..], Vec::as_slice);
+        let options = RecordingOptions { ordinal, ..Default::default() };
+        let (outcome, job) = Job::read(file, &options).map_err(|error| error.to_string())?;
+        // Where only the last state differs all requests were understood.
+        if let Some(difference) = outcome.difference.filter(|it| it.event < outcome.events) {
+            return Err(format!("the history is understood up to entry {}", difference.event));
+        }
         let failures = entries.iter().enumerate().filter(|(_, entry)| entry.action == Action::Oom);
         let failures = failures.map(|(number, _)| number).collect();
-        Some(Self { job, what_if: WhatIf::new(recorded_config(file)), failures })
+        Ok(Self { job, what_if: WhatIf::new(recorded_config(file)), failures })
     }
 
     /// Whether a request is not served that the script was served, or that it would not get over.
@@ -105,8 +120,11 @@ impl Orders {
 
     /// Serves them from so many bytes, by each order.
     fn serve(&self, room: u64) -> impl Iterator<Item = Prediction> {
-        let placements =
-            [Placement::Arenas(Arenas::default()), Placement::FirstFit(FirstFit::default())];
+        let placements = [
+            Placement::Arenas(Arenas::default()),
+            Placement::FirstFit(FirstFit::default()),
+            Placement::Downwards(Downwards::default()),
+        ];
         placements.into_iter().filter_map(move |placement| {
             let what_if = WhatIf { placement, total: Some(room), ..self.what_if.clone() };
             what_if.refusal().is_none().then(|| what_if.predict(&self.job))
@@ -145,20 +163,20 @@ mod tests {
 
     const TOTAL: u64 = 150_109_880_320;
 
-    fn recording(name: &str) -> Orders {
+    fn snapshot(name: &str) -> SnapshotFile {
         let path =
             format!("{}/../../testdata/traces/{name}.pickle.zst", env!("CARGO_MANIFEST_DIR"));
-        Orders::of(&tonnage_snapshot::open(path.as_ref()).unwrap(), 0).unwrap()
+        tonnage_snapshot::open(path.as_ref()).unwrap()
+    }
+
+    fn recording(name: &str) -> Orders {
+        Orders::of(&snapshot(name), 0).unwrap().unwrap()
     }
 
     /// A rank of a job has its history at the number of its device; device 0 has another one.
     #[test]
     fn requests_are_those_of_the_device_that_counts() {
-        let path = format!(
-            "{}/../../testdata/traces/mlp_seed.default.pickle.zst",
-            env!("CARGO_MANIFEST_DIR")
-        );
-        let mut file = tonnage_snapshot::open(path.as_ref()).unwrap();
+        let mut file = snapshot("mlp_seed.default");
         let few = file.traces[0][..2].to_vec();
         file.traces.insert(0, few);
         for segment in &mut file.segments {
@@ -167,12 +185,21 @@ mod tests {
         let peak = |device| {
             let mut ranges = [Range::exactly(0); 2];
             let [allocated, reserved] = &mut ranges;
-            Orders::of(&file, device).unwrap().widen(allocated, reserved, TOTAL);
+            Orders::of(&file, device).unwrap().unwrap().widen(allocated, reserved, TOTAL);
             ranges[1].high
         };
         assert_eq!(peak(1), 218_103_808);
         assert!(peak(0) < 218_103_808);
         assert!(Orders::of(&file, 2).is_none());
+    }
+
+    #[test]
+    fn a_history_that_the_engine_does_not_follow_has_no_other_orders() {
+        let mut file = snapshot("mlp_seed.default");
+        let entries = &mut file.traces[0];
+        let last = entries.iter().rposition(|entry| entry.action == Action::Alloc).unwrap();
+        entries[last].address.0 += 512;
+        assert!(Orders::of(&file, 0).unwrap().is_err());
     }
 
     /// One run gave 161,480,704 bytes reserved; by the order of addresses of an H200 it is less, as was measured there.

@@ -1,25 +1,29 @@
 //! A folder in which scripts run: libraries, hook and GPU's data beside each other; and a run there.
 
-use std::collections::BTreeSet;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use rustix::fs::{StatVfsMountFlags, statvfs};
 use tonnage_fake_cudart::notes::NOTES_VARIABLE;
 use tonnage_fake_cudart::profile::PROFILE_VARIABLE;
-use tonnage_fake_cudart::reads::{READS_IN_VARIABLE, READS_OUT_VARIABLE};
+use tonnage_fake_cudart::reads::{BIRTH_VARIABLE, READS_IN_VARIABLE, READS_OUT_VARIABLE};
 
-use crate::files::{Journal, Written};
+use crate::files::{Change, Journal, Written};
 use crate::libraries::Libraries;
-use crate::process::{Ended, end_all, run};
+use crate::process::{Ended, RUN_VARIABLE, end_all, run};
 use crate::{Environment, Error, Gpu, Options, World};
 
 /// What runs inside the script.
-const HOOK: [(&str, &str); 6] = [
+const HOOK: [(&str, &str); 7] = [
     ("sitecustomize.py", include_str!("hook/sitecustomize.py")),
     ("tonnage_after_import.py", include_str!("hook/tonnage_after_import.py")),
+    ("tonnage_births.py", include_str!("hook/tonnage_births.py")),
     ("tonnage_collectives.py", include_str!("hook/tonnage_collectives.py")),
     ("tonnage_files.py", include_str!("hook/tonnage_files.py")),
     ("tonnage_values.py", include_str!("hook/tonnage_values.py")),
@@ -34,6 +38,15 @@ const SETTINGS_VARIABLE: &str = "PYTORCH_CUDA_ALLOC_CONF";
 
 /// Where later releases look first.
 const NEWER_SETTINGS_VARIABLE: &str = "PYTORCH_ALLOC_CONF";
+
+/// What is said where there is no folder for them.
+const NO_PLACE: &str = "no library can be loaded from here nor from other folders of temporary files, as they are mounted with `noexec` or have a space, \
+                        a colon or a semicolon in their path: name another one in TMPDIR";
+
+/// Whether the system runs no program that lies there, and loads no library: it would go on without ours.
+fn is_without_programs(folder: &Path) -> bool {
+    statvfs(folder).is_ok_and(|it| it.f_flag.contains(StatVfsMountFlags::NOEXEC))
+}
 
 /// Folders in which scripts run.
 static FOLDERS: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
@@ -57,14 +70,16 @@ pub fn abandon() {
 pub(crate) struct Folder(Option<tempfile::TempDir>);
 
 impl Folder {
-    /// Where temporary files go, or else where no path has what a list of libraries is parted by.
+    /// Where temporary files go, or else where no path has what a list of libraries is parted by and libraries can be loaded from.
     pub(crate) fn new() -> Result<Self, Error> {
         let parts = |path: &Path| path.to_string_lossy().contains([' ', '\t', '\n', ':', ';']);
+        let serves = |path: &PathBuf| !parts(path) && !is_without_programs(path);
         let usual = std::env::temp_dir();
         let others = ["/tmp", "/var/tmp", "/dev/shm"].map(PathBuf::from);
-        let mut places = [usual.clone()].into_iter().chain(others).filter(|path| !parts(path));
+        let mut places = [usual.clone()].into_iter().chain(others).filter(serves);
         let make = |place: PathBuf| tempfile::Builder::new().prefix("tonnage-").tempdir_in(place);
-        let first = places.next().map_or_else(|| make(usual.clone()), make);
+        let none = || Err(io::Error::new(io::ErrorKind::PermissionDenied, NO_PLACE));
+        let first = places.next().map_or_else(none, make);
         let folder =
             places.fold(first, |made, place| made.or_else(|error| make(place).or(Err(error))));
         let folder = folder.map_err(Error::of(&usual))?;
@@ -87,6 +102,12 @@ impl Drop for Folder {
     fn drop(&mut self) {
         folders().remove(self.path());
     }
+}
+
+/// Whether [`abandon`] would remove a path.
+#[cfg(test)]
+pub(crate) fn is_given_up(path: &Path) -> bool {
+    folders().iter().any(|folder| path.starts_with(folder))
 }
 
 /// What a run is for.
@@ -124,6 +145,12 @@ pub(crate) struct Place<'a> {
     libraries: Libraries,
     /// CUDA's release, in its own way of writing it.
     version: i32,
+    /// Releases of its libraries, by their names.
+    releases: BTreeMap<String, String>,
+    /// PyTorch's, as it is installed.
+    torch: String,
+    /// What runs here wrote so far.
+    written: RefCell<Vec<Written>>,
 }
 
 /// A run that is over.
@@ -135,6 +162,8 @@ pub(crate) struct Done {
     pub(crate) notes: PathBuf,
     /// What it wrote.
     pub(crate) files: Vec<Written>,
+    /// What it noted about files.
+    pub(crate) journal: Journal,
 }
 
 impl<'a> Place<'a> {
@@ -148,12 +177,29 @@ impl<'a> Place<'a> {
         fs::set_permissions(&smi, fs::Permissions::from_mode(0o755)).map_err(Error::of(&smi))?;
         let libraries = Libraries::write(&make(&folder.join("lib"))?, &environment.libraries)?;
         let version = i32::try_from(environment.cuda).unwrap_or(13) * 1000;
-        Ok(Self { folder, libraries, version })
+        let (releases, torch) = (environment.releases.clone(), environment.torch.clone());
+        Ok(Self { folder, libraries, version, releases, torch, written: RefCell::default() })
+    }
+
+    /// PyTorch's release, as it is installed where the libraries' names are from.
+    pub(crate) fn torch(&self) -> &str {
+        &self.torch
     }
 
     /// The lines of a trial's guesses.
     pub(crate) fn guess_lines(&self, trial: &Trial<'_>) -> PathBuf {
         self.folder.join(trial.name).join("guesses")
+    }
+
+    /// Tells the next run what those before it wrote.
+    fn tell_written(&self, earlier: &[Written]) -> Result<PathBuf, Error> {
+        let here = self.written.borrow();
+        let files = earlier.iter().chain(&*here);
+        let files = files.filter(|it| it.what != Change::Removed && it.path.is_file());
+        let paths: BTreeSet<_> = files.map(|it| it.path.to_string_lossy()).collect();
+        let list = self.folder.join("written");
+        write(&list, &serde_json::json!(paths).to_string())?;
+        Ok(list)
     }
 
     /// Runs the script.
@@ -167,13 +213,15 @@ impl<'a> Place<'a> {
         let of_pass = make(&of_trial.join(pass.name()))?;
         let (out, notes) = (make(&of_pass.join("out"))?, make(&of_pass.join("notes"))?);
         let profile = of_trial.join("profile");
-        let devices = options.world.map_or(1, |world| world.per_host);
-        write(&profile, &trial.gpu.profile(trial.limit, self.version, devices)?.to_lines())?;
+        let devices = options.world.map_or(options.gpus, |world| world.per_host);
+        let mut told = trial.gpu.profile(trial.limit, self.version, devices)?;
+        told.releases.clone_from(&self.releases);
+        write(&profile, &told.to_lines())?;
         let journal = Journal::new(&of_pass);
         let mut command = self.command(options, &of_pass, &journal);
         command.env(PROFILE_VARIABLE, profile);
         command.env(NOTES_VARIABLE, &notes);
-        command.env("TONNAGE_OUT", &out);
+        command.env(RUN_VARIABLE, &out).env(BIRTH_VARIABLE, "0");
         command.env("TONNAGE_STACKS", if pass == Pass::Figures { "1" } else { "0" });
         let reads = of_trial.join("reads");
         match pass {
@@ -188,8 +236,11 @@ impl<'a> Place<'a> {
         if let Some(density) = trial.density {
             command.env("TONNAGE_DENSITY", density.to_string());
         }
+        command.env("TONNAGE_WROTE_BEFORE", self.tell_written(&options.written)?);
         let ended = run(&mut command, options.time)?;
-        Ok(Done { ended, out, notes, files: journal.written() })
+        let files = journal.written();
+        self.written.borrow_mut().extend(files.iter().cloned());
+        Ok(Done { ended, out, notes, files, journal })
     }
 
     /// The command with everything that is the same in all its runs.
@@ -228,11 +279,13 @@ impl<'a> Place<'a> {
 fn be_rank(command: &mut Command, world: World) {
     let World { size, rank, per_host } = world;
     let (host, hosts) = (rank / per_host, size.div_ceil(per_host));
+    // The last host may have fewer.
+    let beside = per_host.min(size.saturating_sub(host * per_host));
     for (name, value) in [
         ("RANK", rank),
         ("WORLD_SIZE", size),
         ("LOCAL_RANK", rank % per_host),
-        ("LOCAL_WORLD_SIZE", per_host),
+        ("LOCAL_WORLD_SIZE", beside),
         ("GROUP_RANK", host),
         ("GROUP_WORLD_SIZE", hosts),
         ("NODE_RANK", host),
@@ -266,5 +319,30 @@ pub(crate) fn lines(path: &Path) -> Result<Vec<String>, Error> {
         Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).lines().map(str::to_owned).collect()),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
         Err(error) => Err(Error::of(path)(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_is_where_libraries_can_be_loaded_from() {
+        // Of two mounts at one place the later one is seen.
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+        let options = |path: &str| {
+            let mut lines = mounts.lines().rev().map(|it| it.split(' ').collect::<Vec<_>>());
+            lines.find_map(|it| (it[1] == path).then(|| it[3].to_owned()))
+        };
+        for path in ["/", "/proc", "/sys", "/dev", "/dev/shm", "/run"] {
+            let Some(options) = options(path) else { continue };
+            let told = options.split(',').any(|it| it == "noexec");
+            assert_eq!(is_without_programs(Path::new(path)), told, "{path}: {options}");
+        }
+        assert!(
+            !is_without_programs(Path::new("/nowhere")),
+            "why nothing is made there is said then"
+        );
+        assert!(!is_without_programs(Folder::new().unwrap().path()));
     }
 }

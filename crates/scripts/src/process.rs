@@ -3,18 +3,23 @@
 //! What it prints is read, so that it never waits, and only the end is kept: scripts may print gigabytes.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::io::Read;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
+use tonnage_replay::Until;
 
 use crate::Error;
+use crate::left_group::end_those_with;
+
+/// The variable that tells processes of one run from all others.
+pub(crate) const RUN_VARIABLE: &str = "TONNAGE_OUT";
 
 /// What is kept of the output.
 const TAIL: usize = 64 << 10;
@@ -55,14 +60,15 @@ pub(crate) struct Ended {
     pub(crate) process: u32,
 }
 
-/// Groups that are alive, by the number of their first process, and whether none may begin any more.
+/// Groups that are alive, by the number of their first process, each with the entry of the environment that tells its
+/// processes from others; and whether none may begin any more.
 #[derive(Default)]
 struct Alive {
-    groups: BTreeSet<u32>,
+    groups: BTreeMap<u32, Option<Vec<u8>>>,
     over: bool,
 }
 
-static ALIVE: Mutex<Alive> = Mutex::new(Alive { groups: BTreeSet::new(), over: false });
+static ALIVE: Mutex<Alive> = Mutex::new(Alive { groups: BTreeMap::new(), over: false });
 
 fn alive() -> MutexGuard<'static, Alive> {
     ALIVE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -72,19 +78,29 @@ fn alive() -> MutexGuard<'static, Alive> {
 pub(crate) fn end_all() {
     let mut alive = alive();
     alive.over = true;
-    for &group in &alive.groups {
-        kill(group);
+    for (group, entry) in &alive.groups {
+        kill(*group, entry.as_deref());
     }
 }
 
-fn kill(group: u32) {
+/// Ends a group, and those that left it.
+fn kill(group: u32, entry: Option<&[u8]>) {
     if let Some(group) = i32::try_from(group).ok().and_then(Pid::from_raw) {
         // A group that is gone is as wanted.
         let _ = kill_process_group(group, Signal::KILL);
     }
+    if let Some(entry) = entry {
+        end_those_with(entry);
+    }
 }
 
-/// Everything that is alive in the group ends with this value.
+/// What tells the processes of a command from others.
+fn entry_of(command: &Command) -> Option<Vec<u8>> {
+    let (name, value) = command.get_envs().find(|(name, _)| *name == RUN_VARIABLE)?;
+    Some([name.as_bytes(), b"=", value?.as_bytes()].concat())
+}
+
+/// Everything that is alive in the group, or that left it, ends with this value.
 struct Group(Child);
 
 impl Group {
@@ -96,14 +112,15 @@ impl Group {
             return Err(Error::Stopped);
         }
         let child = command.spawn().map_err(|error| Error::Program { program, error })?;
-        alive.groups.insert(child.id());
+        alive.groups.insert(child.id(), entry_of(command));
         Ok(Self(child))
     }
 }
 
 impl Drop for Group {
     fn drop(&mut self) {
-        kill(self.0.id());
+        let entry = alive().groups.get(&self.0.id()).cloned().flatten();
+        kill(self.0.id(), entry.as_deref());
         let _ = self.0.wait();
         alive().groups.remove(&self.0.id());
     }
@@ -111,19 +128,25 @@ impl Drop for Group {
 
 thread_local! {
     /// When what this thread runs is to stop.
-    static STOP: RefCell<Option<Arc<AtomicBool>>> = const { RefCell::new(None) };
+    static UNTIL: RefCell<Until> = RefCell::default();
 }
 
-/// Does work whose scripts end, as errors, once the flag is set.
-pub fn stop_scripts_when<T>(flag: Arc<AtomicBool>, work: impl FnOnce() -> T) -> T {
-    let before = STOP.replace(Some(flag));
+/// Does work whose scripts end, as errors, when it is to stop.
+pub fn stop_scripts_when<T>(until: &Until, work: impl FnOnce() -> T) -> T {
+    let before = UNTIL.replace(until.clone());
     let result = work();
-    STOP.set(before);
+    UNTIL.set(before);
     result
 }
 
-fn is_stopped() -> bool {
-    STOP.with_borrow(|flag| flag.as_ref().is_some_and(|flag| flag.load(Ordering::Relaxed)))
+/// When what this thread runs is to stop, for what works for it.
+#[must_use]
+pub fn stopping_when() -> Until {
+    UNTIL.with_borrow(Clone::clone)
+}
+
+pub(crate) fn is_stopped() -> bool {
+    UNTIL.with_borrow(Until::is_over)
 }
 
 /// Runs a command to its end, or to the end of its time.
@@ -206,14 +229,13 @@ mod tests {
 
     #[test]
     fn a_script_that_nobody_waits_for_ends() {
-        let flag = Arc::new(AtomicBool::new(false));
-        let setter = Arc::clone(&flag);
+        let (until, stop) = Until::told();
         let wait = std::thread::spawn(move || {
             std::thread::sleep(5 * LOOK);
-            setter.store(true, Ordering::Relaxed);
+            stop.now();
         });
         let run = || run(Command::new("sleep").arg("1000"), LONG);
-        assert!(matches!(stop_scripts_when(flag, run), Err(Error::Stopped)));
+        assert!(matches!(stop_scripts_when(&until, run), Err(Error::Stopped)));
         wait.join().unwrap();
         assert_eq!(shell("exit 0", LONG).ending, Ending::Exit(0), "others go on");
     }
@@ -254,7 +276,12 @@ mod tests {
         let file = folder.path().join("alive");
         let line = format!("(sleep 1000; touch {0}) & echo $!", file.display());
         let ended = shell(&line, LONG);
-        let process: i32 = ended.output.trim().parse().unwrap();
+        wait_for_the_end_of(&ended.output);
+    }
+
+    /// Until the process of this number is gone.
+    fn wait_for_the_end_of(number: &str) {
+        let process: i32 = number.trim().parse().unwrap();
         let alive = || {
             std::fs::read_to_string(format!("/proc/{process}/stat"))
                 .is_ok_and(|it| !it.contains(") Z"))
@@ -262,5 +289,18 @@ mod tests {
         while alive() {
             std::thread::sleep(LOOK);
         }
+    }
+
+    #[test]
+    fn processes_that_leave_the_group_end_too() {
+        let folder = tempfile::tempdir().unwrap();
+        let told = folder.path().join("number");
+        let (told, mut command) = (told.display(), Command::new("sh"));
+        // It tells its number from a session of its own; the script ends once it has.
+        let leaves = format!("setsid sh -c 'echo $$ > {told}; exec sleep 1000' &");
+        let waits = format!("until [ -s {told} ]; do sleep 0.01; done; cat {told}");
+        command.args(["-c", &format!("{leaves} {waits}")]);
+        command.env(RUN_VARIABLE, folder.path());
+        wait_for_the_end_of(&run(&mut command, LONG).unwrap().output);
     }
 }

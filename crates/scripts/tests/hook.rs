@@ -28,10 +28,19 @@ fn answer_of(torch: &str, script: &str) -> serde_json::Value {
 
 /// The answers of all processes, and how many began to use the device.
 fn answers_of(torch: &str, script: &str) -> (Vec<serde_json::Value>, usize) {
+    answers_beside(&[("torch.py", torch)], script)
+}
+
+/// The same with these modules of the program's own.
+fn answers_beside(modules: &[(&str, &str)], script: &str) -> (Vec<serde_json::Value>, usize) {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out");
     std::fs::create_dir(&out).unwrap();
-    std::fs::write(folder.path().join("torch.py"), torch).unwrap();
+    for (name, text) in modules {
+        let path = folder.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
     let hook = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/hook");
     let path = std::env::join_paths([hook.as_path(), folder.path()]).unwrap();
     let done = Command::new("python3")
@@ -49,6 +58,38 @@ fn answers_of(torch: &str, script: &str) -> (Vec<serde_json::Value>, usize) {
     };
     let read = |path| serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
     (named("json").map(read).collect(), named("began").count())
+}
+
+/// Python says that it failed, and goes on; so does the hook, parts of which are imported later.
+#[test]
+fn a_sitecustomize_of_the_programs_own_that_fails_ends_nothing() {
+    for fails in ["import a_module_that_is_not_there", "raise ValueError", "import sitecustomize_"]
+    {
+        let modules = [("torch.py", STAND_IN), ("sitecustomize.py", fails)];
+        let (answers, _) = answers_beside(&modules, "import torch, tonnage_values\n");
+        assert_eq!(answers.len(), 1, "{fails}");
+    }
+}
+
+/// One that never ends is not waited for.
+#[test]
+fn those_that_compile_end_with_the_script() {
+    let pool = "import subprocess\n\
+                class SubprocPool:\n    \
+                    def __init__(self): self.process = subprocess.Popen(['sleep', '1000'])\n    \
+                    def shutdown(self): return self.process.wait(300)\n";
+    let modules = [
+        ("torch/__init__.py", STAND_IN),
+        ("torch/_inductor/__init__.py", ""),
+        ("torch/_inductor/compile_worker/__init__.py", ""),
+        ("torch/_inductor/compile_worker/subproc_pool.py", pool),
+    ];
+    let script = "import sitecustomize, torch\n\
+                  sitecustomize.COMPILERS_END = 0.1\n\
+                  from torch._inductor.compile_worker import subproc_pool\n\
+                  assert subproc_pool.SubprocPool().shutdown() == -9\n";
+    let (answers, _) = answers_beside(&modules, script);
+    assert_eq!(answers.len(), 1);
 }
 
 #[test]
@@ -136,4 +177,28 @@ fn whether_a_script_asks_for_the_size_of_memory_is_told() {
     let properties = "import torch\np = torch.cuda.get_device_properties(0)\n";
     assert_eq!(asked(&format!("{properties}p.name\n")), serde_json::Value::Null);
     assert_eq!(asked(&format!("{properties}p.total_memory\n")), "<string>:2");
+}
+
+/// By what two runs of a script tell that a process of one is the same as one of the other.
+#[test]
+fn processes_are_numbered_in_the_order_in_which_they_are_begun() {
+    let script = "import multiprocessing, os, subprocess, sys\n\
+                  show = 'import os; print(os.environ[\"TONNAGE_BIRTH\"])'\n\
+                  def birth(**options):\n    \
+                  done = subprocess.run([sys.executable, '-c', show], capture_output=True, text=True, check=True, **options)\n    \
+                  return done.stdout.strip()\n\
+                  def child(expected): sys.exit(birth() != expected)\n\
+                  assert birth() == '0.1'\n\
+                  assert birth(env={**os.environ, 'X': '1'}) == '0.2'\n\
+                  assert birth(env={**os.environ, 'TONNAGE_BIRTH': '9'}, close_fds=False) == '0.3'\n\
+                  if os.fork() == 0: os._exit(birth() != '0.4.1')\n\
+                  assert os.wait()[1] == 0\n\
+                  fork = multiprocessing.get_context('fork')\n\
+                  for number in (5, 6):\n    \
+                  process = fork.Process(target=child, args=(f'0.{number}.1',))\n    \
+                  process.start(); process.join()\n    \
+                  assert process.exitcode == 0, number\n\
+                  assert os.posix_spawn(sys.executable, [sys.executable, '-c', f'assert (lambda: __import__(\"os\").environ[\"TONNAGE_BIRTH\"])() == \"0.7\"'], os.environ) > 0\n\
+                  assert os.wait()[1] == 0\n";
+    answers_of(STAND_IN, script);
 }

@@ -102,7 +102,7 @@ pub use objects::{Items, Object, ObjectReader};
 pub use output_file::{OutputError, OutputFile, abandon_unfinished, same_file};
 pub use read::{fuzz_pickle, open, parse, read, read_columns};
 pub use recorded_purposes::{RecordedPurpose, RecordedPurposes};
-pub use save::{SaveError, check_save, save, save_new};
+pub use save::{SaveError, check_save, pack, save, save_new};
 pub use snapshot_file::{
     AllocatorSettings, Annotation, EntryNote, EntryPools, Keys, Pinned, SnapshotFile, Stage,
 };

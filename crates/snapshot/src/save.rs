@@ -3,6 +3,7 @@
 //! In:  a path and what the file shall hold; the path's ending says how it is compressed.
 //! Out: the file, or an error and whatever was there before.
 
+use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -40,7 +41,7 @@ impl From<OutputError> for SaveError {
 pub fn save(path: &Path, file: &SnapshotFile) -> Result<(), SaveError> {
     let failed = |source| SaveError { path: path.to_owned(), source };
     let packing = Packing::of(path).map_err(failed)?;
-    OutputFile::at(path)?.write(|out| packing.write(out, file).map_err(failed))
+    OutputFile::at(path)?.write(|out| packing.pack(out, |out| write(out, file)).map_err(failed))
 }
 
 /// As [`save`], but never in the place of another file.
@@ -51,7 +52,25 @@ pub fn save(path: &Path, file: &SnapshotFile) -> Result<(), SaveError> {
 pub fn save_new(path: &Path, file: &SnapshotFile) -> Result<(), SaveError> {
     let failed = |source| SaveError { path: path.to_owned(), source };
     let packing = Packing::of(path).map_err(failed)?;
-    OutputFile::at(path)?.only_if_new()?.write(|out| packing.write(out, file).map_err(failed))
+    let out = OutputFile::at(path)?.only_if_new()?;
+    out.write(|out| packing.pack(out, |out| write(out, file)).map_err(failed))
+}
+
+/// Copies a snapshot that PyTorch has written, byte for byte, compressed as [`save`] does.
+///
+/// # Errors
+///
+/// As [`save`], and if it cannot be read.
+pub fn pack(from: &Path, to: &Path) -> Result<(), SaveError> {
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        |source| SaveError { path, source }
+    };
+    let packing = Packing::of(to).map_err(failed(to))?;
+    let mut input = File::open(from).map_err(failed(from))?;
+    OutputFile::at(to)?.write(|out| {
+        packing.pack(out, |out| io::copy(&mut input, out).map(drop)).map_err(failed(to))
+    })
 }
 
 /// Whether a snapshot could be saved there, as far as that shows before there is one. What lies at the path is not
@@ -87,19 +106,24 @@ impl Packing {
         }
     }
 
-    fn write(&self, out: impl Write, file: &SnapshotFile) -> io::Result<()> {
+    /// Lets `fill` write what is compressed on the way.
+    fn pack(
+        &self,
+        mut out: impl Write,
+        fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+    ) -> io::Result<()> {
         match self {
-            Self::Plain => write(out, file),
+            Self::Plain => fill(&mut out),
             Self::Zstd => {
                 let mut packed =
                     zstd::stream::write::Encoder::new(out, zstd::DEFAULT_COMPRESSION_LEVEL)?;
                 packed.include_checksum(true)?;
-                write(&mut packed, file)?;
+                fill(&mut packed)?;
                 packed.finish().map(drop)
             }
             Self::Gzip => {
                 let mut packed = GzEncoder::new(out, flate2::Compression::default());
-                write(&mut packed, file)?;
+                fill(&mut packed)?;
                 packed.finish().map(drop)
             }
         }

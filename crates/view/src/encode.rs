@@ -1,6 +1,6 @@
 //! Columns as the page takes them.
 //!
-//! In: a [`Timeline`], or [`StackTable`]s. Out: their bytes, all little-endian:
+//! In: a [`Timeline`], [`StackTable`]s, or a fleet's figures. Out: their bytes, all little-endian:
 //!
 //! ```text
 //! "TNV1" | u32 length of the head | head: JSON, padded with blanks | columns
@@ -11,6 +11,7 @@
 
 use serde::Serialize;
 
+use crate::fleet::{FleetColumns, FleetHead};
 use crate::timeline::{StackTable, Timeline};
 
 const MAGIC: &[u8; 4] = b"TNV1";
@@ -106,6 +107,24 @@ pub(crate) fn encode_stacks(stacks: &StackTable) -> Result<Vec<u8>, String> {
     encoded(&stacks.head, &columns)
 }
 
+/// The bytes of a fleet.
+///
+/// # Errors
+///
+/// If the head is longer than its length can say.
+pub(crate) fn encode_fleet(head: &FleetHead<'_>, of: &FleetColumns) -> Result<Vec<u8>, String> {
+    let columns = [
+        ("live", Values::F64(&of.live)),
+        ("reserved", Values::F64(&of.reserved)),
+        ("iterations", Values::F64(&of.iterations)),
+        ("starts", Values::U32(&of.starts)),
+        ("steps.number", Values::F64(&of.number)),
+        ("steps.live", Values::F64(&of.live_in)),
+        ("steps.reserved", Values::F64(&of.reserved_in)),
+    ];
+    encoded(head, &columns)
+}
+
 fn encoded(
     head: &impl Serialize,
     columns: &[(&'static str, Values<'_>)],
@@ -119,7 +138,7 @@ fn encoded(
     let head = WholeHead { columns: listed, head };
     let head = serde_json::to_vec(&head).map_err(|error| error.to_string())?;
     let length = head.len().next_multiple_of(ALIGNMENT);
-    let counted = u32::try_from(length).map_err(|_| "its call sites alone take over 4 GiB")?;
+    let counted = u32::try_from(length).map_err(|_| "its texts alone take over 4 GiB")?;
     let start = MAGIC.len() + size_of::<u32>() + length;
     let mut out = Vec::with_capacity(start + offset);
     out.extend_from_slice(MAGIC);

@@ -3,6 +3,8 @@
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 
+use crate::recordings::{MOST_DROPPED, MOST_WHAT_IFS};
+
 #[derive(Clone, Debug)]
 pub(crate) enum ApiError {
     /// There is no such thing.
@@ -16,8 +18,8 @@ pub(crate) enum ApiError {
 impl ApiError {
     pub(crate) fn no_recording(id: u32) -> Self {
         Self::Missing(format!(
-            "there is no recording {id}: of what-ifs the last {} are kept",
-            crate::recordings::MOST_WHAT_IFS
+            "there is no recording {id}: of what-ifs the last {MOST_WHAT_IFS} are kept, and of files that the page opened \
+             the last {MOST_DROPPED}, or fewer where they are large"
         ))
     }
 }

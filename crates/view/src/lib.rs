@@ -1,6 +1,6 @@
 //! Recordings and predictions as a local web page.
 //!
-//! In:  snapshot files, or a run that goes on ([`Recordings`]).
+//! In:  snapshot files, a run that goes on, or a fleet ([`Recordings`]).
 //! Out: a [`Server`] on this machine's own address: the page, and what it asks for.
 //!
 //! ```no_run
@@ -21,7 +21,7 @@
 //! | 1 gate | request → the same, or a refusal | `serve.rs`, `connections.rs`, `gate.rs`, `token.rs` |
 //! | 2 page | path → an embedded file | `assets.rs` |
 //! | 3 route | path, JSON → question | `api/`, one file each |
-//! | 4 recordings | id → file, what was computed of it | `recordings.rs`, `recording.rs`, `run.rs` |
+//! | 4 recordings | id → file, what was computed of it | `recordings.rs`, `recording.rs`, `run.rs`; of a fleet, number → file: `fleet.rs` |
 //! | 5 answers | file → figures | `tonnage_analysis`, `tonnage_replay`, `tonnage_plan` |
 //! | 6 timeline | file → columns → bytes | `timeline/`, `encode.rs` |
 //!
@@ -60,12 +60,15 @@ mod recording;
 
 mod run;
 
+mod fleet;
+
 // 6. Recordings as columns.
 mod timeline;
 
 mod encode;
 
 pub use connections::Patience;
+pub use fleet::FleetPage;
 pub use recordings::{Recordings, ViewOptions};
 pub use run::{LiveRun, RunProgress};
 pub use serve::{PORT, Running, ServeError, Server, Stopper};

@@ -46,6 +46,8 @@ pub(crate) struct Info {
     /// Of a what-if, the policy and the limit that were asked for.
     pub(crate) policy: &'static str,
     pub(crate) limit: Option<u64>,
+    /// Of a fleet's rank, and of what-ifs made of it, the number of its file.
+    pub(crate) row: Option<u32>,
 }
 
 /// A what-if's question, to the byte: equal questions have equal answers, and names, which are rounded, decide nothing.

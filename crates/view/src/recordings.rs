@@ -1,8 +1,9 @@
-//! Stage 4: what is open: files, a run, and what-ifs made of them.
+//! Stage 4: what is open: files, a run, a fleet's ranks, and what-ifs made of them.
 //!
-//! In:  files as they are read, snapshots of a run, what-ifs as they are asked for.
+//! In:  files as they are read, snapshots of a run, ranks and what-ifs as they are asked for.
 //! Out: each by its id. Ids are given once: a recording that has gone is not another one later.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
@@ -10,14 +11,20 @@ use tonnage_analysis::devices;
 use tonnage_engine::Release;
 use tonnage_snapshot::SnapshotFile;
 
+use crate::fleet::Fleet;
 use crate::recording::{Info, Kind, Made, Question, Recording};
 use crate::run::LiveRun;
 
 /// How many what-ifs are kept; the oldest go.
 pub(crate) const MOST_WHAT_IFS: usize = 8;
 
-/// How many recordings of files that were dropped on the page are kept; the oldest go, with the what-ifs made of them.
+/// How many recordings of files that the page opened are kept, dropped on it or ranks of a fleet; the oldest go, with the
+/// what-ifs made of them.
 pub(crate) const MOST_DROPPED: usize = 16;
+
+/// The entries that they have together; beyond that fewer are kept, but two, which may be compared. Chosen: with what is
+/// computed of them, some gigabytes.
+const MOST_ENTRIES: usize = 16 << 20;
 
 /// What files do not say.
 #[derive(Clone, Copy, Debug, Default)]
@@ -43,10 +50,11 @@ pub struct Recordings {
 struct State {
     next: u32,
     opened: Vec<Arc<Recording>>,
-    /// Ids of recordings from files that were dropped on the page, oldest first.
+    /// Ids of recordings from files that the page opened, oldest first.
     dropped: Vec<u32>,
     refused: Vec<Refused>,
     run: Option<LiveRun>,
+    fleet: Option<Arc<Fleet>>,
 }
 
 /// A file that could not be opened.
@@ -65,17 +73,19 @@ impl Recordings {
 
     /// Opens each device of a file; refuses a file that has none.
     pub fn open(&self, name: &str, file: SnapshotFile) {
-        if let Err(why) = self.opened(name, file) {
+        if let Err(why) = self.opened(name, file, self.options.ordinal, None) {
             self.refuse(name, &why);
         }
     }
 
-    /// What each device of a file becomes.
-    ///
-    /// # Errors
-    ///
-    /// Why there is nothing to show.
-    pub(crate) fn opened(&self, name: &str, file: SnapshotFile) -> Result<Vec<Info>, String> {
+    /// What each device of a file becomes, or the one that is wanted; `row` is the file's number in the fleet, if it is of one.
+    fn opened(
+        &self,
+        name: &str,
+        file: SnapshotFile,
+        ordinal: Option<usize>,
+        row: Option<u32>,
+    ) -> Result<Vec<Info>, String> {
         let file = Arc::new(file);
         let mut found: Vec<u32> = devices(&file).iter().map(|it| it.device.0).collect();
         if found.is_empty() {
@@ -85,7 +95,7 @@ impl Recordings {
                     .to_owned(),
             );
         }
-        if let Some(ordinal) = self.options.ordinal {
+        if let Some(ordinal) = ordinal {
             let present: Vec<_> = found.iter().map(ToString::to_string).collect();
             found.retain(|&it| it as usize == ordinal);
             if found.is_empty() {
@@ -95,7 +105,7 @@ impl Recordings {
         }
         let added = found.into_iter().map(|device| {
             let conf = file.settings.as_ref().map_or_else(String::new, |it| it.conf.clone());
-            let info = Info { name: name.to_owned(), device, conf, ..Info::default() };
+            let info = Info { name: name.to_owned(), device, conf, row, ..Info::default() };
             self.add(info, Arc::clone(&file), None).info.clone()
         });
         Ok(added.collect())
@@ -107,15 +117,48 @@ impl Recordings {
     ///
     /// Why there is nothing to show.
     pub(crate) fn dropped(&self, name: &str, file: SnapshotFile) -> Result<Vec<Info>, String> {
-        let infos = self.opened(name, file)?;
+        let infos = self.opened(name, file, self.options.ordinal, None)?;
+        self.let_go(&infos);
+        Ok(infos)
+    }
+
+    /// The same for the file of a fleet's rank, of which one device is shown.
+    ///
+    /// # Errors
+    ///
+    /// Why there is nothing to show.
+    pub(crate) fn opened_row(
+        &self,
+        name: &str,
+        file: SnapshotFile,
+        device: u32,
+        row: Option<u32>,
+    ) -> Result<Info, String> {
+        let infos = self.opened(name, file, Some(device as usize), row)?;
+        self.let_go(&infos);
+        infos.into_iter().next().ok_or_else(|| "there is nothing to show".to_owned())
+    }
+
+    /// Gives up the oldest recordings that the page opened, where these are too many.
+    fn let_go(&self, infos: &[Info]) {
         let mut state = self.lock();
         state.dropped.extend(infos.iter().map(|it| it.id));
+        let entries: BTreeMap<_, _> =
+            state.opened.iter().map(|it| (it.info.id, it.info.entries)).collect();
+        let newest = state.dropped.iter().rev().map(|id| entries.get(id).copied().unwrap_or(0));
         // A file with more devices than that keeps them all.
-        let gone = state.dropped.len().saturating_sub(MOST_DROPPED.max(infos.len()));
+        let gone = state.dropped.len() - kept(newest, infos.len().max(2));
         let gone: Vec<u32> = state.dropped.drain(..gone).collect();
         let is_gone = |id: u32| gone.contains(&id);
         state.opened.retain(|it| !is_gone(it.info.id) && !it.info.of.is_some_and(is_gone));
-        Ok(infos)
+    }
+
+    /// Takes a recording for the newest of those that the page opened, if it is one of them.
+    pub(crate) fn asked_again(&self, id: u32) {
+        let mut state = self.lock();
+        if let Some(place) = state.dropped.iter().position(|&it| it == id) {
+            state.dropped[place..].rotate_left(1);
+        }
     }
 
     /// Lists a file that could not be read, and why.
@@ -148,6 +191,14 @@ impl Recordings {
 
     pub(crate) fn live(&self) -> Option<LiveRun> {
         self.lock().run.clone()
+    }
+
+    pub(crate) fn set_fleet(&self, fleet: Arc<Fleet>) {
+        self.lock().fleet = Some(fleet);
+    }
+
+    pub(crate) fn fleet(&self) -> Option<Arc<Fleet>> {
+        self.lock().fleet.clone()
     }
 
     pub(crate) fn get(&self, id: u32) -> Option<Arc<Recording>> {
@@ -212,6 +263,16 @@ impl Recordings {
     }
 }
 
+/// How many are kept of recordings with so many entries, the newest first: `least` of them, whatever they have.
+fn kept(entries: impl Iterator<Item = usize>, least: usize) -> usize {
+    let mut all = 0_usize;
+    let stays = |&(place, entries): &(usize, usize)| {
+        all = all.saturating_add(entries);
+        place < least || (place < MOST_DROPPED && all <= MOST_ENTRIES)
+    };
+    entries.enumerate().take_while(stays).count()
+}
+
 #[cfg(test)]
 mod tests {
     use tonnage_events::{Action, Address, StreamId, TraceEntry};
@@ -240,5 +301,32 @@ mod tests {
         assert!(recordings.get(first).is_none() && recordings.get(of_first).is_none());
         assert_eq!(recordings.len(), 1 + MOST_DROPPED);
         assert!(recordings.get(0).is_some());
+    }
+
+    #[test]
+    fn of_long_recordings_fewer_are_kept_but_two_and_all_devices_of_a_file() {
+        let kept = |entries: &[usize], least| kept(entries.iter().copied(), least);
+        assert_eq!(kept(&[1; 40], 2), MOST_DROPPED);
+        assert_eq!(kept(&[1; 40], 20), 20);
+        let third = MOST_ENTRIES / 3;
+        assert_eq!(kept(&[third; 16], 2), 3);
+        assert_eq!(kept(&[1, 1, MOST_ENTRIES, 1], 2), 2);
+        assert_eq!(kept(&[usize::MAX, usize::MAX, 1], 2), 2);
+        assert_eq!(kept(&[MOST_ENTRIES; 9], 8), 8);
+        assert_eq!((kept(&[usize::MAX], 2), kept(&[], 2)), (1, 0));
+    }
+
+    /// Two ranks are compared: the second must not take the place of the first.
+    #[test]
+    fn what_was_asked_for_again_stays() {
+        let recordings = Recordings::new(ViewOptions::default());
+        let dropped = |name: &str| recordings.dropped(name, file()).unwrap()[0].id;
+        let (first, second) = (dropped("first"), dropped("second"));
+        for number in 2..MOST_DROPPED {
+            dropped(&number.to_string());
+        }
+        recordings.asked_again(first);
+        dropped("one more");
+        assert!(recordings.get(first).is_some() && recordings.get(second).is_none());
     }
 }

@@ -10,6 +10,7 @@ import { bytes, count } from "../format.ts";
 import { fullName, shortName } from "../names.ts";
 import { decode } from "../recording.ts";
 import { whenShown } from "../shown.ts";
+import { onCompare } from "./ask.ts";
 import { COLUMNS, type Order, found, ordered } from "./order.ts";
 import { change, meansFor } from "./words.ts";
 import { CLOCKS, type Summary, scales, summary, tightest } from "./summary.ts";
@@ -88,6 +89,11 @@ class Compare {
       });
     }
     app.address.add({ write: (into) => this.#write(into), read: (from) => this.#read(from) });
+    onCompare((pair) => {
+      this.#wanted = [String(pair[0]), String(pair[1])];
+      app.address.changed();
+      if (!element.hidden) app.attempt(this.#load());
+    });
     whenShown(element, () => app.attempt(this.#load()));
     app.onRecordings(() => app.attempt(this.#load()));
   }
@@ -156,7 +162,9 @@ class Compare {
     const limit = tightest(all);
     const few = all.length < 2;
     this.#status.textContent = few
-      ? "One recording has nothing beside it. Start `tonnage view` with several files, or ask a what-if."
+      ? this.#app.start.fleet
+        ? "One recording has nothing beside it. Choose two of all ranks."
+        : "One recording has nothing beside it. Start `tonnage view` with several files, or ask a what-if."
       : meansFor(all, limit, this.#name);
     this.#clocks.querySelector<HTMLOptionElement>('[value="time"]')!.disabled = !all.every((it) => it.timed);
     const shown = ordered(found(all, this.#find.value, this.#full), this.#order, this.#full);

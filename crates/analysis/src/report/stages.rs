@@ -71,9 +71,13 @@ impl History {
         } else {
             // The replay and the look at the entries need nothing of each other.
             std::thread::scope(|scope| {
-                let looking = scope.spawn(look);
+                let looking = std::thread::Builder::new().spawn_scoped(scope, look);
                 let replay = Replayed::of(device, options);
-                let looked = looking.join();
+                let looked = match looking {
+                    Ok(looking) => looking.join(),
+                    // The system has no thread more.
+                    Err(_) => Ok(look()),
+                };
                 (looked.unwrap_or_else(|panic| std::panic::resume_unwind(panic)), replay)
             })
         };

@@ -8,7 +8,7 @@ use std::path::Path;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::{command, json, recording, text, tonnage, wait_until};
+use crate::support::{command, json, recording, text, tonnage};
 use maker::{Making, Plant, make};
 
 fn fleet(ranks: u64, plants: &[(u64, Plant)]) -> TempDir {
@@ -18,7 +18,7 @@ fn fleet(ranks: u64, plants: &[(u64, Plant)]) -> TempDir {
     for rank in 0..ranks {
         let plant = plants.iter().find(|it| it.0 == rank).map_or(Plant::Nothing, |it| it.1);
         let embedding = if rank < 2 { 64 << 20 } else { 0 };
-        let making = Making { seed: rank, varied: 0.01, shorter: 0.1, embedding, plant };
+        let making = Making { seed: rank, varied: 0.01, shorter: 0.1, embedding, conf: "", plant };
         let path = folder.path().join(format!("pp{}_rank{rank}.pickle.gz", rank / 2));
         tonnage::snapshot::save(&path, &make(&base, &making)).unwrap();
     }
@@ -162,29 +162,118 @@ fn a_dataset_is_gone_on_with_and_says_the_same() {
     assert!(text(&output.stderr).contains("name another folder"), "{}", text(&output.stderr));
 }
 
+/// How often the thread of a program that waits for Ctrl-C has begun to: once more when it has done what Ctrl-C is to do.
+fn waits_for_ctrl_c(process: u32) -> u64 {
+    let threads = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
+    let mut threads = threads.map(|it| it.unwrap().path());
+    let is_it = |it: &std::path::PathBuf| {
+        std::fs::read_to_string(it.join("comm")).is_ok_and(|it| it.trim() == "ctrl-c")
+    };
+    let status = std::fs::read_to_string(threads.find(is_it).unwrap().join("status")).unwrap();
+    let waits = status.lines().find_map(|it| it.strip_prefix("voluntary_ctxt_switches:"));
+    waits.unwrap().trim().parse().unwrap()
+}
+
 #[test]
 fn ctrl_c_keeps_what_is_done_and_the_same_command_goes_on() {
-    let folder = fleet(30, &[]);
+    let folder = fleet(10, &[]);
     let outs = tempfile::tempdir().unwrap();
     let out = outs.path().join("ranks");
-    let source = folder.path().to_str().unwrap();
-    let words =
-        ["fleet", "report", source, "--jobs", "1", "--json", "--out", out.to_str().unwrap()];
+    let (source, out) = (folder.path().to_str().unwrap(), out.to_str().unwrap());
+    // The last file is one that does not end before someone says so.
+    let last = folder.path().join("zz_rank10.pickle");
+    assert!(std::process::Command::new("mkfifo").arg(&last).status().unwrap().success());
+    let words = ["fleet", "report", source, "--jobs", "1", "--json", "--out", out];
     let program = command().get_program().to_owned();
-    let mut child = std::process::Command::new(program)
+    let child = std::process::Command::new(program)
         .args(words)
+        .arg(&last)
         .stdout(std::process::Stdio::piped())
         .stderr(std::process::Stdio::piped())
         .spawn()
         .unwrap();
-    wait_until("the dataset is begun", || out.join("iterations").exists());
+    // Opens when someone reads it: then the others are done.
+    let writer = std::fs::File::options().write(true).open(&last).unwrap();
     let pid = rustix::process::Pid::from_child(&child);
-    // It may be done by then: then it is whole.
-    let _ = rustix::process::kill_process(pid, rustix::process::Signal::INT);
-    let status = child.wait().unwrap();
-    assert!(matches!(status.code(), Some(0 | 130)), "{status}");
+    let before = waits_for_ctrl_c(child.id());
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    while waits_for_ctrl_c(child.id()) == before {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    drop(writer);
+    let stopped = child.wait_with_output().unwrap();
+    let said = text(&stopped.stderr);
+    assert_eq!((stopped.status.code(), stopped.stdout.len()), (Some(130), 0), "{said}");
+    assert!(said.contains("stopped: 10 of 11 files are done and kept"), "{said}");
+    let left = |more: &[&str]| {
+        let words = [&["fleet", "files", source, "--out", out], more].concat();
+        json(&tonnage(&words))["left"].as_array().unwrap().len()
+    };
+    assert_eq!((left(&[]), left(&[last.to_str().unwrap()])), (0, 1));
     let whole = report(folder.path(), &[]);
     assert_eq!(json(&tonnage(&words)), whole);
+}
+
+#[test]
+fn a_dataset_of_a_run_that_did_not_end_says_so_and_mixed_rows_are_refused() {
+    let (folder, outs) = (fleet(3, &[]), tempfile::tempdir().unwrap());
+    let out = outs.path().join("ranks");
+    let out = out.to_str().unwrap();
+    // What a program does that spreads files over machines, until it is stopped.
+    let keep = |name: &str, more: &[&str]| {
+        let path = folder.path().join(name);
+        let path = path.to_str().unwrap();
+        let words = ["fleet", "look", path, "--address", path, "--version-of", "1"];
+        let row = tonnage(&[&words, more].concat()).stdout;
+        let rows = outs.path().join("rows");
+        std::fs::write(&rows, row).unwrap();
+        let kept = tonnage(&["fleet", "keep", "--rows", rows.to_str().unwrap(), "--out", out]);
+        assert_eq!(kept.status.code(), Some(0), "{}", text(&kept.stderr));
+    };
+    keep("pp0_rank0.pickle.gz", &[]);
+    let told = tonnage(&["fleet", "report", out]);
+    assert_eq!(told.status.code(), Some(1), "{}", text(&told.stderr));
+    assert!(text(&told.stdout).starts_with("This dataset is of a run that did not end"));
+    let json_told = tonnage(&["fleet", "report", out, "--json"]).stdout;
+    let json_told: Value = serde_json::from_slice(&json_told).unwrap();
+    assert_eq!((&json_told["unfinished"], &json_told["files"]), (&true.into(), &1.into()));
+    keep("pp0_rank1.pickle.gz", &["--limit", "80GiB"]);
+    let mixed = tonnage(&["fleet", "report", out]);
+    assert_eq!((mixed.status.code(), mixed.stdout.len()), (Some(2), 0));
+    let said = text(&mixed.stderr);
+    assert!(said.contains("in several ways") && said.lines().count() == 1, "{said}");
+    // The command that comes to its end puts it in order.
+    let whole = report(folder.path(), &["--out", out]);
+    let kept = report(Path::new(out), &[]);
+    assert_eq!((&kept["unfinished"], &kept["files"]), (&false.into(), &3.into()));
+    assert_eq!(kept["groups"], whole["groups"]);
+}
+
+#[test]
+fn rows_of_files_that_are_not_asked_for_go() {
+    let (folder, outs) = (fleet(3, &[]), tempfile::tempdir().unwrap());
+    let out = outs.path().join("ranks");
+    let source = folder.path().to_str().unwrap();
+    let looked = |name: &str| {
+        let path = folder.path().join(name);
+        let words = [
+            "fleet",
+            "look",
+            path.to_str().unwrap(),
+            "--address",
+            path.to_str().unwrap(),
+            "--version-of",
+            "1",
+        ];
+        text(&tonnage(&words).stdout).trim().to_owned()
+    };
+    let rows = ["pp0_rank0.pickle.gz", "pp1_rank2.pickle.gz"].map(looked).join("\n");
+    let kept = outs.path().join("rows");
+    std::fs::write(&kept, rows).unwrap();
+    std::fs::remove_file(folder.path().join("pp1_rank2.pickle.gz")).unwrap();
+    let told =
+        report(folder.path(), &["--rows", kept.to_str().unwrap(), "--out", out.to_str().unwrap()]);
+    assert_eq!(told["files"], 2, "{source}: {told:#}");
 }
 
 #[test]

@@ -21,11 +21,16 @@ mod export;
 
 mod fleet;
 
+#[cfg(feature = "storage")]
+mod fleet_storage;
+
 mod inspect;
 
 mod manual;
 
 mod predict_model;
+
+mod predict_ranks;
 
 mod predict_script;
 

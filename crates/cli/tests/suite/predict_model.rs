@@ -89,6 +89,12 @@ fn the_script_is_shown_and_not_run() {
     );
     assert!(said.ends_with("    main()\n"), "{said}");
     valid(&tonnage(&["predict", "--model", "x.json", "--show-script", "--json"]));
+    // What is searched for counts as given.
+    let search = ["--search", "generate=1..8", "--requests", "4", "--show-script"];
+    let shown = tonnage(&[&["predict", "--model", "x.json"], &search[..]].concat());
+    let said = text(&shown.stdout);
+    let command = "# python3 model.py x.json --generate {generate} --requests 4\n";
+    assert!(said.starts_with(command), "{said} {}", text(&shown.stderr));
 }
 
 #[test]
@@ -96,8 +102,15 @@ fn what_a_model_has_not_is_said() {
     for (flags, why) in [
         (&["--search", "width=1..8"][..], "--search width: of a model there are batch, seq, "),
         (&["--search", "batch=1..8", "--batch", "2"], "--batch is given, and searched for"),
+        (&["--search", "batch=1..8", "--generate", "4"], "it is `requests` that are computed"),
+        (&["--search", "requests=1..8"], "without --generate it is `batch`"),
+        (&["--requests", "8"], "--requests: without --generate it is `batch`"),
+        (
+            &["--search", "generate=1..8", "--batch", "2"],
+            "--batch: with --generate it is `requests`",
+        ),
+        (&["--search", "generate=1..8", "--search", "steps=1..2"], "nothing is trained"),
         (&["--checkpoint", "sqrt"], "write --checkpoint alone"),
-        (&["--requests", "2"], "--generate"),
         (&["--generate", "2", "--lora", "2"], "cannot be used with"),
         (&["--layers", "2"], "cannot be used with"),
         (&["--dtype", "int8"], "possible values"),

@@ -69,6 +69,45 @@ fn everything_or_nothing_may_fit() {
     assert_eq!((value["runs"].as_array().unwrap().len(), &value["best"]), (1, &json!(null)));
 }
 
+/// With half of a mask true forty fit, with all of it twenty: by itself, each of those between may not fit.
+#[test]
+fn the_largest_fits_whatever_is_guessed_as_it_would_by_itself() {
+    let script = "
+import json, os, sys, torch
+torch.cuda.init()
+size = int(sys.argv[1])
+if 'TONNAGE_GUESSES' in os.environ:
+    with open(os.environ['TONNAGE_GUESSES'], 'a') as file:
+        file.write(json.dumps({'line': 'train.py:1', 'what': 'a mask', 'kind': 'mask'}) + '\\n')
+if size > (20 if os.environ.get('TONNAGE_DENSITY') == '1' else 40):
+    raise torch.OutOfMemoryError(f'Tried to allocate {size}')
+";
+    let place = Place::new(script);
+    let flags = ["--search", "batch=16,20,30,40,50"];
+    // In this recording a request failed, which those that end well got over.
+    let output = place.run("mlp_seed.tight", &flags, &["{batch}"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let said = text(&output.stdout);
+    assert!(
+        said.contains(
+            "the largest that fits: batch=20; 30, the next, was run too and may not fit\n"
+        ),
+        "{said}"
+    );
+    assert!(said.contains("\npython3 train.py 20\nas one NVIDIA H200"), "{said}");
+    let alone = |batch: &str| place.run("mlp_seed.tight", &[], &[batch]).status.code();
+    assert_eq!([alone("20"), alone("30")], [Some(0), Some(1)]);
+    // What fitted by the first guess is no answer where nothing fits by all.
+    let flags = ["--search", "batch=30,40", "--json", "--save", "none.pickle"];
+    let value = valid(&place.run("mlp_seed.tight", &flags, &["{batch}"]));
+    assert_eq!((&value["search"][0]["largest"], &value["best"]), (&json!(null), &json!(null)));
+    assert!(!place.path("none.pickle").exists());
+    let said = place.run("mlp_seed.tight", &flags[..2], &["{batch}"]);
+    let said = text(&said.stdout);
+    let nothing = "nothing fits for sure: batch=30, the least that was asked for, may not fit\n";
+    assert!(said.contains(nothing), "{said}");
+}
+
 #[test]
 fn of_several_names_there_is_a_table() {
     let place = Place::new(SEARCHED);

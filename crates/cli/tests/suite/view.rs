@@ -1,4 +1,4 @@
-//! `tonnage view` and `tonnage run --view`: what they print, serve and leave behind.
+//! `tonnage view`, `tonnage run --view` and `tonnage fleet view`: what they print, serve and leave behind.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -39,11 +39,23 @@ impl Served {
     }
 
     fn get(&self, path: &str) -> (u16, Vec<u8>) {
+        self.ask("GET", path, "")
+    }
+
+    /// Asks for something as the page does that changes what is open.
+    fn post(&self, path: &str) -> (u16, Vec<u8>) {
+        self.ask("POST", path, "Content-Type: application/json\r\nContent-Length: 0\r\n")
+    }
+
+    fn ask(&self, method: &str, path: &str, headers: &str) -> (u16, Vec<u8>) {
         let address = self.url.strip_prefix("http://").unwrap();
         let (host, folder) = address.split_once('/').unwrap();
         let mut socket = TcpStream::connect(host).unwrap();
-        write!(socket, "GET /{folder}{path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")
-            .unwrap();
+        write!(
+            socket,
+            "{method} /{folder}{path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{headers}\r\n"
+        )
+        .unwrap();
         let mut bytes = Vec::new();
         socket.read_to_end(&mut bytes).unwrap();
         let end = bytes.windows(4).position(|it| it == b"\r\n\r\n").unwrap();
@@ -168,4 +180,105 @@ fn a_run_that_is_watched_takes_the_same_bytes_and_stays_on_the_page() {
     for key in ["allocated_peak", "reserved_peak", "requested_peak", "breakdown", "losses"] {
         assert_eq!(printed[key], alone[key], "{key}");
     }
+}
+
+/// The head of what a page is told of a fleet.
+fn fleet_head(served: &Served) -> Value {
+    let (status, bytes) = served.get("api/fleet");
+    assert_eq!(status, 200);
+    let length = u32::from_le_bytes(bytes[4..8].try_into().unwrap()) as usize;
+    serde_json::from_slice(&bytes[8..8 + length]).unwrap()
+}
+
+#[test]
+fn a_fleet_is_served_and_what_is_kept_of_it_without_its_files() {
+    let (folder, outs) = (crate::fleet::planted(), tempfile::tempdir().unwrap());
+    let (source, out) = (folder.path().to_str().unwrap(), outs.path().join("ranks"));
+    let out = out.to_str().unwrap();
+    let serve = |words: &[&str]| {
+        Served::start(&[&["fleet", "view", "--no-open", "--port", "0"], words].concat(), false)
+    };
+    let served = serve(&[source, "--out", out]);
+    let start = served.json("api/start");
+    assert_eq!(
+        (&start["fleet"], &start["recordings"]),
+        (&true.into(), &Vec::<Value>::new().into())
+    );
+    let head = fleet_head(&served);
+    let mut said = json(&tonnage(&["fleet", "report", source, "--json"]));
+    assert_eq!(head["text"], said["text"]);
+    assert_eq!(head["files"].as_array().unwrap().len(), 12);
+    let (status, opened) = served.post("api/fleet/open/3");
+    assert_eq!(status, 200, "{}", text(&opened));
+    let opened: Value = serde_json::from_slice(&opened).unwrap();
+    assert_eq!(opened["name"], head["files"][3]["address"]);
+    assert_eq!(&served.get("api/recordings/0/timeline").1[..4], b"TNV1");
+    assert_eq!(served.stop().0, Some(0));
+
+    // The dataset says the same, but for what two files have to be read for.
+    std::fs::remove_dir_all(folder.path()).unwrap();
+    for outlier in said["outliers"].as_array_mut().unwrap() {
+        outlier["diff"] = Value::Null;
+    }
+    assert_eq!(json(&tonnage(&["fleet", "report", out, "--json"])), said);
+    let served = serve(&[out, "--limit", "300MiB"]);
+    let kept = fleet_head(&served);
+    assert_eq!((&kept["limit"], &kept["given"]), (&(300 << 20).into(), &true.into()));
+    assert_eq!(kept["files"], head["files"]);
+    let (status, why) = served.post("api/fleet/open/3");
+    assert_eq!(status, 400);
+    assert!(text(&why).contains("cannot open it"), "{}", text(&why));
+    assert_eq!(served.stop().0, Some(0));
+
+    for (words, why) in [
+        (vec![out, "--tune"], "--tune is asked of files"),
+        (vec![out, "--ordinal", "0"], "--ordinal is asked of files"),
+        (vec![out, "--out", source], "--out is asked of files"),
+        (vec![outs.path().join("none").to_str().unwrap()], "cannot look at"),
+    ] {
+        let output = tonnage(&[&["fleet", "view", "--no-open"], &words[..]].concat());
+        assert_eq!(output.status.code(), Some(2), "{words:?}");
+        assert!(text(&output.stderr).contains(why), "{}", text(&output.stderr));
+    }
+    for part in std::fs::read_dir(outs.path().join("ranks/files")).unwrap() {
+        std::fs::write(part.unwrap().path(), b"PAR1").unwrap();
+    }
+    for verb in ["view", "report"] {
+        let output = tonnage(&["fleet", verb, out]);
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{verb}");
+        assert!(text(&output.stderr).contains("is damaged"), "{}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn a_fleet_of_which_nothing_can_be_read_is_not_served() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("rank_0.pickle"), b"no snapshot").unwrap();
+    let output = tonnage(&["fleet", "view", folder.path().to_str().unwrap(), "--no-open"]);
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0));
+    assert!(text(&output.stderr).contains("rank_0.pickle: "), "{}", text(&output.stderr));
+}
+
+#[test]
+fn ctrl_c_while_a_fleet_is_looked_at_keeps_what_is_done() {
+    let (folder, outs) = (crate::fleet::planted(), tempfile::tempdir().unwrap());
+    let (source, out) = (folder.path().to_str().unwrap(), outs.path().join("ranks"));
+    let kept = out.to_str().unwrap();
+    let words = ["fleet", "view", source, "--jobs", "1", "--out", kept, "--no-open", "--port", "0"];
+    let mut child = Command::new(env!("CARGO_BIN_EXE_tonnage"))
+        .args(words)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_until("the dataset is begun", || out.join("iterations").exists());
+    let pressed = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    assert!(pressed.unwrap().success());
+    // It may be done by then, and its page was ended.
+    let status = child.wait().unwrap();
+    assert!(matches!(status.code(), Some(0 | 130)), "{status}");
+    let report =
+        |more: &[&str]| json(&tonnage(&[&["fleet", "report", source, "--json"], more].concat()));
+    assert_eq!(report(&["--out", kept]), report(&[]));
 }

@@ -10,7 +10,7 @@ pub(crate) mod placement;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub use calls::PageCalls;
-pub use placement::{Arenas, FirstFit, Placement};
+pub use placement::{Arenas, Downwards, FirstFit, Placement};
 use tonnage_events::{Address, DeviceId, StreamId};
 
 use crate::{Device, DeviceError, EventId, MemoryInfo, PageId};

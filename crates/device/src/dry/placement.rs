@@ -1,11 +1,12 @@
 //! Rules that give new segments and ranges their addresses.
 //!
 //! Ties between equally large free blocks go to the lowest address, so an allocator's decisions
-//! depend on the order of its segments' addresses. Two rules:
+//! depend on the order of its segments' addresses. Three rules:
 //!
 //! - [`FirstFit`]: the lowest gap. Simple to reproduce elsewhere; the command streams use it.
 //! - [`Arenas`]: imitates what NVIDIA's driver was seen to do on an H200, for predictions. Fitted on
 //!   recordings, not derived.
+//! - [`Downwards`]: the other way for large segments, where the host's own memory lies in between, as was seen there too.
 
 use std::collections::BTreeMap;
 
@@ -24,6 +25,8 @@ pub enum Placement {
     FirstFit(FirstFit),
     /// What a driver was seen to do.
     Arenas(Arenas),
+    /// Large segments below each other.
+    Downwards(Downwards),
 }
 
 impl Placement {
@@ -31,12 +34,13 @@ impl Placement {
         match self {
             Self::FirstFit(rule) => first_gap(rule.segments_from, size, pairs(live)),
             Self::Arenas(rule) => rule.place(size),
+            Self::Downwards(rule) => rule.place(size, live),
         }
     }
 
     pub(crate) fn remove_segment(&mut self, address: Address, size: u64) {
         match self {
-            Self::FirstFit(_) => {}
+            Self::FirstFit(_) | Self::Downwards(_) => {}
             Self::Arenas(rule) => rule.remove(address, size),
         }
     }
@@ -45,6 +49,7 @@ impl Placement {
         match self {
             Self::FirstFit(rule) => first_gap(rule.ranges_from, size, pairs(live)),
             Self::Arenas(rule) => rule.place_range(size),
+            Self::Downwards(rule) => rule.ranges.place(size),
         }
     }
 }
@@ -90,6 +95,9 @@ pub(crate) fn first_gap(
 /// Where the arenas end and the small segments begin.
 const BASE: u64 = 1 << 46;
 
+/// No segment lies lower: an address of zero is none.
+const LOWEST: u64 = ARENA_UNIT;
+
 /// Segments of this size are stacked upwards and their addresses never used again.
 const SMALL_SEGMENT: u64 = 2 << 20;
 
@@ -109,8 +117,7 @@ const RANGES_FROM: u64 = 1 << 48;
 #[derive(Clone, Debug, Default)]
 pub struct Arenas {
     small_segments: u64,
-    /// Bytes of all ranges so far.
-    ranges: u64,
+    ranges: Ranges,
     /// Oldest first, which is also from high addresses to low ones.
     arenas: Vec<Arena>,
     /// The largest hole of each arena.
@@ -127,9 +134,7 @@ struct Arena {
 impl Arenas {
     fn place(&mut self, size: u64) -> Option<Address> {
         if size == SMALL_SEGMENT {
-            let address = BASE.checked_add(self.small_segments.checked_mul(SMALL_SEGMENT)?)?;
-            self.small_segments += 1;
-            return (address < RANGES_FROM).then_some(Address(address));
+            return stack(&mut self.small_segments);
         }
         let number = match self.largest.first_of(size) {
             Some(number) => number,
@@ -162,11 +167,71 @@ impl Arenas {
     }
 
     fn place_range(&mut self, size: u64) -> Option<Address> {
-        let address = RANGES_FROM.checked_add(self.ranges)?;
+        self.ranges.place(size)
+    }
+}
+
+/// The next small segment, above so many others.
+fn stack(count: &mut u64) -> Option<Address> {
+    let address = BASE.checked_add(count.checked_mul(SMALL_SEGMENT)?)?;
+    *count += 1;
+    (address < RANGES_FROM).then_some(Address(address))
+}
+
+/// Ranges one above the other, none twice.
+#[derive(Clone, Debug, Default)]
+struct Ranges {
+    /// Bytes of all so far.
+    bytes: u64,
+}
+
+impl Ranges {
+    fn place(&mut self, size: u64) -> Option<Address> {
+        let address = RANGES_FROM.checked_add(self.bytes)?;
         address.checked_add(size)?;
-        self.ranges = self.ranges.checked_add(size.checked_next_multiple_of(ALIGNMENT)?)?;
+        self.bytes = self.bytes.checked_add(size.checked_next_multiple_of(ALIGNMENT)?)?;
         Some(Address(address))
     }
+}
+
+/// Each large segment below all earlier ones, so that none lies in an older one's hole, until there are no addresses left;
+/// from then on in the highest gap. Small ones and ranges as in [`Arenas`].
+#[derive(Clone, Debug, Default)]
+pub struct Downwards {
+    small_segments: u64,
+    ranges: Ranges,
+    /// Bytes of all large segments so far.
+    large: u64,
+}
+
+impl Downwards {
+    fn place(&mut self, size: u64, live: &Intervals) -> Option<Address> {
+        if size == SMALL_SEGMENT {
+            return stack(&mut self.small_segments);
+        }
+        let size = size.checked_next_multiple_of(ALIGNMENT)?;
+        let large = self.large.checked_add(size)?;
+        match BASE.checked_sub(large).filter(|place| *place >= LOWEST) {
+            Some(place) => {
+                self.large = large;
+                Some(Address(place))
+            }
+            None => highest_gap(size, live),
+        }
+    }
+}
+
+/// The highest place for so many bytes below the small segments where nothing lies.
+fn highest_gap(size: u64, live: &Intervals) -> Option<Address> {
+    let mut end = BASE;
+    for (start, length) in live.range(..Address(BASE)).rev() {
+        let taken = start.0.checked_add(*length)?.checked_next_multiple_of(ALIGNMENT)?;
+        if end.checked_sub(taken).is_some_and(|gap| gap >= size) {
+            break;
+        }
+        end = end.min(start.0 / ALIGNMENT * ALIGNMENT);
+    }
+    end.checked_sub(size).filter(|place| *place >= LOWEST).map(Address)
 }
 
 /// The largest hole of each arena, as a tree of maxima: with many arenas, looking at each for each
@@ -287,6 +352,44 @@ mod tests {
         rule.remove(a, 20 * MIB);
         assert_eq!(rule.place(24 * MIB), Some(Address(BASE - 56 * MIB)), "a rest below");
         assert_eq!(rule.place(18 * MIB), Some(a), "the hole in the oldest arena");
+    }
+
+    #[test]
+    fn downwards_no_hole_is_filled() {
+        let mut rule = Placement::Downwards(Downwards::default());
+        let live = Intervals::new();
+        let first = rule.place_segment(20 * MIB, &live);
+        assert_eq!(first, Some(Address(BASE - 20 * MIB)));
+        rule.remove_segment(Address(BASE - 20 * MIB), 20 * MIB);
+        assert_eq!(rule.place_segment(11 * MIB, &live), Some(Address(BASE - 32 * MIB)));
+        assert_eq!(rule.place_segment(2 * MIB, &live), Some(Address(BASE)));
+        assert_eq!(rule.place_segment(2 * MIB, &live), Some(Address(BASE + 2 * MIB)));
+        assert_eq!(rule.place_range(2 * MIB, &live), Some(Address(RANGES_FROM)));
+        assert_eq!(rule.place_segment(u64::MAX, &live), None);
+    }
+
+    /// A long run obtains and gives back more than there are addresses.
+    #[test]
+    fn downwards_addresses_are_used_again_once_there_are_no_others() {
+        const TIB: u64 = 1 << 40;
+        let mut rule = Placement::Downwards(Downwards::default());
+        let mut live = Intervals::new();
+        for _ in 0..63 {
+            rule.place_segment(TIB, &live).unwrap();
+        }
+        live.insert(Address(BASE - 20 * MIB), 20 * MIB);
+        live.insert(Address(BASE - 60 * MIB), 10 * MIB);
+        let mut place = |size, live: &Intervals| rule.place_segment(size, live).unwrap().0;
+        assert_eq!(place(TIB, &live), BASE - 60 * MIB - TIB, "nothing lies below");
+        assert_eq!(place(2 * TIB, &live), BASE - 60 * MIB - 2 * TIB);
+        live.insert(Address(BASE - 60 * MIB - TIB), TIB);
+        assert_eq!(place(TIB, &live), BASE - 60 * MIB - 2 * TIB);
+        live.clear();
+        assert_eq!(place(TIB, &live), BASE - TIB);
+        assert_eq!(rule.place_segment(65 * TIB, &live), None);
+        live.insert(Address(BASE - 20 * MIB), 19 * MIB + 1);
+        let far = live.clone();
+        assert_eq!(highest_gap(2 * MIB, &far), Some(Address(BASE - 22 * MIB)));
     }
 
     #[test]

@@ -11,7 +11,7 @@ mod private;
 
 pub(crate) use block_pool::BlockPool;
 pub(crate) use free_blocks::FreeBlocks;
-pub use private::{PoolError, StreamFilter};
+pub use private::{PoolError, PoolSource, SourceFailed, StreamFilter};
 pub(crate) use private::{Pools, PrivateKey};
 use tonnage_events::PoolKind;
 

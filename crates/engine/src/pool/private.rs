@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use slotmap::{SlotMap, new_key_type};
 use thiserror::Error;
-use tonnage_events::{PoolId, PoolKind, StreamId};
+use tonnage_events::{Address, PoolId, PoolKind, StreamId};
 
 use super::{BlockPool, PoolRef, PoolSet};
 
@@ -59,6 +59,30 @@ pub(crate) struct PrivatePool {
     /// diversion ends, destroys it, and asserts when a request comes.
     over: bool,
     pub(crate) halves: Halves,
+    /// Where its segments come from, if not from the device.
+    source: Option<PoolSource>,
+    /// It is paused by itself: it has no memory to give back, used or not.
+    paused: bool,
+}
+
+/// Where the segments of one private pool come from, in the place of the device: of fixed addresses, and always the same place that
+/// they go back to.
+#[derive(Clone)]
+pub struct PoolSource {
+    /// So many bytes, or none if there is no memory for them.
+    pub acquire: Arc<dyn Fn(u64) -> Result<Option<Address>, SourceFailed> + Send + Sync>,
+    /// Takes a segment back. Waits for work that uses it.
+    pub release: Arc<dyn Fn(Address) + Send + Sync>,
+}
+
+/// A source that did not say whether it has memory. What went wrong its owner knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SourceFailed;
+
+impl fmt::Debug for PoolSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PoolSource").finish_non_exhaustive()
+    }
 }
 
 /// The requests that a diversion takes, by their stream.
@@ -114,6 +138,12 @@ pub enum PoolError {
     /// The release of PyTorch that is being followed has no such thing.
     #[error("the release followed has no `no_split` pools: they came with PyTorch 2.10")]
     NoSplitUnsupported,
+    /// Segments of a source of their own have fixed addresses.
+    #[error(
+        "pool {0} cannot have memory of an allocator of its own under the policy `pages`, which moves pages of the device: \
+         take the policy `pytorch`"
+    )]
+    SourceUnderPages(PoolId),
 }
 
 /// All pools of a device.
@@ -127,6 +157,8 @@ pub(crate) struct Pools {
     use_on_oom: BTreeSet<PoolId>,
     /// Pools that give nothing back while they have uses.
     keeping: BTreeSet<PoolId>,
+    /// Pools of a program's tags, with their names.
+    tags: BTreeMap<PoolId, Arc<str>>,
 }
 
 impl Pools {
@@ -156,13 +188,14 @@ impl Pools {
         self.by_id.get(&id).map(|&key| PoolSet::Private(key))
     }
 
-    /// The pool that serves a request on `stream`.
+    /// The pool that serves a request on `stream`. Under a tag the newest diversion has it whatever the release: PyTorch has no tags.
     pub(crate) fn select(&self, stream: StreamId, newest_first: bool) -> PoolSet {
         if self.diversions.is_empty() {
             return PoolSet::Default;
         }
         let takes = |(_, filter): &&(PoolId, StreamFilter)| filter.takes(stream);
-        let found = if newest_first {
+        let tagged = |it: &(PoolId, StreamFilter)| self.tags.contains_key(&it.0) && takes(&it);
+        let found = if newest_first || self.diversions.iter().any(tagged) {
             self.diversions.iter().rev().find(takes)
         } else {
             self.diversions.iter().find(takes)
@@ -170,8 +203,23 @@ impl Pools {
         found.map_or(PoolSet::Default, |(id, _)| PoolSet::Private(self.by_id[id]))
     }
 
-    pub(crate) fn diverting(&self) -> bool {
-        !self.diversions.is_empty()
+    /// Whether requests go to a private pool that is no tag's.
+    pub(crate) fn diverting_untagged(&self) -> bool {
+        self.diversions.iter().any(|(to, _)| !self.tags.contains_key(to))
+    }
+
+    /// Notes that a pool holds what is allocated under a tag, as long as there is such a pool.
+    pub(crate) fn set_tag(&mut self, id: PoolId, name: &str) -> Result<(), PoolError> {
+        if !self.by_id.contains_key(&id) {
+            return Err(PoolError::Unknown(id));
+        }
+        self.tags.insert(id, name.into());
+        Ok(())
+    }
+
+    /// The tag that a pool is of, if it is of one.
+    pub(crate) fn tag(&self, id: PoolId) -> Option<&Arc<str>> {
+        self.tags.get(&id)
     }
 
     /// Makes the pool with one use, or adds one to those it has.
@@ -192,11 +240,37 @@ impl Pools {
             }
             pool.uses += 1;
         } else {
-            let halves = Halves::default();
-            let pool = PrivatePool { id, uses: 1, reserved: 0, growths: 0, over: false, halves };
+            let pool = PrivatePool {
+                id,
+                uses: 1,
+                reserved: 0,
+                growths: 0,
+                over: false,
+                halves: Halves::default(),
+                source: None,
+                paused: false,
+            };
             self.by_id.insert(id, self.private.insert(pool));
         }
         Ok(())
+    }
+
+    /// The same with a source of segments. A pool that is there already keeps what it has.
+    pub(crate) fn add_use_from(&mut self, id: PoolId, source: PoolSource) -> Result<(), PoolError> {
+        let is_new = !self.by_id.contains_key(&id);
+        self.add_use(id)?;
+        if is_new && let Some(key) = self.by_id.get(&id) {
+            self.private[*key].source = Some(source);
+        }
+        Ok(())
+    }
+
+    /// Where the segments of a pool come from, if not from the device.
+    pub(crate) fn source(&self, set: PoolSet) -> Option<&PoolSource> {
+        match set {
+            PoolSet::Default => None,
+            PoolSet::Private(key) => self.private[key].source.as_ref(),
+        }
     }
 
     pub(crate) fn begin(&mut self, id: PoolId, filter: StreamFilter) -> Result<(), PoolError> {
@@ -255,13 +329,25 @@ impl Pools {
         self.by_id.get(&id).map_or(0, |&key| self.private[key].uses)
     }
 
+    /// Bytes that a private pool holds of the device.
+    pub(crate) fn reserved_by(&self, id: PoolId) -> u64 {
+        self.by_id.get(&id).map_or(0, |&key| self.private[key].reserved)
+    }
+
     pub(crate) fn private(&self) -> impl Iterator<Item = (PrivateKey, &PrivatePool)> {
         self.by_id.values().map(|&key| (key, &self.private[key]))
     }
 
-    /// Pools without uses that are not over yet, by id.
+    /// Notes that a pool is paused by itself, or no longer.
+    pub(crate) fn set_paused(&mut self, id: PoolId, paused: bool) {
+        if let Some(&key) = self.by_id.get(&id) {
+            self.private[key].paused = paused;
+        }
+    }
+
+    /// Pools without uses that are not over yet, by id; without those that are paused.
     pub(crate) fn freeable(&self) -> Vec<PrivateKey> {
-        let freeable = |(_, pool): &(_, &PrivatePool)| pool.uses == 0 && !pool.over;
+        let freeable = |(_, pool): &(_, &PrivatePool)| pool.uses == 0 && !pool.over && !pool.paused;
         self.private().filter(freeable).map(|(key, _)| key).collect()
     }
 
@@ -321,6 +407,7 @@ impl Pools {
             self.private[key].over = true;
         } else if let Some(pool) = self.private.remove(key) {
             self.by_id.remove(&pool.id);
+            self.tags.remove(&pool.id);
         }
     }
 
@@ -379,6 +466,34 @@ mod tests {
     }
 
     #[test]
+    fn under_a_tag_the_newest_diversion_has_the_request_in_every_release() {
+        for tagged in [&[A][..], &[B], &[A, B]] {
+            let mut pools = Pools::default();
+            pools.begin(A, StreamFilter::Any).unwrap();
+            pools.begin(B, StreamFilter::Only(vec![StreamId(0)])).unwrap();
+            for &pool in tagged {
+                pools.set_tag(pool, "weights").unwrap();
+            }
+            assert_eq!(selected(&pools, true), B, "{tagged:?}");
+            assert_eq!(selected(&pools, false), B, "{tagged:?}");
+            assert_eq!(pools.id(pools.select(StreamId(4), false)), A, "{tagged:?}");
+        }
+    }
+
+    #[test]
+    fn a_tag_that_does_not_take_a_request_changes_nothing_for_it() {
+        let mut pools = Pools::default();
+        for pool in [A, B] {
+            pools.begin(pool, StreamFilter::Any).unwrap();
+        }
+        let other_thread = PoolId(0, 9);
+        pools.begin(other_thread, StreamFilter::When(Arc::new(|_| false))).unwrap();
+        pools.set_tag(other_thread, "weights").unwrap();
+        assert_eq!(selected(&pools, false), A);
+        assert_eq!(selected(&pools, true), B);
+    }
+
+    #[test]
     fn a_diversion_takes_only_the_streams_of_its_filter() {
         let mut pools = Pools::default();
         pools.begin(A, StreamFilter::Only(vec![StreamId(4)])).unwrap();
@@ -386,6 +501,22 @@ mod tests {
         pools.begin(B, StreamFilter::When(Arc::new(|stream| stream.0 < 4))).unwrap();
         assert_eq!(selected(&pools, true), B);
         assert_eq!(pools.id(pools.select(StreamId(4), true)), A);
+    }
+
+    #[test]
+    fn a_tag_goes_with_its_pool() {
+        let mut pools = Pools::default();
+        assert_eq!(pools.set_tag(A, "weights"), Err(PoolError::Unknown(A)));
+        pools.begin(A, StreamFilter::Any).unwrap();
+        assert!(pools.diverting_untagged());
+        pools.set_tag(A, "weights").unwrap();
+        assert!(!pools.diverting_untagged());
+        assert_eq!(pools.tag(A).map(|it| &**it), Some("weights"));
+        pools.end(A).unwrap();
+        pools.release(A, false).unwrap();
+        let [key] = pools.freeable()[..] else { panic!("one pool") };
+        pools.forget(key);
+        assert_eq!(pools.tag(A), None);
     }
 
     #[test]

@@ -34,6 +34,8 @@ pub(crate) struct Range {
     pub(crate) size: u64,
     pub(crate) page_size: u64,
     pub(crate) role: Role,
+    /// How many were reserved before it.
+    pub(crate) number: u64,
     /// The places that have a page: as much as is mapped, however far into the range that lies. Of an expandable
     /// segment alone.
     pages: BTreeMap<usize, PageId>,
@@ -67,6 +69,8 @@ const MOST_ADDRESSES: u64 = 1 << 62;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ranges {
     all: SlotMap<RangeId, Range>,
+    /// How many were ever reserved.
+    numbers: u64,
     /// Addresses that are reserved, abandoned ones too.
     addresses: u64,
     /// Pages that were unmapped but that the device would not take back. They serve again before
@@ -147,7 +151,9 @@ impl Ranges {
         let base = device.reserve(size)?;
         self.addresses = addresses;
         let (pages, laid) = (BTreeMap::new(), BTreeMap::new());
-        Ok(self.all.insert(Range { base, size, page_size, role, pages, laid }))
+        let number = self.numbers;
+        self.numbers += 1;
+        Ok(self.all.insert(Range { base, size, page_size, role, number, pages, laid }))
     }
 
     /// Forgets a range that holds no pages; its addresses stay reserved.
@@ -261,14 +267,15 @@ impl Ranges {
         (places.count, Ok(()))
     }
 
-    /// Gives the memory of all expandable segments back, and keeps their addresses. Returns the places that have none then, with the
+    /// Gives the memory of some expandable segments back, and keeps their addresses. Returns the places that have none then, with the
     /// first failure.
     pub(crate) fn let_go<D: Device>(
         &mut self,
         device: &mut D,
+        goes: impl Fn(RangeId) -> bool,
     ) -> (Vec<(RangeId, usize)>, Result<(), DeviceError>) {
         let (mut gone, mut result) = (Vec::new(), Ok(()));
-        for (id, range) in &self.all {
+        for (id, range) in self.all.iter().filter(|(id, _)| goes(*id)) {
             for (&place, &page) in &range.pages {
                 if let Err(error) = device.unmap(range.address_of(place)) {
                     result = result.and(Err(error));

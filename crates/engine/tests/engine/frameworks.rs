@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex};
 
 use tonnage_device::Dry;
 use tonnage_engine::{
-    Address, Allocation, Config, Context, Engine, PoolId, PoolStateError, RecordOptions,
+    Address, Allocation, Config, Context, Engine, PoolId, PoolStateError, RecordOptions, Release,
     StackDepth, StreamFilter, StreamId,
 };
-use tonnage_events::{Action, StackId};
+use tonnage_events::{Action, PoolKind, StackId};
 
 const POOL: PoolId = PoolId(0, 7);
 const MIB: u64 = 1 << 20;
@@ -59,6 +59,34 @@ fn a_request_in_two_steps_is_the_request() {
             whole.free(&expected).unwrap();
         }
         assert_eq!(steps.stats(), whole.stats());
+    }
+}
+
+#[test]
+fn segments_are_numbered_in_the_order_in_which_they_were_obtained() {
+    let numbers = |engine: &Engine<Dry>| -> Vec<Address> {
+        let mut numbers = engine.segment_numbers();
+        let places: Vec<_> = engine.segments().iter().map(|it| it.address).collect();
+        assert!(numbers.iter().map(|it| it.0).eq(places));
+        numbers.sort_by_key(|it| it.1);
+        numbers.into_iter().map(|it| it.0).collect()
+    };
+    for release in [Release::V2_11, Release::V2_12, Release::V2_13] {
+        let mut engine = Engine::new(Dry::new(1 << 30), Config::for_release(release));
+        let [first, second, third] =
+            [40, 30, 20].map(|mib| engine.allocate(mib * MIB, StreamId::DEFAULT).unwrap());
+        engine.free(&first).unwrap();
+        engine.empty_cache().unwrap();
+        // Smaller than its segment, where the first one was or behind the others.
+        let fourth = in_pool(&mut engine, 3 * MIB);
+        assert_eq!(numbers(&engine), [&second, &third, &fourth].map(|it| it.address), "{release}");
+        // The beginning of a segment is another block now.
+        let fifth = in_pool(&mut engine, 5 * MIB);
+        engine.free(&fourth).unwrap();
+        let sixth = in_pool(&mut engine, 2 * MIB);
+        assert_eq!(sixth.address, fourth.address);
+        assert_eq!(numbers(&engine), [&second, &third, &sixth].map(|it| it.address), "{release}");
+        engine.free(&fifth).unwrap();
     }
 }
 
@@ -201,4 +229,25 @@ fn segments_are_found_by_their_blocks() {
     assert!(engine.segment_of(Address(1)).is_none());
     let used: u64 = blocks.iter().map(|it| it.size).sum();
     assert_eq!(engine.largest_free(), 2 * MIB - used);
+}
+
+#[test]
+fn expandable_segments_are_told_of_each_once_and_leave_no_trace() {
+    let config = Config::parse("expandable_segments:True", Release::NEWEST).unwrap();
+    let mut engine = Engine::new(Dry::new(1 << 30), config);
+    assert!(engine.expandable_segments().is_empty());
+    engine.record_history(Some(recording(Context::Never)));
+    let (first, second) = (StreamId(4), StreamId(3));
+    let blocks = [0; 3].map(|_| engine.allocate(20 * MIB, first).unwrap());
+    engine.allocate(100, second).unwrap();
+    // A hole in the middle makes two segments of a snapshot, and none more here.
+    engine.free(&blocks[1]).unwrap();
+    engine.empty_cache().unwrap();
+    assert_eq!(engine.segments().len(), 3);
+    let entries = engine.history().unwrap().entries().count();
+    assert_eq!(
+        engine.expandable_segments(),
+        [(first, PoolKind::Large, 40 * MIB), (second, PoolKind::Small, 2 * MIB)]
+    );
+    assert_eq!(engine.history().unwrap().entries().count(), entries);
 }

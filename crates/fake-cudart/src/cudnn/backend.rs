@@ -6,9 +6,10 @@ use std::ffi::{c_int, c_void};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use super::forward;
+use super::handle::start_work;
 use super::workspaces::{self, Known};
 use crate::notes;
-use crate::state::with_state;
+use crate::state::{driver_call, with_state};
 
 /// Kinds of descriptors, in the library's numbers.
 const ENGINE: c_int = 2;
@@ -160,7 +161,7 @@ unsafe extern "C" fn cudnnBackendFinalize(descriptor: usize) -> c_int {
     unsafe { finalize(descriptor) }
 }
 
-/// An attribute. Workspaces that the library does not know without a device are those that were measured.
+/// An attribute. Workspaces that the library does not know without a device follow measurements.
 ///
 /// # Safety
 ///
@@ -180,15 +181,22 @@ unsafe extern "C" fn cudnnBackendGetAttribute(
     if code != 0 || name != PLAN_WORKSPACE || room < 1 || values.is_null() {
         return code;
     }
-    match plan_json(descriptor).map_or(Known::AsAnswered, |plan| workspaces::known(&plan)) {
-        Known::AsAnswered => {}
-        // SAFETY: the library has just written a number of this type there.
-        Known::Measured(bytes) => unsafe { values.cast::<i64>().write(bytes as i64) },
-        Known::Guessed => notes::note(
-            notes::GUESSES_FILE,
-            "convolutions whose workspace cuDNN tells with a device alone: each may be some MiB more or less",
-        ),
-    }
+    // SAFETY: the library has just written a number of this type there.
+    let answered = unsafe { values.cast::<i64>().read() };
+    let Ok(answered) = u64::try_from(answered) else { return code };
+    let plan = plan_json(descriptor);
+    let known =
+        plan.map_or_else(|| workspaces::unread(answered), |it| workspaces::known(&it, answered));
+    let bytes = match known {
+        Known::AsAnswered => answered,
+        Known::Bytes(bytes) => bytes,
+        Known::Guessed(bytes, guess) => {
+            notes::note(notes::GUESSES_FILE, guess.reason());
+            bytes
+        }
+    };
+    // SAFETY: as above.
+    unsafe { values.cast::<i64>().write(i64::try_from(bytes).unwrap_or(i64::MAX)) };
     code
 }
 
@@ -210,6 +218,9 @@ fn plan_json(plan: usize) -> Option<String> {
 /// Nothing is executed.
 #[unsafe(no_mangle)]
 #[allow(non_snake_case, reason = "the library's name")]
-extern "C" fn cudnnBackendExecute(_handle: usize, _plan: usize, _pack: usize) -> c_int {
-    0
+extern "C" fn cudnnBackendExecute(handle: u64, _plan: usize, _pack: usize) -> c_int {
+    driver_call(|state| {
+        start_work(state, handle);
+        Ok(())
+    })
 }

@@ -1,9 +1,9 @@
-//! Functions that take a handle: handles are numbers, sizes are those that were recorded, nothing is computed.
+//! Functions that take a handle: handles are numbers, nothing is computed.
 
 use std::ffi::{c_int, c_void};
 
 use crate::entry::library_entry as entry;
-use crate::state::put;
+use crate::state::{State, put};
 use crate::unknown;
 
 /// The stream of a handle, among what handles were told.
@@ -34,53 +34,12 @@ entry! {
         // SAFETY: the caller's promise.
         unsafe { put(stream, state.settings.get(&(handle, STREAM)).copied().unwrap_or(0)) }
     }
+}
 
-    /// Normalising needs nothing beside, as recorded for images whose channels come first.
-    fn cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(
-        _handle: u64,
-        _mode: c_int,
-        _operations: c_int,
-        _x: usize,
-        _z: usize,
-        _y: usize,
-        _parameters: usize,
-        _activation: usize,
-        size: *mut usize,
-    ) |_| {
-        // SAFETY: the caller's promise.
-        unsafe { put(size, 0) }
-    }
-
-    /// The same on the way back.
-    fn cudnnGetBatchNormalizationBackwardExWorkspaceSize(
-        _handle: u64,
-        _mode: c_int,
-        _operations: c_int,
-        _x: usize,
-        _y: usize,
-        _dy: usize,
-        _dz: usize,
-        _dx: usize,
-        _parameters: usize,
-        _activation: usize,
-        size: *mut usize,
-    ) |_| {
-        // SAFETY: the caller's promise.
-        unsafe { put(size, 0) }
-    }
-
-    /// Nothing is kept from one to the other.
-    fn cudnnGetBatchNormalizationTrainingExReserveSpaceSize(
-        _handle: u64,
-        _mode: c_int,
-        _operations: c_int,
-        _activation: usize,
-        _x: usize,
-        size: *mut usize,
-    ) |_| {
-        // SAFETY: the caller's promise.
-        unsafe { put(size, 0) }
-    }
+/// Work starts on the stream of a handle: a node, if that is captured.
+pub(super) fn start_work(state: &mut State, handle: u64) {
+    let stream = state.settings.get(&(handle, STREAM)).copied().unwrap_or(0);
+    state.captures.add_node(stream);
 }
 
 /// Functions that only compute.
@@ -89,8 +48,11 @@ macro_rules! computes {
         /// Nothing is computed.
         #[unsafe(no_mangle)]
         #[allow(non_snake_case, reason = "the library's name")]
-        extern "C" fn $name(_handle: u64, _rest: *const c_void) -> c_int {
-            0
+        extern "C" fn $name(handle: u64, _rest: *const c_void) -> c_int {
+            crate::state::driver_call(|state| {
+                start_work(state, handle);
+                Ok(())
+            })
         }
     )*};
 }
@@ -121,8 +83,7 @@ macro_rules! refused {
 
 refused! {
     cudnnFindConvolutionBackwardDataAlgorithmEx cudnnFindConvolutionBackwardFilterAlgorithmEx
-    cudnnFindConvolutionForwardAlgorithmEx cudnnGetCTCLossWorkspaceSize cudnnGetCTCLossWorkspaceSize_v8
-    cudnnGetConvolutionBackwardDataAlgorithm_v7 cudnnGetConvolutionBackwardDataWorkspaceSize
+    cudnnFindConvolutionForwardAlgorithmEx cudnnGetConvolutionBackwardDataAlgorithm_v7 cudnnGetConvolutionBackwardDataWorkspaceSize
     cudnnGetConvolutionBackwardFilterAlgorithm_v7 cudnnGetConvolutionBackwardFilterWorkspaceSize
     cudnnGetConvolutionForwardAlgorithm_v7 cudnnGetConvolutionForwardWorkspaceSize
 }

@@ -6,6 +6,7 @@ use tonnage_cuda_codes::{Code, driver_text};
 use tonnage_device::Device;
 
 use super::entry;
+use super::outsiders::note_outsider;
 use crate::devices::{bus_id, current, put_text};
 use crate::state::put;
 
@@ -144,14 +145,19 @@ entry! {
     }
 
     /// Private tables are not imitated: their owner is told that there are none.
-    fn cuGetExportTable(table: *mut *const c_void, _id: *const c_void) |_| {
+    fn cuGetExportTable(table: *mut *const c_void, _id: *const c_void) first () = note_outsider(), |_| {
         // SAFETY: the caller's promise.
         unsafe { put(table, std::ptr::null()) }?;
         Err(Code::NOT_FOUND)
     }
 
     /// Runtimes inside other libraries find nothing, and do without a device.
-    fn cuGetProcAddress(_name: *const c_char, place: *mut *const c_void, _version: c_int, _flags: u64) |_| {
+    fn cuGetProcAddress(
+        _name: *const c_char,
+        place: *mut *const c_void,
+        _version: c_int,
+        _flags: u64,
+    ) first () = note_outsider(), |_| {
         // SAFETY: the caller's promise.
         unsafe { put(place, std::ptr::null()) }?;
         Err(Code::NOT_FOUND)
@@ -164,7 +170,7 @@ entry! {
         _version: c_int,
         _flags: u64,
         status: *mut c_int,
-    ) |_| {
+    ) first () = note_outsider(), |_| {
         if !status.is_null() {
             // SAFETY: the caller's promise.
             unsafe { put(status, 1) }?;

@@ -7,7 +7,7 @@ use tonnage_device::Device;
 use tonnage_events::Address;
 
 use super::entry;
-use crate::addresses::on_device;
+use super::outsiders::note_asking;
 use crate::devices::current;
 use crate::runtime::copies::copy;
 use crate::state::put;
@@ -84,7 +84,7 @@ entry! {
     fn cuMemFree_v2(address: u64) |state| { state.release(Address(address)) }
 
     /// Free and total bytes.
-    fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) |state| {
+    fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) first () = note_asking("cuMemGetInfo"), |state| {
         let info = state.memory_info();
         // SAFETY: the caller's promise.
         unsafe { put(free, info.free as usize) }?;
@@ -93,10 +93,10 @@ entry! {
     }
 
     /// Whose a pointer is.
-    fn cuPointerGetAttribute(value: *mut c_void, attribute: c_int, address: u64) |_| {
+    fn cuPointerGetAttribute(value: *mut c_void, attribute: c_int, address: u64) |state| {
         match attribute {
             POINTER_MEMORY => {
-                let whose = if on_device(address as usize) { OF_THE_DEVICE } else { OF_THE_HOST };
+                let whose = if state.on_device(address as usize) { OF_THE_DEVICE } else { OF_THE_HOST };
                 // SAFETY: the caller's promise.
                 unsafe { put(value.cast(), whose) }
             }
@@ -105,39 +105,44 @@ entry! {
             // SAFETY: the caller's promise.
             POINTER_CONTEXT => unsafe { put(value.cast::<u64>(), 0) },
             // SAFETY: the caller's promise.
-            POINTER_DEVICE => unsafe { put(value.cast(), current()) },
+            POINTER_DEVICE => unsafe { put(value.cast(), state.holder(address).unwrap_or_else(current)) },
             _ => Err(Code::NOT_SUPPORTED),
         }
     }
 
     /// Nothing is filled that anyone looks at.
-    fn cuMemsetD32Async(address: u64, _value: c_uint, count: usize, _stream: u64) |state| {
+    fn cuMemsetD32Async(address: u64, _value: c_uint, count: usize, stream: u64) |state| {
+        state.captures.add_node(stream);
         state.shadow.forget(address, 4 * count);
         Ok(())
     }
 
     /// Nothing is filled that anyone looks at.
-    fn cuMemsetD8Async(address: u64, _value: u8, count: usize, _stream: u64) |state| {
+    fn cuMemsetD8Async(address: u64, _value: u8, count: usize, stream: u64) |state| {
+        state.captures.add_node(stream);
         state.shadow.forget(address, count);
         Ok(())
     }
 
     /// Moves bytes to the device.
-    fn cuMemcpyHtoDAsync_v2(to: u64, from: *const c_void, length: usize, _stream: u64) |state| {
+    fn cuMemcpyHtoDAsync_v2(to: u64, from: *const c_void, length: usize, stream: u64) |state| {
+        state.captures.add_node(stream);
         // SAFETY: the caller's promise.
         unsafe { copy(state, pointer(to), from, length) };
         Ok(())
     }
 
     /// Moves bytes to the host.
-    fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: u64, length: usize, _stream: u64) |state| {
+    fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: u64, length: usize, stream: u64) |state| {
+        state.captures.add_node(stream);
         // SAFETY: the caller's promise.
         unsafe { copy(state, to, pointer(from), length) };
         Ok(())
     }
 
     /// Moves bytes on the device.
-    fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, length: usize, _stream: u64) |state| {
+    fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, length: usize, stream: u64) |state| {
+        state.captures.add_node(stream);
         state.shadow.copy(to, from, length);
         Ok(())
     }

@@ -12,16 +12,19 @@ mod stream;
 // Modules and kernels.
 mod module;
 
+// Runtimes beside PyTorch's.
+pub(crate) mod outsiders;
+
 use std::ffi::{CStr, CString, c_int, c_void};
 
-use crate::notes;
 use crate::unknown;
+use crate::{launches, notes};
 
-/// Writes exported functions and a table of them.
+/// Writes exported functions and a table of them. What comes `first` does so without the state, as `entry.rs` says.
 macro_rules! entry {
     ($(
         $(#[$doc:meta])*
-        fn $name:ident($($arg:ident: $kind:ty),* $(,)?) |$state:pat_param| $body:block
+        fn $name:ident($($arg:ident: $kind:ty),* $(,)?) $(first $first:pat_param = $value:expr,)? |$state:pat_param| $body:block
     )*) => {
         $(
             $(#[$doc])*
@@ -33,6 +36,7 @@ macro_rules! entry {
             #[unsafe(no_mangle)]
             #[allow(non_snake_case, reason = "the driver's name")]
             unsafe extern "C" fn $name($($arg: $kind),*) -> std::ffi::c_int {
+                $(let $first = $value;)?
                 crate::state::driver_call(|$state| $body)
             }
         )*
@@ -59,7 +63,14 @@ pub(crate) fn function(name: &CStr) -> *const c_void {
     let plain = name.to_string_lossy();
     for version in VERSIONS {
         let name = format!("{plain}{version}");
-        for part in [device::function, memory::function, stream::function, module::function] {
+        let parts = [
+            device::function,
+            memory::function,
+            stream::function,
+            module::function,
+            launches::function,
+        ];
+        for part in parts {
             if let Some(found) = part(name.as_bytes()) {
                 return found;
             }

@@ -170,15 +170,6 @@ entry! {
         unsafe { put(size, 0) }
     }
 
-    /// Nothing happens.
-    fn cuLaunchKernel(_function: u64) |_| { Ok(()) }
-
-    /// Nothing happens.
-    fn cuLaunchKernelEx(_configuration: *const c_void, _function: u64) |_| { Ok(()) }
-
-    /// Nothing happens.
-    fn cuLaunchCooperativeKernel(_function: u64) |_| { Ok(()) }
-
     /// A texture of tensors is not described to anyone.
     fn cuTensorMapEncodeTiled(map: *mut c_void) |_| {
         if map.is_null() { Err(Code::INVALID_VALUE) } else { Ok(()) }

@@ -1,6 +1,6 @@
 //! cuBLAS: a handle with a stream and modes. Workspaces are PyTorch's own.
 
-use std::ffi::{c_char, c_int};
+use std::ffi::{c_char, c_int, c_void};
 
 use super::{entry, handles};
 use crate::state::{State, put};
@@ -86,6 +86,34 @@ entry! {
     }
 }
 
+/// Functions for many matrices that tell on the host whether an argument was wrong: none is.
+macro_rules! none_is_wrong {
+    ($([$($name:ident)*] $args:tt;)*) => {$($(none_is_wrong! { @one $name $args })*)*};
+    (@one $name:ident ($($arg:ident: $kind:ty),*)) => {
+        entry! {
+            /// Nothing is computed, and no argument is wrong.
+            fn $name(handle: u64, $($arg: $kind,)* wrong: *mut c_int) |state| {
+                state.captures.add_node(get(state, handle, STREAM));
+                // SAFETY: the caller's promise.
+                unsafe { put(wrong, 0) }
+            }
+        }
+    };
+}
+
+none_is_wrong! {
+    [cublasSgeqrfBatched cublasDgeqrfBatched cublasCgeqrfBatched cublasZgeqrfBatched]
+    (_m: c_int, _n: c_int, _a: *const c_void, _lda: c_int, _tau: *const c_void);
+
+    [cublasSgetrsBatched cublasDgetrsBatched cublasCgetrsBatched cublasZgetrsBatched]
+    (_trans: c_int, _n: c_int, _right_hands: c_int, _a: *const c_void, _lda: c_int, _pivots: *const c_void,
+     _b: *const c_void, _ldb: c_int);
+
+    [cublasSgelsBatched cublasDgelsBatched cublasCgelsBatched cublasZgelsBatched]
+    (_trans: c_int, _m: c_int, _n: c_int, _right_hands: c_int, _a: *const c_void, _lda: c_int, _c: *const c_void,
+     _ldc: c_int);
+}
+
 /// No status is in words here.
 #[unsafe(no_mangle)]
 #[allow(non_snake_case, reason = "the library's name")]
@@ -98,4 +126,17 @@ extern "C" fn cublasGetStatusString(_status: c_int) -> *const c_char {
 #[allow(non_snake_case, reason = "the library's name")]
 extern "C" fn cublasGetStatusName(_status: c_int) -> *const c_char {
     c"CUBLAS_STATUS_FAKE".as_ptr()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_matrices_have_no_wrong_argument() {
+        let (mut wrong, null) = (7, std::ptr::null());
+        // SAFETY: what is written lives here.
+        let status = unsafe { cublasSgeqrfBatched(1, 2, 2, null, 2, null, &raw mut wrong) };
+        assert_eq!((status, wrong), (0, 0));
+    }
 }

@@ -12,7 +12,7 @@ const VERSION: usize = 130_100;
 const RUNTIME: usize = 13000;
 
 /// The workspace that the one algorithm is told to need. PyTorch does not look at it; cuDNN asks for it for convolutions
-/// that are products, of which most need none on an H200 (`cudnn/workspaces.rs` has those that were measured).
+/// that are products, of which most need none on an H200 (`cudnn/workspaces/matmuls.rs` has those that were measured).
 const WORKSPACE: usize = 0;
 
 /// `cublasLtMatmulHeuristicResult_t`.

@@ -3,7 +3,6 @@
 use std::ffi::{c_int, c_void};
 
 use super::entry;
-use crate::addresses::on_device;
 use crate::state::State;
 
 /// Moves `length` bytes.
@@ -15,7 +14,7 @@ pub(crate) unsafe fn copy(state: &mut State, to: *mut c_void, from: *const c_voi
     if length == 0 || to.is_null() || from.is_null() {
         return;
     }
-    let (to_device, from_device) = (on_device(to.addr()), on_device(from.addr()));
+    let (to_device, from_device) = (state.on_device(to.addr()), state.on_device(from.addr()));
     match (to_device, from_device) {
         // SAFETY: the caller's promise.
         (false, false) => unsafe { to.cast::<u8>().copy_from(from.cast(), length) },
@@ -45,7 +44,7 @@ pub(crate) unsafe fn fill(state: &mut State, place: *mut c_void, byte: c_int, le
     if place.is_null() {
         return;
     }
-    if on_device(place.addr()) {
+    if state.on_device(place.addr()) {
         return state.shadow.fill(place.addr() as u64, byte as u8, length);
     }
     // SAFETY: the caller's promise.
@@ -66,8 +65,9 @@ entry! {
         from: *const c_void,
         length: usize,
         _kind: c_int,
-        _stream: u64,
+        stream: u64,
     ) |state| {
+        state.captures.add_node(stream);
         // SAFETY: the caller's promise.
         unsafe { copy(state, to, from, length) };
         Ok(())
@@ -80,8 +80,9 @@ entry! {
         from: *const c_void,
         _from_device: c_int,
         length: usize,
-        _stream: u64,
+        stream: u64,
     ) |state| {
+        state.captures.add_node(stream);
         // SAFETY: the caller's promise.
         unsafe { copy(state, to, from, length) };
         Ok(())
@@ -96,8 +97,9 @@ entry! {
         width: usize,
         height: usize,
         _kind: c_int,
-        _stream: u64,
+        stream: u64,
     ) |state| {
+        state.captures.add_node(stream);
         for row in 0..height {
             let (to, from) = (to.wrapping_byte_add(row * to_pitch), from.wrapping_byte_add(row * from_pitch));
             // SAFETY: the caller's promise, row by row.
@@ -123,7 +125,8 @@ entry! {
     }
 
     /// Fills.
-    fn cudaMemsetAsync(place: *mut c_void, byte: c_int, length: usize, _stream: u64) |state| {
+    fn cudaMemsetAsync(place: *mut c_void, byte: c_int, length: usize, stream: u64) |state| {
+        state.captures.add_node(stream);
         // SAFETY: the caller's promise.
         unsafe { fill(state, place, byte, length) };
         Ok(())

@@ -78,14 +78,22 @@ entry! {
         unsafe { put(place, version(state)) }
     }
 
-    /// There is no other device.
-    fn cudaDeviceCanAccessPeer(can: *mut c_int, _device: c_int, _peer: c_int) |_| {
+    /// Devices of a host reach each other's memory.
+    fn cudaDeviceCanAccessPeer(can: *mut c_int, device: c_int, peer: c_int) |state| {
+        if !state.has_device(device) || !state.has_device(peer) {
+            return Err(Code::INVALID_DEVICE);
+        }
         // SAFETY: the caller's promise.
-        unsafe { put(can, 0) }
+        unsafe { put(can, c_int::from(state.reaches(device, peer))) }
     }
 
-    /// There is no other device.
-    fn cudaDeviceEnablePeerAccess(_peer: c_int, _flags: c_uint) |_| { Err(Code::INVALID_DEVICE) }
+    /// Nothing has to be done for it.
+    fn cudaDeviceEnablePeerAccess(peer: c_int, _flags: c_uint) |state| {
+        match state.has_device(peer) && state.reaches(current(), peer) {
+            true => Ok(()),
+            false => Err(Code::INVALID_DEVICE),
+        }
+    }
 
     /// No memory belongs to graphs.
     fn cudaDeviceGetGraphMemAttribute(_device: c_int, _attribute: c_int, value: *mut u64) |_| {

@@ -10,27 +10,33 @@ use tonnage_cuda_codes::Code;
 /// The name was found.
 const FOUND: c_int = 0;
 
-/// Writes the function of this name.
+/// The function of this name; nothing for a name that is null. It may be the loader who knows it.
 ///
 /// # Safety
 ///
-/// `name` is null or ends in a zero byte; `place` and `found` are null or can be written.
-unsafe fn look_up(
-    name: *const c_char,
+/// `name` is null or ends in a zero byte.
+unsafe fn named(name: *const c_char) -> Option<*const c_void> {
+    // SAFETY: the caller's promise.
+    (!name.is_null()).then(|| function(unsafe { CStr::from_ptr(name) }))
+}
+
+/// Writes a function that was looked up.
+///
+/// # Safety
+///
+/// `place` and `found` are null or can be written.
+unsafe fn tell(
+    function: Option<*const c_void>,
     place: *mut *const c_void,
     found: *mut c_int,
 ) -> Result<(), Code> {
-    if name.is_null() {
-        return Err(Code::INVALID_VALUE);
-    }
-    // SAFETY: the caller's promise.
-    let name = unsafe { CStr::from_ptr(name) };
+    let function = function.ok_or(Code::INVALID_VALUE)?;
     if !found.is_null() {
         // SAFETY: the caller's promise.
         unsafe { put(found, FOUND) }?;
     }
     // SAFETY: the caller's promise.
-    unsafe { put(place, function(name)) }
+    unsafe { put(place, function) }
 }
 
 entry! {
@@ -41,9 +47,10 @@ entry! {
         _version: c_uint,
         _flags: u64,
         found: *mut c_int,
-    ) |_| {
         // SAFETY: the caller's promise.
-        unsafe { look_up(name, place, found) }
+    ) first function = unsafe { named(name) }, |_| {
+        // SAFETY: the caller's promise.
+        unsafe { tell(function, place, found) }
     }
 
     /// A function of the driver.
@@ -52,8 +59,9 @@ entry! {
         place: *mut *const c_void,
         _flags: u64,
         found: *mut c_int,
-    ) |_| {
         // SAFETY: the caller's promise.
-        unsafe { look_up(name, place, found) }
+    ) first function = unsafe { named(name) }, |_| {
+        // SAFETY: the caller's promise.
+        unsafe { tell(function, place, found) }
     }
 }

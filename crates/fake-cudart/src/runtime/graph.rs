@@ -1,8 +1,9 @@
-//! Graphs: names of captures. Launching one does nothing.
+//! Graphs: names of captures, whose nodes are known until they end. Launching one does nothing.
 
 use std::ffi::{c_char, c_uint, c_void};
 
 use super::entry;
+use crate::launches::replayed;
 use crate::state::put;
 
 /// The one node that every graph is told to have: PyTorch warns about graphs without any.
@@ -31,6 +32,28 @@ unsafe fn nodes(nodes: *mut u64, count: *mut usize) -> Result<(), tonnage_cuda_c
     unsafe { put(count, 1) }
 }
 
+/// Answers how many nodes come before one, and which, as far as there is room.
+///
+/// # Safety
+///
+/// As for [`nodes`].
+unsafe fn dependencies(
+    before: &[u64],
+    nodes: *mut u64,
+    count: *mut usize,
+) -> Result<(), tonnage_cuda_codes::Code> {
+    if !nodes.is_null() && !count.is_null() {
+        // SAFETY: the caller's promise.
+        let room = unsafe { count.read() };
+        for (number, &node) in before.iter().enumerate().take(room) {
+            // SAFETY: the caller's promise: there is room for so many.
+            unsafe { put(nodes.wrapping_add(number), node) }?;
+        }
+    }
+    // SAFETY: the caller's promise.
+    unsafe { put(count, before.len()) }
+}
+
 entry! {
     /// One node.
     fn cudaGraphGetNodes(_graph: u64, places: *mut u64, count: *mut usize) |_| {
@@ -38,15 +61,18 @@ entry! {
         unsafe { nodes(places, count) }
     }
 
-    /// It is alone.
+    /// The nodes that a node comes right behind: how many, and which if there is room. Up to release 12 there are no edges among the
+    /// arguments.
     fn cudaGraphNodeGetDependencies(
-        _node: u64,
-        _nodes: *mut u64,
-        _edges: *mut c_void,
+        node: u64,
+        nodes: *mut u64,
+        edges_or_count: *mut c_void,
         count: *mut usize,
-    ) |_| {
+    ) |state| {
+        let has_edges = state.profile.version == 0 || state.profile.version >= 13000;
+        let count = if has_edges { count } else { edges_or_count.cast() };
         // SAFETY: the caller's promise.
-        unsafe { put(count, 0) }
+        unsafe { dependencies(state.captures.before(node), nodes, count) }
     }
 
     /// A graph that can be launched has the name of the graph.
@@ -62,7 +88,10 @@ entry! {
     }
 
     /// Nothing happens.
-    fn cudaGraphLaunch(_graph: u64, _stream: u64) |_| { Ok(()) }
+    fn cudaGraphLaunch(_graph: u64, stream: u64) first () = replayed(), |state| {
+        state.captures.add_node(stream);
+        Ok(())
+    }
 
     /// Nothing is left of it.
     fn cudaGraphDestroy(_graph: u64) |_| { Ok(()) }

@@ -13,10 +13,10 @@ use crate::state::{State, put};
 /// The extents of a grid or a block.
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct Extents {
-    x: c_uint,
-    y: c_uint,
-    z: c_uint,
+pub(crate) struct Extents {
+    pub(crate) x: c_uint,
+    pub(crate) y: c_uint,
+    pub(crate) z: c_uint,
 }
 
 #[derive(Clone, Copy)]
@@ -191,10 +191,10 @@ unsafe fn occupancy(state: &State, count: *mut c_int, threads: c_int) -> Result<
     unsafe { put(count, state.profile.blocks_at_once(threads)) }
 }
 
-/// Functions that only start work: their arguments are not looked at.
-macro_rules! launches {
+/// Functions that only set something: their arguments are not looked at.
+macro_rules! does_nothing {
     ($($name:ident)*) => {$(
-        /// Nothing is launched.
+        /// Nothing is set.
         #[unsafe(no_mangle)]
         #[allow(non_snake_case, reason = "the runtime's name")]
         extern "C" fn $name() -> c_int {
@@ -203,9 +203,8 @@ macro_rules! launches {
     )*};
 }
 
-launches! {
-    __cudaLaunchKernel cudaFuncSetAttribute cudaFuncSetCacheConfig cudaLaunchCooperativeKernel cudaLaunchKernel
-    cudaLaunchKernelExC cudaProfilerStart cudaProfilerStop
+does_nothing! {
+    cudaFuncSetAttribute cudaFuncSetCacheConfig cudaProfilerStart cudaProfilerStop
 }
 
 #[cfg(test)]

@@ -6,7 +6,6 @@ use std::ffi::{c_int, c_uint, c_void};
 use tonnage_cuda_codes::Code;
 
 use super::entry;
-use crate::addresses::on_device;
 use crate::devices::current;
 use crate::state::{State, put};
 
@@ -96,8 +95,9 @@ entry! {
     /// Whose a pointer is.
     fn cudaPointerGetAttributes(place: *mut c_void, pointer: *mut c_void) |state| {
         let nowhere = std::ptr::null_mut();
-        let attributes = if on_device(pointer.addr()) {
-            PointerAttributes { kind: OF_THE_DEVICE, device: current(), on_device: pointer, on_host: nowhere }
+        let attributes = if state.on_device(pointer.addr()) {
+            let device = state.holder(pointer.addr() as u64).unwrap_or_else(current);
+            PointerAttributes { kind: OF_THE_DEVICE, device, on_device: pointer, on_host: nowhere }
         } else if state.is_pinned(pointer.addr()) {
             PointerAttributes { kind: OF_THE_HOST, device: current(), on_device: pointer, on_host: pointer }
         } else {

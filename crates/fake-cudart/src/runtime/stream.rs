@@ -105,31 +105,35 @@ entry! {
         unsafe { put(answer, status(state, stream)) }
     }
 
-    /// A capture without nodes. As of release 12.
+    /// Where a stream is in a capture. As of release 12.
     fn cudaStreamGetCaptureInfo_v2(
         stream: u64,
         answer: *mut c_int,
         id: *mut u64,
         graph: *mut u64,
-        _nodes: *mut *const c_void,
+        nodes: *mut *const u64,
         count: *mut usize,
     ) |state| {
         // SAFETY: the caller's promise.
-        unsafe { capture_info(state, stream, answer, [id, graph], count) }
+        unsafe { capture_info(state, stream, answer, [id, graph], nodes, count) }
     }
 
-    /// A capture without nodes. As of release 13.
+    /// Where a stream is in a capture. As of release 13; no edge is other than plain.
     fn cudaStreamGetCaptureInfo(
         stream: u64,
         answer: *mut c_int,
         id: *mut u64,
         graph: *mut u64,
-        _nodes: *mut *const c_void,
-        _edges: *mut *const c_void,
+        nodes: *mut *const u64,
+        edges: *mut *const c_void,
         count: *mut usize,
     ) |state| {
+        if !edges.is_null() {
+            // SAFETY: the caller's promise.
+            unsafe { put(edges, std::ptr::null()) }?;
+        }
         // SAFETY: the caller's promise.
-        unsafe { capture_info(state, stream, answer, [id, graph], count) }
+        unsafe { capture_info(state, stream, answer, [id, graph], nodes, count) }
     }
 }
 
@@ -141,12 +145,13 @@ fn status(state: &State, stream: u64) -> c_int {
 ///
 /// # Safety
 ///
-/// `answer`, `id`, `graph` and `count` are null or can be written.
+/// `answer`, `id`, `graph`, `nodes` and `count` are null or can be written.
 unsafe fn capture_info(
     state: &State,
     stream: u64,
     answer: *mut c_int,
     [id, graph]: [*mut u64; 2],
+    nodes: *mut *const u64,
     count: *mut usize,
 ) -> Result<(), Code> {
     let capture = state.captures.of(stream);
@@ -156,9 +161,14 @@ unsafe fn capture_info(
             unsafe { put(place, value) }?;
         }
     }
+    let behind = state.captures.at(stream).map_or(&[][..], |place| &place.behind);
+    if !nodes.is_null() {
+        // SAFETY: the caller's promise.
+        unsafe { put(nodes, behind.as_ptr()) }?;
+    }
     if !count.is_null() {
         // SAFETY: the caller's promise.
-        unsafe { put(count, 0) }?;
+        unsafe { put(count, behind.len()) }?;
     }
     // SAFETY: the caller's promise.
     unsafe { put(answer, status(state, stream)) }
@@ -196,7 +206,10 @@ unsafe extern "C" fn cudaLaunchHostFunc(
     data: *mut c_void,
 ) -> c_int {
     let Some(function) = function else { return Code::INVALID_VALUE.0 };
-    let captured = crate::state::with_state(|state| state.captures.of(stream).is_some());
+    let captured = crate::state::with_state(|state| {
+        state.captures.add_node(stream);
+        state.captures.of(stream).is_some()
+    });
     if captured == Some(false) {
         // SAFETY: the caller's promise.
         unsafe { function(data) };

@@ -37,6 +37,8 @@ pub(crate) struct Making {
     pub(crate) shorter: f64,
     /// Bytes that a stage of a pipeline holds beside the others, from `model/embedding.py:11`; 0 for none.
     pub(crate) embedding: u64,
+    /// Settings of the stage.
+    pub(crate) conf: &'static str,
     /// What is special.
     pub(crate) plant: Plant,
 }
@@ -56,7 +58,7 @@ fn chance(seed: u64, what: u64) -> f64 {
 
 /// The snapshot of a rank.
 pub(crate) fn make(base: &SnapshotFile, making: &Making) -> SnapshotFile {
-    let conf = if let Plant::Settings(conf) = making.plant { conf } else { "" };
+    let conf = if let Plant::Settings(conf) = making.plant { conf } else { making.conf };
     let config = Config::parse(conf, Release::default()).expect("settings are settings");
     let mut engine = Engine::new(Dry::new(256 << 30), config);
     engine.record_history(Some(RecordOptions {

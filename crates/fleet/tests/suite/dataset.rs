@@ -3,8 +3,12 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::path::Path;
+use std::time::{Duration, SystemTime};
 
-use tonnage_fleet::{Answer, Crew, Dataset, Found, LookOptions, Row, find};
+use parquet::file::reader::{FileReader, SerializedFileReader};
+use tonnage_fleet::{
+    Answer, AnswerOptions, Crew, Dataset, Found, LookOptions, Row, find, place_rows,
+};
 use tonnage_replay::Until;
 
 use crate::maker::Plant;
@@ -32,6 +36,7 @@ fn run(folder: &Path, out: &Path, most: usize) -> (usize, Option<Vec<Row>>) {
     match looked.unwrap() {
         Ok(new) => {
             all.extend(new);
+            place_rows(&mut all, &options.names);
             dataset.finish(&all).unwrap();
             (done, Some(all))
         }
@@ -81,6 +86,30 @@ fn a_run_that_was_stopped_goes_on_and_ends_with_the_same_bytes() {
 }
 
 #[test]
+fn a_dataset_says_whether_the_run_that_wrote_it_came_to_its_end() {
+    let folder = fleet(6, &[]);
+    let outs = tempfile::tempdir().unwrap();
+    let is_finished = || Dataset::is_finished(outs.path());
+    run(folder.path(), outs.path(), 2);
+    assert!(!is_finished());
+    run(folder.path(), outs.path(), usize::MAX);
+    assert!(is_finished());
+    // Whoever looks and adds nothing leaves it so.
+    drop(Dataset::open(outs.path()).unwrap());
+    assert!(is_finished());
+    let row = Dataset::read(outs.path()).unwrap().remove(0);
+    Dataset::open(outs.path()).unwrap().add(&row).unwrap();
+    assert!(!is_finished());
+    let told = |unfinished| {
+        let options = AnswerOptions { unfinished, ..asked() };
+        Answer::of(&Dataset::read(outs.path()).unwrap(), &options)
+    };
+    assert!(told(true).is_negative() && !told(false).is_negative());
+    assert!(told(true).text.starts_with("This dataset is of a run that did not end"));
+    assert!(told(true).to_json().contains("\"unfinished\": true"));
+}
+
+#[test]
 fn files_that_changed_or_could_not_be_read_are_looked_at_again() {
     let folder = fleet(6, &[]);
     let outs = tempfile::tempdir().unwrap();
@@ -123,6 +152,47 @@ fn no_other_file_is_touched_and_no_other_folder_taken() {
 }
 
 #[test]
+fn ranks_of_a_dataset_are_those_of_the_report() {
+    let folder = fleet(3, &[]);
+    let outs = tempfile::tempdir().unwrap();
+    // Names without a rank: the last numbers tell files apart.
+    for (number, file) in find(&source(folder.path())).unwrap().iter().enumerate() {
+        std::fs::rename(&file.path, folder.path().join(format!("v2_{}.pickle.gz", number + 5)))
+            .unwrap();
+    }
+    let (_, rows) = run(folder.path(), outs.path(), usize::MAX);
+    let rows = rows.unwrap();
+    let told = Answer::of(&rows, &asked());
+    assert!(told.groups.iter().all(|it| !it.ranks.is_empty()), "{:?}", told.groups);
+    assert_eq!(
+        rows.iter().map(|it| it.place.rank).collect::<Vec<_>>(),
+        [Some(5), Some(6), Some(7)]
+    );
+    // What is in the files of the dataset.
+    let mut kept = Vec::new();
+    for part in std::fs::read_dir(outs.path().join("files")).unwrap() {
+        let part = std::fs::File::open(part.unwrap().path()).unwrap();
+        let reader = SerializedFileReader::new(part).unwrap();
+        for row in reader.get_row_iter(None).unwrap() {
+            let row = row.unwrap();
+            let rank = row.get_column_iter().find(|it| it.0 == "rank").unwrap().1.to_string();
+            kept.push(rank);
+        }
+    }
+    assert_eq!(kept, ["5", "6", "7"]);
+}
+
+#[test]
+fn a_dataset_in_storage_is_refused_and_no_folder_made() {
+    for out in ["s3://bucket/ranks", "gs://bucket/ranks", "hdfs://node/ranks", "s3:/bucket/ranks"] {
+        let told = Dataset::open(Path::new(out)).unwrap_err().to_string();
+        assert!(told.starts_with(out) && told.contains("a folder of this machine"), "{told}");
+        assert!(!Path::new(&format!("{}:", out.split(':').next().unwrap())).exists());
+    }
+    assert!(Dataset::open(&tempfile::tempdir().unwrap().path().join("s3:")).is_ok());
+}
+
+#[test]
 fn rows_of_a_damaged_part_are_done_again() {
     let folder = fleet(4, &[]);
     let outs = tempfile::tempdir().unwrap();
@@ -144,4 +214,65 @@ fn rows_of_a_damaged_part_are_done_again() {
         std::fs::write(outs.path().join(part), bytes).unwrap();
         assert!(dataset.known(&files, &LookOptions::default()).unwrap().len() <= 4);
     }
+}
+
+#[test]
+fn a_dataset_is_read_as_it_is_while_others_write_it_and_without_its_files() {
+    let folder = fleet(6, &[]);
+    let outs = tempfile::tempdir().unwrap();
+    let out = outs.path().join("dataset");
+    std::fs::write(folder.path().join("rank_9.pickle"), b"nothing").unwrap();
+    let (_, rows) = run(folder.path(), &out, usize::MAX);
+    let whole = contents(&out);
+    drop(folder);
+    let writes = Dataset::open(&out).unwrap();
+    assert!(Dataset::is_at(&out) && !Dataset::is_at(outs.path()));
+    assert_eq!(Dataset::read(&out).unwrap(), rows.clone().unwrap());
+    drop(writes);
+    assert_eq!(contents(&out), whole);
+    // A run that was stopped leaves two parts with the same files: the later one counts.
+    let mut later = rows.unwrap();
+    later.truncate(2);
+    later[0].version = "of later".to_owned();
+    let mut dataset = Dataset::open(&out).unwrap();
+    later.iter().for_each(|row| dataset.add(row).unwrap());
+    dataset.flush().unwrap();
+    for part in std::fs::read_dir(out.join("files")).unwrap() {
+        let path = part.unwrap().path();
+        let is_first =
+            whole.contains_key(&format!("files/{}", path.file_name().unwrap().display()));
+        let when = SystemTime::UNIX_EPOCH + Duration::from_secs(if is_first { 1 } else { 2 });
+        std::fs::File::options().write(true).open(path).unwrap().set_modified(when).unwrap();
+    }
+    let read = Dataset::read(&out).unwrap();
+    assert_eq!((read.len(), &read[0], &read[1]), (7, &later[0], &later[1]));
+}
+
+#[test]
+fn a_dataset_that_cannot_be_read_is_an_error_that_names_the_part() {
+    let folder = fleet(4, &[]);
+    let outs = tempfile::tempdir().unwrap();
+    let none = Dataset::read(outs.path()).unwrap_err().to_string();
+    assert!(none.contains("is no dataset of a fleet"), "{none}");
+    run(folder.path(), outs.path(), usize::MAX);
+    let whole = contents(outs.path());
+    let name = whole.keys().find(|it| it.starts_with("files/")).unwrap();
+    let part = outs.path().join(name);
+    let bytes = &whole[name];
+    for damaged in [&bytes[..100], &bytes[1..], b""] {
+        std::fs::write(&part, damaged).unwrap();
+        let why = Dataset::read(outs.path()).unwrap_err().to_string();
+        assert!(why.contains(name) && why.contains("is damaged"), "{why}");
+    }
+    // Whatever byte of what describes it is another, nothing panics.
+    let (rest, length) = bytes[..bytes.len() - 4].split_last_chunk::<4>().unwrap();
+    let described = usize::try_from(u32::from_le_bytes(*length)).unwrap();
+    for place in rest.len() - described..rest.len() {
+        let mut bytes = bytes.clone();
+        bytes[place] ^= 1;
+        std::fs::write(&part, bytes).unwrap();
+        assert!(Dataset::read(outs.path()).map_or(0, |it| it.len()) <= 4);
+    }
+    std::fs::write(outs.path().join("_tonnage_fleet.json"), "{}").unwrap();
+    assert!(Dataset::read(outs.path()).unwrap_err().to_string().contains("another version"));
 }

@@ -6,3 +6,9 @@ mod maker;
 mod dataset;
 
 mod planted;
+
+#[cfg(feature = "storage")]
+mod server;
+
+#[cfg(feature = "storage")]
+mod storage;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use tonnage_analysis::report::Layout;
 use tonnage_fleet::{
-    Answer, AnswerOptions, Card, Crew, Found, LookOptions, NamePattern, Part, Row,
+    Answer, AnswerOptions, Card, Crew, Found, LookOptions, NamePattern, Part, Row, Seen,
     compare_outliers, find, look,
 };
 use tonnage_replay::Until;
@@ -28,7 +28,7 @@ pub(crate) fn fleet(ranks: u64, plants: &[(u64, Plant)]) -> tempfile::TempDir {
         let plant = plants.iter().find(|it| it.0 == rank).map_or(Plant::Nothing, |it| it.1);
         let pp = u64::from(rank >= ranks / 2);
         let embedding = (1 - pp) * (64 << 20);
-        let making = Making { seed: rank, varied: 0.01, shorter: 0.1, embedding, plant };
+        let making = Making { seed: rank, varied: 0.01, shorter: 0.1, embedding, conf: "", plant };
         let path = folder.path().join(format!("pp{pp}_rank_{rank:03}.pickle.zst"));
         tonnage_snapshot::save(&path, &make(&base, &making)).unwrap();
     }
@@ -42,7 +42,7 @@ pub(crate) fn source(folder: &Path) -> [String; 1] {
 pub(crate) fn asked() -> AnswerOptions {
     let card = |name: &str, mib: u64| Card { name: name.to_owned(), room: mib << 20 };
     let cards = vec![card("small", 256), card("large", 4096)];
-    AnswerOptions { limit: None, cards, names: NamePattern::usual() }
+    AnswerOptions { limit: None, cards, names: NamePattern::usual(), unfinished: false }
 }
 
 pub(crate) fn rows(folder: &Path, workers: usize) -> Vec<Row> {
@@ -53,9 +53,51 @@ pub(crate) fn rows(folder: &Path, workers: usize) -> Vec<Row> {
     looked.unwrap().unwrap()
 }
 
+#[test]
+fn threads_that_cannot_be_started_are_done_without() {
+    let name = "TONNAGE_TEST_WITHOUT_THREADS";
+    if let Ok(folder) = std::env::var(name) {
+        let rows = rows(Path::new(&folder), 9);
+        assert!(rows.len() == 3 && rows.iter().all(|it| it.facts().is_some()));
+        return;
+    }
+    let folder = fleet(3, &[]);
+    // No address space has room for such stacks.
+    let child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args([
+            "planted::threads_that_cannot_be_started_are_done_without",
+            "--exact",
+            "--test-threads=1",
+        ])
+        .env("RUST_MIN_STACK", (1_u64 << 45).to_string())
+        .env(name, folder.path())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&child.stdout);
+    assert!(child.status.success() && said.contains("1 passed"), "{said}");
+}
+
+#[test]
+fn whoever_stops_waits_for_no_comparison() {
+    let folder = fleet(6, &[(4, Plant::Buffer(40 << 20))]);
+    let (mut answer, files) =
+        (Answer::of(&rows(folder.path(), 2), &asked()), find(&source(folder.path())).unwrap());
+    let (until, stop) = Until::told();
+    stop.now();
+    compare_outliers(&mut answer, &files, &LookOptions::default(), &until);
+    assert!(answer.outliers[0].diff.is_none());
+    compare_outliers(&mut answer, &files, &LookOptions::default(), &Until::default());
+    assert!(answer.outliers[0].diff.is_some());
+}
+
 fn answer(folder: &Path, workers: usize) -> Answer {
     let mut answer = Answer::of(&rows(folder, workers), &asked());
-    compare_outliers(&mut answer, &find(&source(folder)).unwrap(), &LookOptions::default());
+    compare_outliers(
+        &mut answer,
+        &find(&source(folder)).unwrap(),
+        &LookOptions::default(),
+        &Until::default(),
+    );
     answer
 }
 
@@ -108,9 +150,62 @@ fn every_planted_difference_is_named_and_nothing_else() {
     assert_eq!((growing.ranks.as_str(), growing.files), ("7", 1), "{page}");
     let balance = answer.imbalance.as_ref().unwrap();
     // What the rank needs that failed is not known.
-    assert_eq!((&balance.card, &balance.levelled), (&None, &None), "{page}");
-    assert!(page.contains("no card is named: requests failed on rank 30"), "{page}");
+    let levelled = (balance.levelled.as_deref(), balance.levelled_files);
+    assert_eq!((&balance.card, levelled), (&None, (Some("small"), 39)), "{page}");
+    let joined = page.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(joined.contains("no card is named: requests failed on rank 30"), "{page}");
+    let of_others = "if the 39 others reserved the mean of them, small would do for these";
+    assert!(joined.contains(of_others), "{page}");
     assert!(!answer.is_negative());
+}
+
+#[test]
+fn what_waste_is_put_down_to_counts_where_there_is_more_or_less_of_it() {
+    let folder = fleet(10, &[]);
+    let mut rows = rows(folder.path(), 2);
+    let outliers = |rows: &[Row]| -> Vec<_> {
+        let answer = Answer::of(rows, &asked());
+        let of = |it: &tonnage_fleet::Outlier| {
+            (it.whose.place.rank.unwrap(), it.differs.iter().map(|it| it.kind).collect::<Vec<_>>())
+        };
+        answer.outliers.iter().map(of).collect()
+    };
+    assert_eq!(outliers(&rows), []);
+    let share = |name: &str, bytes| tonnage_fleet::Share { name: name.to_owned(), bytes };
+    let mut put = |rank: usize, pinned: u64, more: u64| {
+        let Seen::Facts(facts) = &mut rows[rank].seen else { panic!("a file that was read") };
+        facts.reserved = facts.requested + (60 << 20) + more;
+        let other = (60 << 20) + more - pinned;
+        facts.waste = vec![share("pinned_segment", pinned), share("fragmentation", other)];
+    };
+    for rank in 0..10 {
+        put(rank, 20 << 20, 0);
+    }
+    put(3, 0, 0);
+    put(8, 60 << 20, 40 << 20);
+    assert_eq!(outliers(&rows), [(8, vec!["waste", "reserved"])]);
+}
+
+#[test]
+fn a_card_is_told_of_ranks_that_did_not_fail() {
+    let folder = fleet(4, &[(1, Plant::Fails(250 << 20, 200 << 20))]);
+    let mut rows = rows(folder.path(), 2);
+    let set = |row: &mut Row, reserved| {
+        let Seen::Facts(facts) = &mut row.seen else { panic!("a file that was read") };
+        facts.reserved = reserved;
+    };
+    let told = |rows: &[Row]| {
+        let balance = Answer::of(rows, &asked()).imbalance.unwrap();
+        (balance.card, balance.levelled, balance.levelled_files, balance.mean)
+    };
+    rows.iter_mut().for_each(|row| set(row, 200 << 20));
+    set(&mut rows[1], 800 << 20);
+    // Of all four the mean has no room on the small one.
+    assert_eq!(told(&rows), (None, Some("small".to_owned()), 3, 350 << 20));
+    let failed = rows[1].clone();
+    rows.remove(1);
+    assert_eq!(told(&rows).0.as_deref(), Some("small"));
+    assert_eq!(told(&[failed]), (None, None, 0, 800 << 20));
 }
 
 #[test]
@@ -125,7 +220,12 @@ fn the_answer_is_the_same_bytes_in_whatever_order_files_are_done() {
     let mut rows = rows(folder.path(), 2);
     rows.reverse();
     let (mut backwards, options) = (Answer::of(&rows, &asked()), LookOptions::default());
-    compare_outliers(&mut backwards, &find(&source(folder.path())).unwrap(), &options);
+    compare_outliers(
+        &mut backwards,
+        &find(&source(folder.path())).unwrap(),
+        &options,
+        &Until::default(),
+    );
     assert_eq!(one.to_json(), backwards.to_json());
 }
 
@@ -258,6 +358,28 @@ fn ranks_of_a_group_are_listed_if_all_have_one() {
 }
 
 #[test]
+fn a_rank_that_shares_a_run_says_so_and_the_file_of_that_run_is_opened() {
+    let folder = fleet(12, &[(4, Plant::Buffer(40 << 20))]);
+    let mut rows = rows(folder.path(), 2);
+    let shared = rows[4].address.clone();
+    // The last of the stage shares the run of the one that differs, and has no file.
+    rows[5].address = rows[5].address.replace("rank_005", "rank_105");
+    rows[5].same_as = Some(shared.clone());
+    rows[5].seen = rows[4].seen.clone();
+    let written = serde_json::to_string(&rows[5]).unwrap();
+    assert_eq!(serde_json::from_str::<Row>(&written).unwrap(), rows[5]);
+    assert!(!serde_json::to_string(&rows[4]).unwrap().contains("same_as"));
+    let mut answer = Answer::of(&rows, &asked());
+    let files = find(&source(folder.path())).unwrap();
+    compare_outliers(&mut answer, &files, &LookOptions::default(), &Until::default());
+    let page = text(&answer);
+    let outlier = answer.outliers.iter().find(|it| it.whose.place.rank == Some(105)).unwrap();
+    assert_eq!(outlier.whose.same_as.as_ref(), Some(&shared));
+    assert!(page.contains("rank 105 (shares the run of rank 4), of group"), "{page}");
+    assert!(outlier.diff.is_some() && !page.contains("rank_105"), "{page}");
+}
+
+#[test]
 fn what_is_kept_of_a_file_can_be_read_back() {
     let folder = fleet(4, &[(1, Plant::Fails(250 << 20, 200 << 20))]);
     for row in rows(folder.path(), 2) {
@@ -291,4 +413,64 @@ fn a_limit_tells_who_was_near_and_work_can_be_stopped() {
         Ok::<(), ()>(())
     });
     assert!(looked.unwrap().is_err());
+}
+
+/// A dataset may be of someone who means harm.
+#[test]
+fn rows_with_absurd_figures_are_answered_about() {
+    let folder =
+        fleet(6, &[(1, Plant::Fails(250 << 20, 200 << 20)), (4, Plant::Leak(12 << 20, 5))]);
+    let rows = rows(folder.path(), 2);
+    let figures = regex::Regex::new(r":\d+").unwrap();
+    let device = regex::Regex::new(r#""device":\d+"#).unwrap();
+    for value in ["0", "1", "18446744073709551615", "9223372036854775808"] {
+        let absurd: Vec<Row> = rows
+            .iter()
+            .map(|row| {
+                let text = serde_json::to_string(&row.seen).unwrap();
+                // Ordinals are no figures.
+                let text = figures.replace_all(&text, format!(":{value}"));
+                let text = device.replace(&text, "\"device\":0");
+                Row { seen: serde_json::from_str(&text).unwrap(), ..row.clone() }
+            })
+            .collect();
+        let mixed: Vec<_> = rows[..3].iter().chain(&absurd[3..]).cloned().collect();
+        for rows in [absurd, mixed] {
+            let answer = Answer::of(&rows, &asked());
+            assert_eq!((answer.read, answer.members.len()), (6, 6), "{value}");
+            assert!(!text(&answer).is_empty() && !answer.sections().is_empty(), "{value}");
+        }
+    }
+}
+
+#[test]
+fn lists_say_what_the_text_says_and_every_file_has_its_group() {
+    let plants = [(3, Plant::Buffer(40 << 20)), (7, Plant::Fails(400 << 20, 300 << 20))];
+    let folder = fleet(12, &plants);
+    std::fs::write(folder.path().join("rank_99.pickle"), b"nothing").unwrap();
+    let answer = Answer::of(&rows(folder.path(), 2), &asked());
+    let joined = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let page = joined(&text(&answer));
+    let sections = answer.sections();
+    let kinds: Vec<_> = sections.iter().map(|it| it.kind).collect();
+    // The rank with the buffer reserves the most, which is the least limit that explains the failure.
+    assert_eq!(kinds, ["failed", "near", "outliers", "groups", "unreadable"]);
+    for section in &sections {
+        assert!(page.contains(&section.title), "{}", section.title);
+        for words in section.lines.iter().flat_map(|it| &it.words) {
+            // Figures of those that were near stand in columns there.
+            let columns =
+                if section.kind == "near" { words.replace(", ", " ") } else { words.clone() };
+            assert!(page.contains(&joined(&columns)), "{words} is not in {page}");
+        }
+    }
+    let files: Vec<_> = answer.members.iter().map(|it| it.whose.file.clone()).collect();
+    assert!(files.is_sorted() && files.len() == 13);
+    for (number, group) in answer.groups.iter().enumerate() {
+        let of = answer.members.iter().filter(|it| it.group == Some(number));
+        let ranks: Vec<_> = of.map(|it| it.whose.place.rank.unwrap()).collect();
+        assert!(ranks.len() >= group.files && !ranks.is_empty(), "{ranks:?}");
+    }
+    let unread = answer.members.iter().find(|it| it.whose.place.rank == Some(99)).unwrap();
+    assert_eq!(unread.group, None);
 }

@@ -1,8 +1,14 @@
 //! Programs that leave the device to others for a while.
 
+use std::sync::Arc;
+use std::time::Duration;
+
+use tonnage_engine::{Capture, StreamFilter};
+use tonnage_events::{PoolId, StreamId};
 use tonnage_fake_cuda::Fake;
 use tonnage_memory::{
     AllocError, Block, Config, Contents, Device, DeviceOptions, PauseError, Policy, Release,
+    ResumeError,
 };
 
 /// Devices whose blocks can keep their addresses, on `kind`, each with its driver if that is a fake.
@@ -103,4 +109,88 @@ fn a_program_gives_back_as_much_as_another_asks_for() {
             drop(blocks);
         }
     }
+}
+
+#[test]
+fn what_must_be_refused_waits_for_nothing() {
+    let device = Device::host("512 MiB").unwrap();
+    let stream = device.create_stream().unwrap();
+    let block = device.allocate(30 << 20).unwrap();
+    let (go, wait) = std::sync::mpsc::channel();
+    let (done, ended) = std::sync::mpsc::channel();
+    let work = move || {
+        let in_time = wait.recv_timeout(Duration::from_secs(60)).is_ok();
+        done.send(in_time).unwrap();
+    };
+    stream.launch(work).unwrap();
+    let memory = device.memory();
+    assert_eq!(memory.check_pause(None), Err(PauseError::Fixed(30 << 20)));
+    assert_eq!(memory.pause(Contents::Kept), Err(PauseError::Fixed(30 << 20)));
+    let pool = PoolId(0, 5);
+    assert_eq!(memory.check_pause(Some(pool)), Err(PauseError::NoPool(pool)));
+    assert_eq!(memory.pause_pool(pool, Contents::Kept), Err(PauseError::NoPool(pool)));
+    go.send(()).unwrap();
+    assert!(ended.recv().unwrap(), "it waited for the stream's work");
+    drop((block, stream));
+}
+
+#[test]
+fn a_resume_during_a_capture_changes_nothing() {
+    for kind in kinds() {
+        for (_fake, device) in devices(kind) {
+            let mut blocks = numbered(&device);
+            let pool = PoolId(0, 5);
+            device
+                .with_engine(|engine| engine.begin_allocate_to_pool(pool, StreamFilter::Any))
+                .unwrap();
+            blocks.push(device.allocate(3_000_000).unwrap());
+            blocks[5].write(0, &vec![6; blocks[5].size() as usize]).unwrap();
+            device.with_engine(|engine| engine.end_allocate_to_pool(pool)).unwrap();
+            let memory = device.memory();
+            memory.pause_pool(pool, Contents::Kept).unwrap();
+            memory.pause(Contents::Kept).unwrap();
+            let free = memory.mem_get_info().unwrap().free;
+            device.with_engine(|engine| engine.begin_capture(Capture::When(Arc::new(|| false))));
+            assert_eq!(memory.resume(), Err(ResumeError::Capturing), "{device:?}");
+            assert_eq!(memory.resume_pool(pool), Err(ResumeError::Capturing), "{device:?}");
+            assert_eq!(memory.mem_get_info().unwrap().free, free, "{device:?}");
+            device.with_engine(|engine| engine.end_capture()).unwrap();
+            memory.resume().unwrap();
+            memory.resume_pool(pool).unwrap();
+            for (block, number) in blocks.iter().zip(1..) {
+                assert!(kind == "dry" || holds(block, number), "{device:?}: block {number}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_release_during_a_capture_waits_for_nothing() {
+    let config = Config::for_release(Release::V2_11);
+    let options = DeviceOptions { config, ..DeviceOptions::default() };
+    let device = Device::host_with("512 MiB", options).unwrap();
+    let stream = device.create_stream().unwrap();
+    let [gone, open] = [5, 6].map(|number| PoolId(0, number));
+    device.with_engine(|engine| {
+        engine.begin_allocate_to_pool(gone, StreamFilter::Any).unwrap();
+        let block = engine.allocate(30 << 20, StreamId::DEFAULT).unwrap();
+        engine.free(&block).unwrap();
+        engine.end_allocate_to_pool(gone).unwrap();
+        // What this pool caches goes with the next that does.
+        engine.release_pool(gone).unwrap();
+        engine.begin_allocate_to_pool(open, StreamFilter::Any).unwrap();
+    });
+    let (go, wait) = std::sync::mpsc::channel();
+    let (done, ended) = std::sync::mpsc::channel();
+    let work = move || {
+        let in_time = wait.recv_timeout(Duration::from_secs(60)).is_ok();
+        done.send(in_time).unwrap();
+    };
+    stream.launch(work).unwrap();
+    assert_eq!(device.memory().release(u64::MAX), Ok(0));
+    assert_eq!(device.memory().release_pool_memory(gone), Ok(0));
+    go.send(()).unwrap();
+    assert!(ended.recv().unwrap(), "it waited for the stream's work");
+    device.with_engine(|engine| engine.end_allocate_to_pool(open)).unwrap();
+    assert_eq!(device.memory().release(u64::MAX), Ok(30 << 20));
 }

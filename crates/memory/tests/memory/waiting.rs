@@ -7,8 +7,10 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use tonnage_engine::StreamFilter;
+use tonnage_events::PoolId;
 use tonnage_fake_cuda::Fake;
-use tonnage_memory::{Block, Device, DeviceOptions, Stream, StreamId};
+use tonnage_memory::{Block, Contents, Device, DeviceOptions, Policy, Stream, StreamId};
 
 use crate::MIB;
 
@@ -131,6 +133,51 @@ fn on_a_gpu_threads_allocate_while_another_waits_for_work() {
             allocates_while_waiting(&fake, &device, how, || wait(how, stream, &block));
             drop(block);
             assert_eq!(device.memory().allocated(), 0, "{how}");
+        }
+    });
+}
+
+#[test]
+fn a_resume_returns_when_contents_are_on_the_gpu_and_keeps_nobody_from_the_allocator() {
+    watched(|| {
+        for of_pool in [false, true] {
+            let policy = Some(Policy::from_conf("policy:pages").unwrap());
+            let (fake, device) = crate::cuda(DeviceOptions { policy, ..DeviceOptions::default() });
+            let outside = device.allocate(1000).unwrap();
+            let pool = PoolId(0, 5);
+            device
+                .with_engine(|engine| engine.begin_allocate_to_pool(pool, StreamFilter::Any))
+                .unwrap();
+            let inside = device.allocate(1000).unwrap();
+            device.with_engine(|engine| engine.end_allocate_to_pool(pool)).unwrap();
+            let (kept, memory) = (if of_pool { &inside } else { &outside }, device.memory());
+            kept.write(0, &[7; 1000]).unwrap();
+            let paused =
+                || if of_pool { !memory.paused_pools().is_empty() } else { memory.is_paused() };
+            match of_pool {
+                true => memory.pause_pool(pool, Contents::Kept),
+                false => memory.pause(Contents::Kept),
+            }
+            .unwrap();
+            // A copy comes back when its bytes were read; who waits for what is queued there waits until told.
+            fake.hold_waits();
+            thread::scope(|scope| {
+                let resumed = scope
+                    .spawn(|| if of_pool { memory.resume_pool(pool) } else { memory.resume() });
+                while fake.waiting() == 0 {
+                    assert!(!resumed.is_finished(), "it did not wait for its copies");
+                    thread::yield_now();
+                }
+                assert!(paused());
+                assert_eq!(device.allocate(500).is_ok(), of_pool);
+                assert_eq!(fake.waiting(), 1);
+                fake.complete_events();
+                resumed.join().unwrap().unwrap();
+            });
+            assert!(!paused());
+            let mut bytes = [0; 1000];
+            kept.read(0, &mut bytes).unwrap();
+            assert_eq!(bytes, [7; 1000]);
         }
     });
 }

@@ -7,26 +7,63 @@ A case is a function of ``torch``; what it returns is compared too. ``CASES`` sa
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import io
+import pathlib
+import runpy
+import sys
 import threading
 
 
 class Case:
     """A program, and what it needs."""
 
-    def __init__(self, run, conf="", heavy=False, limit=None):
-        self.run, self.conf, self.heavy, self.limit = run, conf, heavy, limit
+    def __init__(self, run, conf="", heavy=False, limit=None, devices=1, named=False, frees_in_any_order=False):
+        self.run, self.conf, self.heavy, self.limit, self.devices = run, conf, heavy, limit, devices
+        #: Whether it runs only when it is asked for: it needs packages beside PyTorch, or minutes.
+        self.named = named
+        #: Whether what is freed in a row goes in an order that is no one's, such as that of the host's addresses.
+        self.frees_in_any_order = frees_in_any_order
 
 
 CASES = {}
 
 
-def case(conf="", heavy=False, limit=None):
+def case(**options):
     def add(run):
-        CASES[run.__name__] = Case(run, conf, heavy, limit)
+        CASES[run.__name__] = Case(run, **options)
         return run
 
     return add
+
+
+#: Scripts with what an H200 recorded of them.
+SCRIPTS = pathlib.Path(__file__).parents[4] / "testdata/scripts"
+
+#: Those that need PyTorch alone and end in seconds.
+LIGHT_SCRIPTS = ("seed_mlp", "small_cnn", "small_gpt")
+
+
+def script(name):
+    """One of these, unchanged; what it prints is compared, too."""
+
+    def run(torch):
+        path = str(SCRIPTS / f"{name}.py")
+        sys.argv = [path]
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            runpy.run_path(path, run_name="__main__")
+        return printed.getvalue()
+
+    # The cache of autocast is freed in the order of addresses of the host.
+    autocast = "autocast" in (SCRIPTS / f"{name}.py").read_text()
+    CASES[f"script_{name}"] = Case(run, named=name not in LIGHT_SCRIPTS, frees_in_any_order=autocast)
+
+
+for path in sorted(SCRIPTS.glob("*.py")):
+    # One is a rank of a launcher's; the other two are no programs.
+    if path.stem not in ("run", "workloads", "fsdp_world"):
+        script(path.stem)
 
 
 def model(torch, width=512, layers=4):
@@ -67,12 +104,14 @@ def mlp_settings(torch):
 @case()
 def settings_change(torch):
     """Settings that are read while the program runs."""
+    read = getattr(torch._C, "_accelerator_setAllocatorSettings", None)
+    read = read or torch._C._cuda_cudaCachingAllocator_set_allocator_settings
     keep = [torch.empty(3 << 20, device="cuda")]
-    torch._C._accelerator_setAllocatorSettings("max_split_size_mb:30")
+    read("max_split_size_mb:30")
     keep.append(torch.empty(30 << 20, dtype=torch.uint8, device="cuda"))
     del keep[0]
     keep.append(torch.empty(20 << 20, dtype=torch.uint8, device="cuda"))
-    torch._C._accelerator_setAllocatorSettings("expandable_segments:True")
+    read("expandable_segments:True")
     keep.append(torch.empty(50 << 20, dtype=torch.uint8, device="cuda"))
     return torch.cuda.memory._snapshot()["allocator_settings"]
 
@@ -186,9 +225,21 @@ def graphs(torch):
 
 @case()
 def graphed_callables(torch):
+    """Gradients that `autograd.grad` returned are held by the thread that computed them too, until it asks for its next task. A
+    capture begins with `synchronize` and `empty_cache`: a task before these, and nothing is held that is no one's."""
+    synchronize = torch.cuda.synchronize
+
+    def after_a_task():
+        torch.ones(1, device="cuda", requires_grad=True).sum().backward()
+        synchronize()
+
     net = model(torch, 256)
     sample = torch.randn(16, 256, device="cuda", requires_grad=True)
-    graphed = torch.cuda.make_graphed_callables(net, (sample,))
+    torch.cuda.synchronize = after_a_task
+    try:
+        graphed = torch.cuda.make_graphed_callables(net, (sample,))
+    finally:
+        torch.cuda.synchronize = synchronize
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     for _ in range(3):
         graphed(torch.randn(16, 256, device="cuda", requires_grad=True)).sum().backward()
@@ -285,7 +336,7 @@ def streams_of_others(torch):
     import ctypes
 
     torch.cuda.init()
-    runtime = ctypes.CDLL("libcudart.so.13")
+    runtime = ctypes.CDLL(f"libcudart.so.{torch.version.cuda.split('.')[0]}")
     handles = [ctypes.c_void_p() for _ in range(3)]
     assert all(runtime.cudaStreamCreateWithFlags(ctypes.byref(handle), 1) == 0 for handle in handles)
     for turn, handle in enumerate(handles):
@@ -458,6 +509,124 @@ def contexts(torch):
     return [answers, len(kept)]
 
 
+def pools_with_allocators(torch):
+    """Segments of a pool that an allocator of the program's own gives."""
+    from programs import own_allocator
+
+    allocator, calls = own_allocator(torch)
+    outside = torch.empty(5 << 20, device="cuda")
+    answers = []
+    try:
+        pool = torch.cuda.MemPool(allocator)
+    except RuntimeError as error:
+        # The same requests, which is all that is compared then.
+        assert "policy `pages`" in str(error), error
+        pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        inside = [torch.empty(size, device="cuda") for size in (100, 1 << 18, 3 << 20)]
+        answers.append([pool.use_count(), len(pool.snapshot()), list(calls)])
+        del inside[1:]
+        again = torch.empty(1 << 18, device="cuda")
+    between = torch.empty(1 << 18, device="cuda")
+    torch.cuda.empty_cache()
+    answers.append([pool.use_count(), list(calls)])
+    answers.append(sorted((it["total_size"], it["segment_pool_id"], it["is_expandable"]) for it in torch.cuda.memory_snapshot()))
+    del pool
+    gc.collect()
+    answers.append(list(calls))
+    # Its memory stays while a tensor of it does, and so does its allocator.
+    del allocator
+    gc.collect()
+    torch.cuda.empty_cache()
+    answers.append(list(calls))
+    del inside, again
+    torch.cuda.empty_cache()
+    answers.append([list(calls), outside.numel(), between.numel()])
+    return answers
+
+
+@case()
+def pools_with_own_allocators(torch):
+    return pools_with_allocators(torch)
+
+
+@case(conf="expandable_segments:True")
+def pools_with_own_allocators_expandable(torch):
+    return pools_with_allocators(torch)
+
+
+@case(limit=1 << 30)
+def pools_with_own_allocators_that_run_out(torch):
+    from programs import own_allocator
+
+    allocator, calls = own_allocator(torch)
+    try:
+        pool = torch.cuda.MemPool(allocator, use_on_oom=True)
+    except RuntimeError as error:
+        # The same requests, which is all that is compared then.
+        assert "policy `pages`" in str(error), error
+        torch.empty(600 << 20, dtype=torch.uint8, device="cuda")
+        torch.empty(500 << 20, dtype=torch.uint8, device="cuda")
+        return []
+    with torch.cuda.use_mem_pool(pool):
+        inside = torch.empty(600 << 20, dtype=torch.uint8, device="cuda")
+        failed = 0
+        try:
+            torch.empty(600 << 20, dtype=torch.uint8, device="cuda")
+        except torch.cuda.OutOfMemoryError:
+            failed += 1
+    address = inside.data_ptr()
+    del inside
+    # The pool lends what it has, rather than let this fail.
+    outside = torch.empty(500 << 20, dtype=torch.uint8, device="cuda")
+    return [failed, outside.data_ptr() == address, calls]
+
+
+@case(devices=2)
+def several_devices(torch):
+    """Each device has its own; tensors go from one to another, and are used on streams of another."""
+
+    def to(tensor, device):
+        there = torch.empty_like(tensor, device=device)
+        try:
+            there.copy_(tensor, non_blocking=True)
+        except RuntimeError as error:
+            # The same requests, which is all that is compared then.
+            assert "policy `pages`" in str(error), error
+        return there
+
+    first = [torch.empty(number << 20, device="cuda:0") for number in (1, 5, 12)]
+    second = torch.empty(7 << 20, device="cuda:1")
+    with torch.cuda.device(1):
+        side = torch.cuda.Stream()
+    there = to(first[0], "cuda:1")
+    first[1].record_stream(side)
+    with torch.cuda.stream(side):
+        on_side = torch.empty(3 << 20, device="cuda:1")
+    second.record_stream(side)
+    del first[1], second
+    back = to(there, "cuda:0")
+    for device in range(2):
+        torch.cuda.synchronize(device)
+    train(torch, model(torch))
+    figures = [[dict(torch.cuda.memory_stats(device)), torch.cuda.mem_get_info(device)] for device in range(2)]
+    torch.cuda.set_per_process_memory_fraction(0.01, 1)
+    shares = [torch.cuda.get_per_process_memory_fraction(device) for device in range(2)]
+    torch.cuda.empty_cache()
+    after = [torch.cuda.memory_reserved(device) for device in range(2)]
+    return [figures, shares, after, back.device.index, on_side.device.index, sorted({it["device"] for it in torch.cuda.memory_snapshot()})]
+
+
+@case()
+def shared_with_processes(torch):
+    """The driver of the fake libraries shares nothing: what it says is said to the program."""
+    try:
+        torch.empty(100, device="cuda").untyped_storage()._share_cuda_()
+    except RuntimeError as error:
+        return str(error).splitlines()[0] if "policy=" not in str(error) else ""
+    return "shared"
+
+
 @case(heavy=True)
 def compiled(torch):
     net = torch.compile(model(torch, 128))
@@ -492,3 +661,117 @@ def pool_states(torch):
     storage = kept.untyped_storage()._cdata
     torch._C._cuda_setCheckpointPoolState(device, state, [storage], [])
     return [live, after]
+
+
+REUSE = "graph_capture_record_stream_reuse:True"
+
+
+def captured(torch, work):
+    """What work answers that is captured: it is given the stream of the capture and another one."""
+    # Of a device that nobody has used PyTorch counts more.
+    torch.empty(100, device="cuda")
+    side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        answer = work(torch.cuda.current_stream(), side)
+    torch.empty(1 << 20, device="cuda")
+    return answer
+
+
+def used_aside(torch, own, side):
+    """A tensor that another stream of the capture uses."""
+    x = torch.empty(1 << 20, device="cuda").fill_(1)
+    side.wait_stream(own)
+    with torch.cuda.stream(side):
+        x.mul_(2)
+    x.record_stream(side)
+    return x
+
+
+@case(conf=REUSE)
+def captured_uses_freed_then_joined(torch):
+    def work(own, side):
+        x = used_aside(torch, own, side)
+        address = x.data_ptr()
+        del x
+        before = torch.empty(1 << 20, device="cuda").fill_(2)
+        own.wait_stream(side)
+        after = [torch.empty(1 << 20, device="cuda").fill_(3) for _ in range(2)]
+        return [it.data_ptr() == address for it in (before, *after)]
+
+    answer = captured(torch, work)
+    assert answer == [False, True, False], answer
+    return answer
+
+
+@case(conf=REUSE)
+def captured_uses_joined_then_freed(torch):
+    def work(own, side):
+        x = used_aside(torch, own, side)
+        address = x.data_ptr()
+        own.wait_stream(side)
+        del x
+        # Where the two streams met, nothing has been captured yet.
+        early = torch.empty(1 << 20, device="cuda").fill_(2)
+        late = torch.empty(1 << 20, device="cuda").fill_(2)
+        return [it.data_ptr() == address for it in (early, late)]
+
+    answer = captured(torch, work)
+    assert answer == [True, False], answer
+    return answer
+
+
+@case(conf=REUSE)
+def captured_uses_of_several_streams(torch):
+    """Blocks of two streams, each used by the other, in rounds; some are never joined before the end."""
+
+    def work(own, side):
+        addresses, kept = [], []
+        for turn in range(4):
+            x = used_aside(torch, own, side)
+            with torch.cuda.stream(side):
+                y = torch.empty(1 << 19, device="cuda").fill_(1)
+                y.record_stream(own)
+            if turn % 2:
+                own.wait_stream(side)
+                y.add_(1)
+                side.wait_stream(own)
+            del x, y
+            kept.append(torch.empty(1 << 20, device="cuda").fill_(2))
+            with torch.cuda.stream(side):
+                kept.append(torch.empty(1 << 19, device="cuda").fill_(2))
+            addresses += [it.data_ptr() for it in kept[-2:]]
+        own.wait_stream(side)
+        return [addresses.index(it) for it in addresses]
+
+    return captured(torch, work)
+
+
+@case(conf=REUSE)
+def captured_uses_after_others(torch):
+    """A block that a stream used before the capture, which is no part of it."""
+    other, x = torch.cuda.Stream(), torch.empty(1 << 20, device="cuda")
+    x.record_stream(other)
+
+    def work(own, side):
+        nonlocal x
+        side.wait_stream(own)
+        with torch.cuda.stream(side):
+            x.mul_(2)
+        x.record_stream(side)
+        own.wait_stream(side)
+        x = None
+        return [torch.empty(1 << 20, device="cuda").fill_(2).numel() for _ in range(2)]
+
+    return captured(torch, work)
+
+
+@case()
+def captured_uses_without_the_setting(torch):
+    def work(own, side):
+        x = used_aside(torch, own, side)
+        address = x.data_ptr()
+        own.wait_stream(side)
+        del x
+        return torch.empty(1 << 20, device="cuda").fill_(2).data_ptr() == address
+
+    return captured(torch, work)

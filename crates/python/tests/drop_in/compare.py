@@ -2,25 +2,39 @@
 
 In:  a Python whose CUDA libraries are the fake ones (``tonnage-on-fakes python compare.py``). Out: a table, and exit status 1 if
 anything differs: with the policy ``pytorch`` every entry of the history with its address and stream, every figure, every answer;
-with ``pages`` every request.
+with ``pages`` every request. Then the programs of ``programs.py``. Scripts that need packages beside PyTorch, or compile, run when they are
+named, such as ``script_compile_mlp``.
 
 PyTorch is imported once; each case runs in forks of this process, one for each allocator.
 """
 
+import faulthandler
 import itertools
 import os
 import pickle
 import sys
 import tempfile
 import traceback
+import warnings
 
 import tonnage.torch
 import torch
 
 from cases import CASES
+from programs import PROGRAMS
 
 #: Where the fake libraries are told what the device is.
 PROFILE = "TONNAGE_FAKE_PROFILE"
+
+
+#: What one fork may take: many times what the longest does. One that waits for itself would keep whoever waits for it for good.
+MOST_SECONDS = int(os.environ.get("MOST_SECONDS", 1800))
+
+
+def ended(status):
+    """How a fork ended that told nothing."""
+    code = os.waitstatus_to_exitcode(status)
+    return f"it did not end in {MOST_SECONDS} s; where its threads were stands above" if code == 1 else f"it ended with status {code}"
 
 
 def run(name, allocator, folder):
@@ -29,6 +43,7 @@ def run(name, allocator, folder):
     sys.stdout.flush()
     child = os.fork()
     if child == 0:
+        faulthandler.dump_traceback_later(MOST_SECONDS, exit=True)
         status = 1
         try:
             in_fork(name, allocator, out, folder)
@@ -41,10 +56,32 @@ def run(name, allocator, folder):
             os._exit(status)
     _, status = os.waitpid(child, 0)
     if not os.path.exists(out):
-        return None, f"it ended with status {status}"
+        return None, ended(status)
     with open(out, "rb") as file:
         answer = pickle.load(file)
     return (None, answer.strip().replace("\n", " / ")) if isinstance(answer, str) else (answer, "")
+
+
+def run_program(name, folder):
+    """What went wrong with a program, or nothing."""
+    os.mkdir(folder)
+    out = os.path.join(folder, "wrong")
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        faulthandler.dump_traceback_later(MOST_SECONDS, exit=True)
+        try:
+            PROGRAMS[name](folder)
+        except BaseException:
+            with open(out, "w") as file:
+                file.write(traceback.format_exc(limit=-6))
+        finally:
+            os._exit(0)
+    _, status = os.waitpid(child, 0)
+    if os.path.exists(out):
+        with open(out) as file:
+            return file.read().strip()
+    return ended(status) if status else ""
 
 
 def in_fork(name, allocator, out, folder):
@@ -53,8 +90,10 @@ def in_fork(name, allocator, out, folder):
         del os.environ[key]
     if case.conf:
         os.environ["PYTORCH_ALLOC_CONF"] = case.conf
+    changes = {"devices": case.devices}
     if case.limit:
-        os.environ[PROFILE] = limited(os.environ[PROFILE], case.limit, out + ".profile")
+        changes.update(total=case.limit, capacity=case.limit)
+    os.environ[PROFILE] = changed(os.environ[PROFILE], changes, out + ".profile")
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(folder, f"inductor.{name}.{allocator}")
     os.environ["TRITON_CACHE_DIR"] = os.path.join(folder, f"triton.{name}.{allocator}")
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
@@ -72,12 +111,12 @@ def in_fork(name, allocator, out, folder):
         pickle.dump(answer, file)
 
 
-def limited(profile, limit, path):
-    """A device with so much memory."""
+def changed(profile, changes, path):
+    """A device that differs in these lines."""
     with open(profile) as file:
-        lines = [line for line in file if line.split()[0] not in ("total", "capacity")]
+        lines = [line for line in file if line.split()[0] not in changes]
     with open(path, "w") as file:
-        file.writelines([*lines, f"total {limit}\n", f"capacity {limit}\n"])
+        file.writelines([*lines, *(f"{name} {value}\n" for name, value in changes.items())])
     return path
 
 
@@ -115,24 +154,37 @@ def difference(one, other, path=""):
     return "" if one == other else f"{path}: {str(one)[:300]!r} and {str(other)[:300]!r}"
 
 
-def sorted_runs(entries):
-    """Entries with runs of completed frees in order of address: PyTorch walks a hash table there."""
+def sorted_runs(entries, kinds):
+    """Entries with runs of frees in order of address: where they are completed PyTorch walks a hash table."""
     result, run = [], []
     for entry in [*entries, None]:
-        if entry is not None and entry["action"] == "free_completed":
+        if entry is not None and entry["action"] in kinds:
             run.append(entry)
             continue
-        result += sorted(run, key=lambda it: it["addr"])
+        # A free is asked for before it is completed.
+        result += sorted(run, key=lambda it: (it["addr"], it["action"] == "free_completed"))
         run = []
         if entry is not None:
             result.append(entry)
     return result
 
 
-def compare(native, ours):
+def of_the_way(figure):
+    """Whether a figure of free parts tells of the past."""
+    return figure.startswith("inactive_split") and not figure.endswith("current")
+
+
+def compare(native, ours, case):
+    kinds = {"free_completed", "free_requested"} if case.frees_in_any_order else {"free_completed"}
     for answer in (native, ours):
-        answer["snapshot"]["segments"].sort(key=lambda segment: segment["address"])
-        answer["snapshot"]["device_traces"] = list(map(sorted_runs, answer["snapshot"]["device_traces"]))
+        snapshot = answer["snapshot"]
+        snapshot["segments"].sort(key=lambda segment: segment["address"])
+        # What happened is compared before what came of it.
+        traces = [sorted_runs(trace, kinds) for trace in snapshot.pop("device_traces")]
+        answer["snapshot"] = {"device_traces": traces, **snapshot}
+        if case.frees_in_any_order:
+            # Which of two neighbours goes first decides how many free parts there were on the way.
+            answer["stats"] = {key: value for key, value in answer["stats"].items() if not of_the_way(key)}
     for part in ("snapshot", "returned", "stats"):
         found = difference(plain(native[part]), plain(ours[part]), part)
         if found:
@@ -149,24 +201,36 @@ def requests(answer):
 
 
 def main(*words):
+    # What PyTorch says of its own old names, three times a case.
+    warnings.simplefilter("ignore")
     names = [word for word in words if not word.startswith("--")]
     light = "--light" in words
     wrong = 0
     print("| case | entries | pytorch | pages |\n| --- | --- | --- | --- |")
     with tempfile.TemporaryDirectory(prefix="tonnage-drop-in-") as folder:
-        for name in names or [name for name, case in CASES.items() if not (light and case.heavy)]:
+        chosen = [name for name in names if name in CASES] if names else [*CASES]
+        for name in chosen:
+            if not names and (CASES[name].named or light and CASES[name].heavy):
+                continue
             native, failed = run(name, "native", folder)
             if native is None:
                 wrong += 1
                 print(f"| {name} | PyTorch itself fails: {failed} |", flush=True)
                 continue
             ours, failed = run(name, "pytorch", folder)
-            same = failed or compare(native, ours)
+            same = failed or compare(native, ours, CASES[name])
             paged, failed = run(name, "pages", folder)
             asked = failed or difference(requests(native), requests(paged), "requests")
             count = sum(map(len, native["snapshot"]["device_traces"]))
             wrong += bool(same) + bool(asked)
             print(f"| {name} | {count} | {same or 'equal'} | {asked or 'the same requests'} |", flush=True)
+        for name in [name for name in names if name in PROGRAMS] if names else [*PROGRAMS]:
+            failed = run_program(name, os.path.join(folder, name))
+            wrong += bool(failed)
+            print(f"{name}: {failed or 'ok'}", flush=True)
+    unknown = [name for name in names if name not in CASES and name not in PROGRAMS]
+    if unknown:
+        sys.exit(f"there is no case or program {', '.join(unknown)}")
     if wrong:
         print(f"{wrong} differences", file=sys.stderr)
         sys.exit(1)

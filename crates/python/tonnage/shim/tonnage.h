@@ -7,8 +7,10 @@
 
 namespace tonnage {
 
-constexpr uint64_t VERSION = 2;
+constexpr uint64_t VERSION = 6;
 constexpr uint32_t NO_STACK = UINT32_MAX;
+// What a function that gives memory answers where it did not come to an answer.
+constexpr uint64_t NO_ANSWER = UINT64_MAX;
 
 enum Status : int32_t { OK = 0, NOT_CACHED = 1, OUT_OF_MEMORY = 2, FAILED = 3, BROKEN = 4 };
 
@@ -42,7 +44,7 @@ struct Segment {
   uint64_t address, total, requested, allocated, active, stream;
   PoolName pool;
   uint64_t first_block, blocks;
-  uint32_t stack;
+  uint32_t stack, number;
   uint8_t large, expandable;
 };
 
@@ -84,13 +86,17 @@ struct Interface {
   Status (*hold_stream)(uint32_t, uint64_t address, uint64_t stream);
   Status (*empty_cache)(PoolName, uint32_t stack);
   Status (*stats)(uint32_t, Quantity* quantities, int64_t* counts);
+  Status (*reserved_by_pools)(uint32_t, void (*)(void*, PoolName, const Quantity*), void*);
   Status (*reset_peaks)(uint32_t);
   Status (*reset_sums)(uint32_t);
   Status (*set_fraction)(uint32_t, double);
   Status (*fraction)(uint32_t, double*);
   Status (*set_limit)(uint32_t, uint64_t);
   Status (*largest_free)(uint32_t, uint64_t*);
+  Status (*expandable_segments)(uint32_t, void (*)(void*, uint64_t stream, uint8_t small, uint64_t bytes), void*);
   Status (*segment_of)(uint32_t first, uint64_t address, uint64_t* begin, uint64_t* bytes, uint8_t* pages);
+  Status (*stream_of)(uint32_t first, uint64_t address, uint32_t* device, uint64_t* stream);
+  Status (*finish_captured)(uint32_t, uint64_t address);
   Status (*record_history)(uint8_t on, uint64_t entries, uint32_t level, uint8_t clear, uint32_t skipped);
   Status (*moment)(uint32_t, PoolName, uint8_t with_history, Moment*);
   Status (*forget_moment)(Moment*);
@@ -98,6 +104,8 @@ struct Interface {
   Status (*begin_pool)(uint32_t, PoolName, uint8_t (*)(void*, uint64_t), void*, void (*)(void*));
   Status (*end_pool)(uint32_t, PoolName);
   Status (*use_pool)(uint32_t, PoolName);
+  Status (*use_pool_from)(
+      uint32_t, PoolName, uint64_t (*)(void*, uint64_t), void (*)(void*, uint64_t), void*, void (*)(void*));
   Status (*release_pool)(uint32_t, PoolName);
   Status (*pool_uses)(uint32_t, PoolName, uint64_t*);
   Status (*set_no_split)(uint32_t, PoolName);
@@ -112,9 +120,9 @@ struct Interface {
   Status (*configure)(const char*);
   Status (*settings)(TextFn, void*);
   Status (*track)(TrackerFn, void*);
-  Status (*release)(uint32_t, uint64_t, uint64_t*);
-  Status (*pause)(uint32_t, uint8_t keep, uint64_t*);
-  Status (*resume)(uint32_t);
+  Status (*release)(uint32_t, PoolName, uint64_t, uint64_t*);
+  Status (*pause)(uint32_t, PoolName, uint8_t keep, uint64_t*);
+  Status (*resume)(uint32_t, PoolName);
 };
 
 } // namespace tonnage

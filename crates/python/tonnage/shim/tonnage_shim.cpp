@@ -15,6 +15,7 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <deque>
@@ -24,6 +25,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "captured.h"
 #include "contexts.h"
 #include "tonnage.h"
 
@@ -107,6 +109,26 @@ void check(Status status) {
   }
 }
 
+// The same of what destructors call, which must not throw: what broke the allocator the next call that may says, and what a function of
+// the program's threw meanwhile is warned of. Whether the allocator goes on.
+bool check_of_destructor(Status status) {
+  if (C10_UNLIKELY(status == BROKEN)) {
+    TORCH_WARN_ONCE("tonnage: memory is not taken back: ", engine->failure().text);
+    return false;
+  }
+  if (C10_UNLIKELY(thrown != nullptr)) {
+    try {
+      throw_what_was_kept();
+    } catch (const std::exception& error) {
+      TORCH_WARN("tonnage: a function that is told of changes of memory failed: ", error.what());
+    } catch (...) {
+      TORCH_WARN("tonnage: a function that is told of changes of memory failed");
+    }
+  }
+  check(status);
+  return true;
+}
+
 PoolName name_of(const MempoolId_t& pool) {
   return PoolName{pool.first, pool.second};
 }
@@ -140,6 +162,29 @@ bool is_external(const c10::cuda::CUDAStream& stream) {
 
 void raw_free(void* pointer);
 void free_uncached(void* pointer);
+
+// Settings for pinned memory, which is not the engine's: as PyTorch has read them. Which releases tell of them, the class says.
+template <typename Info, typename Config = c10::CachingAllocator::AcceleratorAllocatorConfig>
+auto tell_pinned(Info& info, int) -> decltype(
+    info.max_round_threshold = Config::pinned_max_round_threshold(),
+    info.max_cached_size = Config::pinned_max_cached_size(),
+    void()) {
+  info.max_round_threshold = Config::pinned_max_round_threshold();
+  info.max_cached_size = Config::pinned_max_cached_size();
+}
+
+template <typename Info>
+void tell_pinned(Info&, long) {}
+
+// Which segment was obtained before which: NCCL registers those of a pool in this order, which must be one on all ranks. Releases that
+// ask for it take no segment without.
+template <typename Info>
+auto tell_number(Info& info, uint32_t number, int) -> decltype(info.registration_counter = 0, void()) {
+  info.registration_counter = static_cast<int32_t>(number & INT32_MAX);
+}
+
+template <typename Info>
+void tell_number(Info&, uint32_t, long) {}
 
 // A pool's state, until PyTorch drops it.
 struct PoolState : public AllocatorState {
@@ -240,6 +285,11 @@ class Allocator final : public CUDAAllocator {
     pages_ = pages;
   }
 
+  // The settings may be others now.
+  void note_settings() {
+    reuses_captured_.store(settings().graph_capture_record_stream_reuse);
+  }
+
   void take_back(void* pointer) {
     if (pointer == nullptr || C10_UNLIKELY(orphan.load(std::memory_order_relaxed))) {
       return;
@@ -249,29 +299,22 @@ class Allocator final : public CUDAAllocator {
     if (C10_UNLIKELY(any_used_elsewhere_.load(std::memory_order_relaxed))) {
       wait_for_other_devices(pointer);
     }
+    if (C10_UNLIKELY(captured_.any())) {
+      mark_captured_uses(pointer);
+    }
     uint32_t device = 0;
     uint64_t bytes = 0;
     const Status status = engine->free(here(), address_of(pointer), note.stack, &device, &bytes);
-    if (C10_UNLIKELY(status == BROKEN)) {
-      // Tensors go in destructors, which must not throw; the next call that may says what happened.
-      TORCH_WARN_ONCE("tonnage: memory is not taken back: ", engine->failure().text);
+    if (C10_UNLIKELY(!check_of_destructor(status))) {
       return;
     }
-    // Nor may what a tracker threw while memory moved.
-    if (C10_UNLIKELY(thrown != nullptr)) {
-      try {
-        throw_what_was_kept();
-      } catch (const std::exception& error) {
-        TORCH_WARN("tonnage: a function that is told of changes of memory failed: ", error.what());
-      } catch (...) {
-        TORCH_WARN("tonnage: a function that is told of changes of memory failed");
-      }
-    }
-    check(status);
     if (const auto* python = c10::impl::GPUTrace::get_trace()) {
       (*python)->trace_gpu_memory_deallocation(c10::DeviceType::CUDA, reinterpret_cast<uintptr_t>(pointer));
     }
-    tell_profiler(pointer, -static_cast<int64_t>(bytes), device);
+    // Of none when it is taken back later: an allocator behind a MemPool works on this thread, and the figures are not to be had.
+    if (C10_LIKELY(bytes != 0)) {
+      tell_profiler(pointer, -static_cast<int64_t>(bytes), device);
+    }
   }
 
   void copy_data(void* to, const void* from, std::size_t bytes) const override {
@@ -287,19 +330,37 @@ class Allocator final : public CUDAAllocator {
     if (C10_UNLIKELY(stream.device_index() != data.device().index())) {
       // The engine of one device knows no streams of another.
       std::lock_guard<std::mutex> guard(used_elsewhere_mutex_);
-      used_elsewhere_[data.get()].push_back(stream);
+      auto& streams = used_elsewhere_[data.get()];
+      if (std::find(streams.begin(), streams.end(), stream) == streams.end()) {
+        streams.push_back(stream);
+      }
       any_used_elsewhere_.store(true);
       return;
     }
     check(engine->record_stream(here(), address_of(data.get()), number));
+    if (C10_UNLIKELY(reuses_captured_.load(std::memory_order_relaxed) && diversions_.load() != 0)) {
+      captured_.note_use(data.get(), stream.stream());
+    }
     if (C10_UNLIKELY(is_external(stream))) {
       check(engine->hold_stream(data.device().index(), address_of(data.get()), number));
     }
   }
 
   void emptyCache(MempoolId_t pool) override {
+    if (C10_UNLIKELY(orphan.load(std::memory_order_relaxed))) {
+      return;
+    }
     const Noted note(*this, RecordContext::ALL);
-    check(engine->empty_cache(name_of(pool), note.stack));
+    const Status status = engine->empty_cache(name_of(pool), note.stack);
+    if (pool.first == 0 && pool.second == 0) {
+      check(status);
+      return;
+    }
+    // Of one pool ~MemPool alone asks it.
+    if (C10_UNLIKELY(status == FAILED)) {
+      TORCH_WARN("tonnage: the memory of a MemPool that has gone is not given back yet: ", engine->failure().text);
+    }
+    check_of_destructor(status == FAILED ? OK : status);
   }
 
   // Figures.
@@ -307,14 +368,7 @@ class Allocator final : public CUDAAllocator {
     Quantity quantities[29];
     int64_t counts[7];
     check(engine->stats(device, quantities, counts));
-    const auto stat = [&](size_t place) {
-      Stat stat;
-      stat.current = quantities[place].current;
-      stat.peak = quantities[place].peak;
-      stat.allocated = quantities[place].allocated;
-      stat.freed = quantities[place].freed;
-      return stat;
-    };
+    const auto stat = [&](size_t place) { return stat_of(quantities[place]); };
     DeviceStats stats;
     StatArray* arrays[] = {
         &stats.allocation,      &stats.segment,        &stats.active,
@@ -336,6 +390,9 @@ class Allocator final : public CUDAAllocator {
     stats.max_split_size = counts[5];
 #if TONNAGE_TORCH >= 212
     stats.num_oom_rejections = counts[6];
+#endif
+#if TONNAGE_TORCH >= 213
+    check(engine->reserved_by_pools(device, note_pool, &stats.reserved_bytes_by_private_pools));
 #endif
     return stats;
   }
@@ -361,15 +418,16 @@ class Allocator final : public CUDAAllocator {
 #if TONNAGE_TORCH >= 210
   std::vector<StreamSegmentSize> getExpandableSegmentSizes(DeviceIndex device) override {
     std::vector<StreamSegmentSize> sizes;
-    Moment moment{};
-    check(engine->moment(device, PoolName{0, 0}, false, &moment));
-    for (uint64_t number = 0; number < moment.segment_count; ++number) {
-      const Segment& it = moment.segments[number];
-      if (it.expandable) {
-        sizes.emplace_back(reinterpret_cast<cudaStream_t>(pointer(it.stream)), !it.large, it.total);
-      }
-    }
-    engine->forget_moment(&moment);
+    check(engine->expandable_segments(
+        device,
+        [](void* sizes, uint64_t stream, uint8_t small, uint64_t bytes) {
+          // As PyTorch, which leaves out those of the default stream.
+          if (stream != 0) {
+            auto& all = *static_cast<std::vector<StreamSegmentSize>*>(sizes);
+            all.emplace_back(reinterpret_cast<cudaStream_t>(pointer(stream)), small != 0, bytes);
+          }
+        },
+        &sizes));
     return sizes;
   }
 #endif
@@ -581,11 +639,14 @@ class Allocator final : public CUDAAllocator {
 
   void endAllocateToPool(DeviceIndex device, MempoolId_t pool) override {
     check(engine->end_pool(device, name_of(pool)));
-    --diversions_;
+    if (--diversions_ == 0) {
+      captured_.forget();
+    }
   }
 
+  // Pools that go call setUseOnOOM, this and emptyCache, and graphs this: also in a fork, and while an allocator behind a MemPool works.
   void releasePool(DeviceIndex device, MempoolId_t pool) override {
-    check(engine->release_pool(device, name_of(pool)));
+    check_of_destructor(engine->release_pool(device, name_of(pool)));
   }
 
   int getPoolUseCount(DeviceIndex device, MempoolId_t pool) override {
@@ -618,12 +679,40 @@ class Allocator final : public CUDAAllocator {
 #endif
 
   void createOrIncrefPool(DeviceIndex device, MempoolId_t pool, PoolAllocator allocator) override {
-    TORCH_CHECK(
-        allocator == nullptr,
-        "Under tonnage.torch.install() a MemPool has Tonnage's memory alone: one with an allocator of its own needs "
-        "PyTorch's allocator");
     use(device);
-    check(engine->use_pool(device, name_of(pool)));
+    if (allocator == nullptr) {
+      check(engine->use_pool(device, name_of(pool)));
+      return;
+    }
+    TORCH_CHECK(
+        !pages_,
+        "a MemPool with an allocator of its own cannot be had under the policy `pages`, which moves pages of the device: "
+        "tonnage.torch.install(policy=\"pytorch\")");
+    // From 2.11 on it is kept until the last of the pool's memory is gone, as PyTorch's pools do. Before, PyTorch names it by a plain
+    // pointer, and whoever made it must keep it as long.
+    check(engine->use_pool_from(
+        device,
+        name_of(pool),
+        [](void* allocator, uint64_t bytes) -> uint64_t {
+          uint64_t address = NO_ANSWER;
+          kept_from_throwing(
+              [&]() -> uint8_t {
+                address = address_of((*static_cast<PoolAllocator*>(allocator))->raw_alloc(bytes));
+                return 0;
+              },
+              0);
+          return address;
+        },
+        [](void* allocator, uint64_t address) {
+          kept_from_throwing(
+              [&]() -> uint8_t {
+                (*static_cast<PoolAllocator*>(allocator))->raw_delete(pointer(address));
+                return 0;
+              },
+              0);
+        },
+        new PoolAllocator(std::move(allocator)),
+        [](void* allocator) { delete static_cast<PoolAllocator*>(allocator); }));
   }
 
 #if TONNAGE_TORCH >= 211
@@ -632,7 +721,12 @@ class Allocator final : public CUDAAllocator {
   void setUseOnOOM(DeviceIndex device, MempoolId_t pool) override {
     const bool on = true;
 #endif
-    check(engine->set_use_on_oom(device, name_of(pool), on));
+    const Status status = engine->set_use_on_oom(device, name_of(pool), on);
+    if (on) {
+      check(status);
+    } else {
+      check_of_destructor(status);
+    }
   }
 
 #if TONNAGE_TORCH >= 210
@@ -739,7 +833,11 @@ class Allocator final : public CUDAAllocator {
       c10::DeviceGuard current(c10::Device(c10::DeviceType::CUDA, device));
       std::lock_guard<std::mutex> guard(ipc_mutex_);
       C10_CUDA_CHECK_WARN(cudaIpcCloseMemHandle(begin));
-      ipc_.erase(text);
+      // Someone may have opened it anew since nobody had it any more.
+      const auto found = ipc_.find(text);
+      if (found != ipc_.end() && found->second.expired()) {
+        ipc_.erase(found);
+      }
     });
     ipc_[text] = opened;
     return opened;
@@ -769,6 +867,26 @@ class Allocator final : public CUDAAllocator {
     c10::DeviceIndex device = 0;
     return c10::cuda::GetDevice(&device) == cudaSuccess ? static_cast<uint32_t>(device) : 0;
   }
+
+  static Stat stat_of(const Quantity& quantity) {
+    Stat stat;
+    stat.current = quantity.current;
+    stat.peak = quantity.peak;
+    stat.allocated = quantity.allocated;
+    stat.freed = quantity.freed;
+    return stat;
+  }
+
+#if TONNAGE_TORCH >= 213
+  using OfPools = decltype(DeviceStats::reserved_bytes_by_private_pools);
+
+  static void note_pool(void* pools, PoolName name, const Quantity* quantities) {
+    StatArray& array = (*static_cast<OfPools*>(pools))[MempoolId_t(name.first, name.second)];
+    array[static_cast<size_t>(StatType::AGGREGATE)] = stat_of(quantities[0]);
+    array[static_cast<size_t>(StatType::SMALL_POOL)] = stat_of(quantities[1]);
+    array[static_cast<size_t>(StatType::LARGE_POOL)] = stat_of(quantities[2]);
+  }
+#endif
 
   static void push(void* addresses, uint64_t address) {
     static_cast<std::vector<uint64_t>*>(addresses)->push_back(address);
@@ -804,6 +922,11 @@ class Allocator final : public CUDAAllocator {
     use(device);
     const Noted note(*this, RecordContext::STATE);
     const auto guard = uncaptured();
+    if (C10_UNLIKELY(captured_.any())) {
+      for (void* block : captured_.done_before(device, stream)) {
+        check(engine->finish_captured(device, address_of(block)));
+      }
+    }
     uint64_t address = 0;
     Status status = engine->allocate_cached(device, bytes, number_of(stream), note.stack, &address);
     if (C10_UNLIKELY(status == NOT_CACHED && thrown == nullptr)) {
@@ -828,11 +951,23 @@ class Allocator final : public CUDAAllocator {
       check(engine->hold_stream(device, address, number_of(stream)));
     }
     void* block = pointer(address);
+    if (C10_UNLIKELY(captured_.any())) {
+      captured_.handed_out(block);
+    }
     if (const auto* python = c10::impl::GPUTrace::get_trace()) {
       (*python)->trace_gpu_memory_allocation(c10::DeviceType::CUDA, static_cast<uintptr_t>(address));
     }
     tell_profiler(block, static_cast<int64_t>(bytes), device);
     return block;
+  }
+
+  // A block that streams use in a capture is freed.
+  void mark_captured_uses(void* block) {
+    uint32_t device = 0;
+    uint64_t own = 0;
+    if (engine->stream_of(here(), address_of(block), &device, &own) == OK) {
+      captured_.note_free(static_cast<int>(device), block, reinterpret_cast<cudaStream_t>(pointer(own)));
+    }
   }
 
   // Streams of other devices that use a block are waited for before it is taken back.
@@ -862,6 +997,7 @@ class Allocator final : public CUDAAllocator {
     if (now != settings_) {
       settings_ = now;
       check(engine->configure(now.c_str()));
+      note_settings();
     }
   }
 #endif
@@ -997,6 +1133,7 @@ class Allocator final : public CUDAAllocator {
       const Segment& it = moment.segments[number];
       SegmentInfo& segment = info.segments.emplace_back();
       segment.device = device;
+      tell_number(segment, it.number, 0);
       segment.address = it.address;
       segment.total_size = it.total;
       segment.requested_size = it.requested;
@@ -1040,6 +1177,7 @@ class Allocator final : public CUDAAllocator {
       info.roundup_power2_divisions.push_back(std::stoull(lines[8].substr(from, comma - from)));
       from = comma + 1;
     }
+    tell_pinned(info, 0);
     return info;
   }
 
@@ -1072,6 +1210,8 @@ class Allocator final : public CUDAAllocator {
   std::atomic<int> diversions_{0};
   Contexts contexts_;
   std::mutex forgetting_mutex_;
+  CapturedBlocks captured_;
+  std::atomic<bool> reuses_captured_{false};
   // Blocks that streams of other devices use.
   std::atomic<bool> any_used_elsewhere_{false};
   std::mutex used_elsewhere_mutex_;
@@ -1120,12 +1260,14 @@ void follow_settings() {
       before(text);
     }
     check(engine->configure(text.c_str()));
+    instance().note_settings();
   };
 #else
   // What stands there cannot be asked for, but is known.
   const auto hook = [](const std::string& text) {
     CUDAAllocatorConfig::instance().parseArgs(text);
     check(engine->configure(text.c_str()));
+    instance().note_settings();
   };
   AcceleratorAllocatorConfig::registerDeviceConfigParserHook(hook, {});
 #endif
@@ -1138,6 +1280,22 @@ thread_local std::string said;
 } // namespace tonnage
 
 extern "C" {
+
+// What a function of the program's threw while memory was changed past this class, or nothing. It is reported by that, and forgotten.
+const char* tonnage_thrown() {
+  using namespace tonnage;
+  try {
+    throw_what_was_kept();
+    return nullptr;
+  } catch (const c10::Error& error) {
+    said = error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    said = error.what();
+  } catch (...) {
+    said = "a function of the program's failed while memory was changed";
+  }
+  return said.c_str();
+}
 
 // Puts the allocator into PyTorch's place for one. Says what is wrong, or nothing.
 const char* tonnage_install(const tonnage::Interface* interface, const tonnage::Options* options) {
@@ -1153,6 +1311,7 @@ const char* tonnage_install(const tonnage::Interface* interface, const tonnage::
     check(engine->open(options));
     TORCH_CHECK(
         pthread_atfork(nullptr, nullptr, [] { orphan.store(instance().is_used()); }) == 0, "no memory to watch for forks");
+    instance().note_settings();
     instance().set_pages(options->policy != nullptr && std::strstr(options->policy, "pages") != nullptr);
     c10::cuda::CUDACachingAllocator::allocator.store(&instance());
     c10::SetAllocator(c10::DeviceType::CUDA, &instance(), 0);

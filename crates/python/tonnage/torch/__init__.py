@@ -10,9 +10,14 @@ PyTorch's pluggable interface serves, with the limits that ``Status.limits`` tel
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
+import signal
 import sys
+import threading
+import time
+import warnings
 from dataclasses import dataclass, field
 
 from .. import _record, _sizes, _tonnage
@@ -22,6 +27,7 @@ from ._shim import NoCompiler
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
 #: Releases of PyTorch whose allocator class is known, oldest and newest.
@@ -41,6 +47,10 @@ PLUGGABLE_LIMITS = (
 
 class InstallError(Error, RuntimeError):
     """The allocator cannot be installed; the sentence says what to do."""
+
+
+class CallbackError(Error, RuntimeError):
+    """A function of the program's, such as the allocator behind a ``MemPool``, failed while memory was changed."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +73,8 @@ class Status:
     limits: tuple[str, ...] = ()
     #: Devices whose memory is given back now.
     paused: tuple[int, ...] = ()
+    #: Tags whose memory is.
+    paused_tags: tuple[str, ...] = ()
 
 
 @dataclass
@@ -72,8 +84,71 @@ class _State:
     status: Status = field(default_factory=lambda: Status(installed=False))
     options: tuple[Any, ...] = ()
     recording: Any = None
+    #: GPUs that PyTorch sees.
+    gpus: int = 0
+    #: The shim, if that is the way.
+    shim: Any = None
     # Whatever C++ keeps pointers to.
     kept: list[Any] = field(default_factory=list)
+    tags: _Tags = field(default_factory=lambda: _Tags())
+
+
+class _Tags:
+    """PyTorch's pools that hold what is allocated under tags. A pool takes the requests of one ``with`` at a time, so that a tag
+    has as many as were needed at once."""
+
+    def __init__(self) -> None:
+        # The collector of garbage may end a `with` of a tag at any moment, also while its own thread has the lock. So that may be
+        # taken again, and whoever has it finds more in these lists than a moment before.
+        self.lock = threading.RLock()
+        # Held while pools are made, paused or resumed: a tag is paused with all its pools, and with those that it gets meanwhile.
+        self._changing = threading.RLock()
+        self.pools: dict[tuple[str, int], list[Any]] = {}
+        self.idle: dict[tuple[str, int], list[Any]] = {}
+
+    def take(self, torch: Any, name: str, number: int) -> Any:
+        with self.lock:
+            with contextlib.suppress(IndexError):
+                return self.idle.setdefault((name, number), []).pop()
+        with self.changing():
+            with torch.cuda.device(number):
+                pool = torch.cuda.MemPool()
+            # What goes there is no part of a graph capture, which PyTorch up to 2.12 takes every pool in use for. While the tag is
+            # paused, nothing goes there.
+            _tonnage.tag_pool(number, tuple(pool.id), name)
+            with self.lock:
+                self.pools.setdefault((name, number), []).append(pool)
+        return pool
+
+    @contextlib.contextmanager
+    def changing(self) -> Iterator[None]:
+        # The allocator of a MemPool must not wait for whoever waits for it: this is refused there.
+        _tonnage.paused_pools()
+        with self._changing:
+            yield
+
+    def put_back(self, name: str, number: int, pool: Any) -> None:
+        with self.lock:
+            self.idle[name, number].append(pool)
+
+    def ids(self, name: str, number: int) -> list[tuple[int, int]]:
+        with self.lock:
+            found = list(self.pools.get((name, number), []))
+            known = sorted({name for name, on in list(self.pools) if on == number})
+        if not found:
+            there = f"there is {', '.join(map(repr, known))}" if known else "there is none"
+            raise UsageError(f"nothing was allocated on GPU {number} under the tag {name!r}: {there}")
+        return [(int(first), int(second)) for first, second in (pool.id for pool in found)]
+
+    def paused(self) -> tuple[str, ...]:
+        paused = set(_tonnage.paused_pools())
+        with self.lock:
+            names = [
+                name
+                for (name, number), pools in list(self.pools.items())
+                if any((number, tuple(pool.id)) in paused for pool in list(pools))
+            ]
+        return tuple(dict.fromkeys(names))
 
 
 _state = _State()
@@ -134,7 +209,9 @@ def install(
         return _install_pluggable(torch, policy, conf, bytes_limit, options, publish)
     _install_shim(torch, path, policy, conf, bytes_limit, publish)
     _state.options = options
-    _state.status = Status(True, "shim", policy, bytes_limit, torch.__version__, path, _limits(policy))
+    _state.status = Status(
+        True, "shim", policy, bytes_limit, torch.__version__, path, _limits(policy, torch.__version__)
+    )
     if history is not None and history is not False:
         _begin_history(torch, history)
     return status()
@@ -144,26 +221,32 @@ def status() -> Status:
     """How PyTorch's memory is managed now."""
     from dataclasses import replace
 
-    paused = _tonnage.paused_devices() if _state.status.installed else []
-    return replace(_state.status, paused=tuple(paused))
+    if not _state.status.installed:
+        return _state.status
+    return replace(_state.status, paused=tuple(_tonnage.paused_devices()), paused_tags=_state.tags.paused())
 
 
-def _limits(policy: str) -> tuple[str, ...]:
+def _limits(policy: str, version: str) -> tuple[str, ...]:
     limits = [
-        "MemPool(allocator=…) is refused: a pool has Tonnage's memory",
+        "a torch.cuda.ExternalStream that a graph is captured on, or whose last tensor goes while one is, must live as long as the "
+        "program",
         "memory of expandable segments of another process cannot be opened: let it share memory without them",
     ]
     if policy.startswith("pages"):
         limits += [
+            'MemPool(allocator=…) is refused under the policy "pages": take "pytorch"',
             'tensors cannot be shared with other processes under the policy "pages": take "pytorch"',
             'GPUs of one process cannot reach each other\'s memory under the policy "pages", so that tensors do not go from one '
             'to another: take "pytorch", or a process for each GPU',
         ]
     else:
-        limits.append(
+        limits += [
+            "an allocator behind a MemPool must not ask PyTorch for memory or figures: that is refused",
             "with expandable_segments:True tensors cannot be shared with other processes, and GPUs of one process cannot "
-            "reach each other's memory: leave it out"
-        )
+            "reach each other's memory: leave it out",
+        ]
+    if _release(version) >= (2, 14):
+        limits.append("what torch.cuda.memory._annotate_memory() says is not recorded, and not missed either: no error tells")
     return tuple(limits)
 
 
@@ -185,11 +268,64 @@ def _checked_torch() -> Any:
             "PyTorch uses the GPU already: call tonnage.torch.install() before the first tensor on a GPU, best right after "
             "`import torch`, or start the program with `tonnage exec -- python …`"
         )
-    if torch.cuda.device_count() == 0:
+    _state.gpus = _gpus(torch)
+    if _state.gpus == 0:
         raise InstallError(
             "PyTorch sees no GPU, so there is no memory to manage: look at `nvidia-smi` and CUDA_VISIBLE_DEVICES"
         )
     return torch
+
+
+def _gpus(torch: Any) -> int:
+    """How many GPUs PyTorch sees.
+
+    Where the management library does not tell, PyTorch asks the driver, and forks of a process that did cannot use a GPU: a fork
+    asks then.
+    """
+    by_management = getattr(torch.cuda, "_device_count_nvml", None)
+    count = -1 if by_management is None else int(by_management())
+    if count < 0 and getattr(torch.cuda, "_cached_device_count", None) is None:
+        count = _told_by_a_fork(torch.cuda.device_count)
+    # A fork is told of none if this process has asked the driver before.
+    return count if count > 0 else int(torch.cuda.device_count())
+
+
+#: What a fork is given to count the GPUs in. A driver that is slow to start takes some seconds; a fork that got a lock with nobody to
+#: let go of it never ends.
+SECONDS_TO_COUNT = 60.0
+
+
+def _told_by_a_fork(ask: Any) -> int:
+    """A small number, or -1 if it cannot be told so."""
+    with warnings.catch_warnings():
+        # Threads of this process are no matter: the fork only asks.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        try:
+            child = os.fork()
+        except OSError:
+            return -1
+    if child == 0:
+        told = 0
+        try:
+            told = min(int(ask()), 255)
+        finally:
+            os._exit(told)
+    until = time.monotonic() + SECONDS_TO_COUNT
+    pause = 0.001
+    try:
+        while True:
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended == child:
+                return os.waitstatus_to_exitcode(status)
+            if time.monotonic() > until:
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+                return -1
+            time.sleep(pause)
+            pause = min(2 * pause, 0.1)
+    except ChildProcessError:
+        # The program does not wait for its children.
+        return -1
 
 
 def _check_version(version: str) -> None:
@@ -200,10 +336,16 @@ def _check_version(version: str) -> None:
             f"PyTorch {version} is not one of the releases that are known, {known}: whether its allocator has their interface "
             "nobody can tell from that. Install one of these"
         )
-    if not OLDEST <= (int(parts[0]), int(parts[1])) <= NEWEST:
+    if not OLDEST <= _release(version) <= NEWEST:
         raise InstallError(
             f"PyTorch {version} is not supported: its allocator's interface is not known. Releases {known} are"
         )
+
+
+def _release(version: str) -> tuple[int, int]:
+    """The two numbers of one that was checked."""
+    first, second = version.split(".")[:2]
+    return int(first), int(second)
 
 
 def _show(release: tuple[int, int]) -> str:
@@ -214,7 +356,7 @@ def _options(torch: Any, policy: str, conf: str | None, limit: int | None, publi
     name = policy if policy.startswith("policy:") else f"policy:{policy}"
     options = _Options(
         device=b"cuda",
-        devices=torch.cuda.device_count(),
+        devices=_state.gpus,
         capacity=0,
         policy=name.encode(),
         settings=None if conf is None else conf.encode(),
@@ -233,6 +375,7 @@ def _install_shim(torch: Any, path: str, policy: str, conf: str | None, limit: i
         raise InstallError(f"the shim cannot be loaded: {error}. Remove {path}: it is built anew then") from error
     finally:
         _shim.forget_if_temporary(path)
+    shim.tonnage_thrown.restype = ctypes.c_char_p
     place = shim.tonnage_install
     place.restype = ctypes.c_char_p
     place.argtypes = [ctypes.c_void_p, ctypes.POINTER(_Options)]
@@ -248,7 +391,7 @@ def _install_shim(torch: Any, path: str, policy: str, conf: str | None, limit: i
     wrong = place(_tonnage.drop_in_interface(), ctypes.byref(options))
     if wrong:
         raise InstallError(wrong.decode(errors="replace"))
-    _state.kept.append(shim)
+    _state.shim = shim
 
 
 def _install_pluggable(
@@ -284,7 +427,7 @@ def _install_pluggable(
     _state.kept.append(allocator)
     _state.options = options
     _state.status = Status(
-        True, "pluggable", policy, limit, torch.__version__, "", _limits(policy) + PLUGGABLE_LIMITS
+        True, "pluggable", policy, limit, torch.__version__, "", _limits(policy, torch.__version__) + PLUGGABLE_LIMITS
     )
     return status()
 
@@ -327,32 +470,105 @@ def _device(torch: Any, device: Any) -> int:
     return int(number)
 
 
-def release(size: int | str | None = None, device: Any = None) -> int:
-    """Gives cached memory back to the device until so many bytes are gone, or all of it, and says how many went."""
+@contextlib.contextmanager
+def _reporting() -> Iterator[None]:
+    """What functions of the program's raise while memory goes is raised here, and not by whatever comes next: allocators behind
+    pools, and whoever listens to PyTorch's allocator. What was asked for and failed is told first."""
+    try:
+        yield
+    except BaseException as error:
+        failed = _failed_meanwhile()
+        if failed is not None:
+            _record.add_note(error, f"tonnage: {failed}")
+        raise
+    failed = _failed_meanwhile()
+    if failed is not None:
+        raise CallbackError(failed)
+
+
+def _failed_meanwhile() -> str | None:
+    """What a function of the program's has thrown that nobody was told yet."""
+    thrown = None if _state.shim is None else _state.shim.tonnage_thrown()
+    if thrown is None:
+        return None
+    return f"memory was changed, and a function of the program's failed by that: {thrown.decode(errors='replace')}"
+
+
+@contextlib.contextmanager
+def tag(name: str, *, device: Any = None) -> Iterator[None]:
+    """What this thread allocates inside has memory of its own, that ``pause``, ``resume`` and ``release`` can name.
+
+    >>> with tonnage.torch.tag("weights"):
+    ...     model = Model().cuda()
+    >>> tonnage.torch.pause("weights", keep=False)
+
+    A tensor belongs to the tag that it was allocated under, whoever uses it later.
+    """
     torch = _need_installed()
-    wanted = 2**63 if size is None else _sizes.in_bytes(size)
-    return int(_tonnage.release_memory(_device(torch, device), wanted))
+    if _state.status.way != "shim":
+        raise UsageError("tags need pools of memory, which PyTorch's pluggable interface does not have: install a C++ compiler")
+    number = _device(torch, device)
+    pool = _state.tags.take(torch, name, number)
+    try:
+        with torch.cuda.use_mem_pool(pool, number):
+            yield
+    finally:
+        _state.tags.put_back(name, number, pool)
 
 
-def pause(*, keep: bool = True, device: Any = None) -> int:
-    """Gives all memory of a device back while others need it, and says how many bytes.
+def release(size: int | str | None = None, *, tag: str | None = None, device: Any = None) -> int:
+    """Gives cached memory back to the device until so many bytes are gone, or all of it, and says how many went.
 
-    Tensors keep their addresses, and must not be used until ``resume``. With ``keep`` their contents are copied to the host's
-    memory meanwhile; without, they are lost. Under the policy ``pages``, or with expandable segments.
+    With a tag all that it caches, and nothing else. Graphs that were captured under the tag must not be replayed afterwards. During a
+    graph capture nothing goes, and up to PyTorch 2.12 inside of any ``use_mem_pool`` either, which is taken for one: then it says 0.
     """
     torch = _need_installed()
     number = _device(torch, device)
-    torch.cuda.synchronize(number)
-    return int(_tonnage.pause_memory(number, keep))
+    with _reporting():
+        if tag is None:
+            return int(_tonnage.release_memory(number, 2**63 if size is None else _sizes.in_bytes(size)))
+        if size is not None:
+            raise UsageError("a tag gives back all that it caches: leave the size out")
+        return sum(int(_tonnage.release_memory(number, 0, pool)) for pool in _state.tags.ids(tag, number))
 
 
-def resume(*, device: Any = None) -> None:
-    """Obtains the memory again, at the same addresses, with its contents if they were kept.
+def pause(tag: str | None = None, *, keep: bool = True, device: Any = None) -> int:
+    """Gives all memory of a device back while others need it, or that of a tag, and says how many bytes.
 
-    If others hold it now, that is a ``tonnage.NoMemoryError``: the device stays paused, and a later call goes on.
+    Tensors keep their addresses, and must not be used until ``resume``. With ``keep`` their contents are copied to the host's
+    memory meanwhile; without, they are lost. While a tag is paused nothing is allocated under it, and everything else goes on; the
+    figures, and a limit, count it as before. Under the policy ``pages``, or with expandable segments.
     """
     torch = _need_installed()
-    _tonnage.resume_memory(_device(torch, device))
+    number = _device(torch, device)
+    # What must be refused waits for nothing: during a capture, to wait would end that.
+    for pool in _to_pause(tag, number):
+        _tonnage.check_pause(number, pool)
+    torch.cuda.synchronize(number)
+    with _reporting(), _state.tags.changing():
+        return sum(int(_tonnage.pause_memory(number, keep, pool)) for pool in _to_pause(tag, number))
+
+
+def _to_pause(tag: str | None, number: int) -> list[tuple[int, int] | None]:
+    """The pools of a tag, or none for all memory; without those that are paused by themselves, if others are left."""
+    if tag is None:
+        return [None]
+    pools = _state.tags.ids(tag, number)
+    paused = set(_tonnage.paused_pools())
+    return [pool for pool in pools if (number, pool) not in paused] or [*pools]
+
+
+def resume(tag: str | None = None, *, device: Any = None) -> None:
+    """Obtains the memory again, at the same addresses, with its contents if they were kept; without a tag also that of all tags.
+
+    When it returns, the contents are there for every stream. If others hold the memory now, that is a ``tonnage.NoMemoryError``: what
+    has none yet stays paused, and a later call goes on. During a graph capture it is refused, as ``pause`` is.
+    """
+    torch = _need_installed()
+    number = _device(torch, device)
+    with _reporting(), _state.tags.changing():
+        for pool in [None] if tag is None else _state.tags.ids(tag, number):
+            _tonnage.resume_memory(number, pool)
 
 
 def __getattr__(name: str) -> Any:
@@ -368,6 +584,7 @@ if TYPE_CHECKING:
     from ._predict import Prediction, predict
 
 __all__ = [
+    "CallbackError",
     "InstallError",
     "NoCompiler",
     "Prediction",
@@ -378,4 +595,5 @@ __all__ = [
     "release",
     "resume",
     "status",
+    "tag",
 ]

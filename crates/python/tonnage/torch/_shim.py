@@ -150,6 +150,7 @@ def _command(torch: Any) -> list[str] | None:
         "-w",
         f"-D_GLIBCXX_USE_CXX11_ABI={abi}",
         f"-DTONNAGE_TORCH={major * 100 + minor}",
+        f"-DTONNAGE_CUDA={torch.version.cuda.split('.')[0]}",
         f"-I{SOURCES}",
         f"-I{os.path.join(SOURCES, 'include')}",
         f"-I{os.path.join(here, 'include')}",

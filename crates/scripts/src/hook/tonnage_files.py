@@ -1,7 +1,8 @@
 """What a script writes among files, noted before it happens. Nothing is changed, and nothing is kept.
 
 A line of the journal is a path and what was there when it was first touched: nothing, a file with its size and time, or something
-else. What is not done by Python, and not by `torch.save` or `safetensors`, is not seen.
+else; or that a file was read which an earlier run of the script wrote, and which line did that. What is not done by Python, and not
+by `torch.save` or `safetensors`, is not seen.
 """
 
 import contextlib
@@ -12,6 +13,15 @@ import sys
 import threading
 
 JOURNAL = os.environ.get("TONNAGE_JOURNAL")
+WROTE_BEFORE = os.environ.get("TONNAGE_WROTE_BEFORE")
+"""A list of files that an earlier run of the script wrote."""
+
+LIBRARIES = (os.path.dirname(os.path.abspath(__file__)), os.path.dirname(os.__file__))
+"""Files here are no program's own."""
+
+PACKAGES = ("site-packages", "dist-packages")
+"""Nor are those below folders of these names."""
+
 OWN = os.path.realpath(os.environ["TONNAGE_FOLDER"]) if os.environ.get("TONNAGE_FOLDER") else ""
 
 IGNORED = ("/dev/", "/proc/", "/sys/")
@@ -21,7 +31,14 @@ WRITES = os.O_WRONLY | os.O_RDWR | os.O_TRUNC | os.O_CREAT
 class Journal:
     def __init__(self):
         self.touched = set()
+        # Of an earlier run, and not seen again yet; and their names, by which most others are told at once.
+        self.earlier, self.names = set(), set()
         self.busy = threading.local()
+
+    def wrote_before(self, list_of_paths):
+        with open(list_of_paths, encoding="utf-8") as file:
+            self.earlier = set(json.load(file))
+        self.names = {os.path.basename(path) for path in self.earlier}
 
     def write(self, *line):
         file = os.open(JOURNAL, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -33,9 +50,18 @@ class Journal:
     # What is about to happen.
 
     def opened(self, path, mode, flags):
-        if isinstance(path, int) or not flags & WRITES or flags & os.O_TMPFILE == os.O_TMPFILE:
+        if isinstance(path, int) or flags & os.O_TMPFILE == os.O_TMPFILE:
             return
-        self.touch(os.path.realpath(os.fsdecode(path)))
+        if flags & WRITES:
+            self.touch(os.path.realpath(os.fsdecode(path)))
+        elif self.earlier and os.path.basename(os.fsdecode(path)) in self.names:
+            self.read(os.path.realpath(os.fsdecode(path)))
+
+    def read(self, path):
+        """Notes that a file of an earlier run is read, the first time."""
+        if path in self.earlier:
+            self.earlier.discard(path)
+            self.write(path, "met", asking_line())
 
     def moves(self, old, new):
         self.touch(new)
@@ -55,6 +81,7 @@ class Journal:
         if path in self.touched or not self.concerns(path):
             return
         self.touched.add(path)
+        self.earlier.discard(path)
         try:
             found = os.stat(path)
         except OSError:
@@ -86,6 +113,17 @@ class Journal:
             self.busy.now = False
 
 
+def asking_line():
+    """The innermost line of the program's own."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith((*LIBRARIES, "<frozen")) and not any(it in name for it in PACKAGES):
+            return f"{name}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
 def whole(path, folder=-1):
     """The path of what is named, from a folder that is open or from the current one."""
     path = os.fsdecode(path)
@@ -105,6 +143,7 @@ def of_path(path):
 
 SEEN = {
     "open": Journal.opened,
+    "os.mkdir": lambda it, path, mode, folder: it.touch(whole(path, folder)),
     "os.remove": lambda it, path, folder: it.touch(whole(path, folder)),
     "os.rename": lambda it, old, new, f, t: it.moves(whole(old, f), whole(new, t)),
     "os.link": lambda it, old, new, f, t: it.touch(whole(new, t)),
@@ -121,6 +160,8 @@ def install():
     global KEEPER
     if JOURNAL:
         KEEPER = Journal()
+        if WROTE_BEFORE and os.path.exists(WROTE_BEFORE):
+            KEEPER.wrote_before(WROTE_BEFORE)
         sys.addaudithook(KEEPER.heard)
 
 

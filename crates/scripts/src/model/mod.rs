@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use crate::Error;
+use crate::place::Folder;
 
 /// What the script is called.
 pub const FILE: &str = "model.py";
@@ -21,7 +22,7 @@ const FACTS: &str = "tonnage-model ";
 
 /// The script in a file, which goes with this value.
 #[derive(Debug)]
-pub struct ScriptFile(tempfile::TempDir);
+pub struct ScriptFile(Folder);
 
 impl ScriptFile {
     /// Writes it where temporary files are.
@@ -30,8 +31,7 @@ impl ScriptFile {
     ///
     /// If nothing can be written there.
     pub fn new() -> Result<Self, Error> {
-        let folder = tempfile::Builder::new().prefix("tonnage-model-").tempdir();
-        let file = Self(folder.map_err(Error::of(&std::env::temp_dir()))?);
+        let file = Self(Folder::new()?);
         fs::write(file.path(), SCRIPT).map_err(Error::of(&file.path()))?;
         Ok(file)
     }
@@ -80,6 +80,7 @@ impl Facts {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::place::is_given_up;
 
     #[test]
     fn the_last_line_of_facts_counts() {
@@ -97,7 +98,8 @@ mod tests {
         let file = ScriptFile::new().unwrap();
         let path = file.path();
         assert_eq!(fs::read_to_string(&path).unwrap(), SCRIPT);
+        assert!(is_given_up(&path), "it goes if someone presses Ctrl-C");
         drop(file);
-        assert!(!path.exists());
+        assert!(!path.exists() && !is_given_up(&path));
     }
 }

@@ -4,6 +4,8 @@
 
 mod fit;
 
+mod fleet;
+
 mod open;
 
 mod predict;
@@ -53,6 +55,8 @@ struct App {
     work: Arc<Semaphore>,
     /// Predictions, which answer a slider and do not wait for that.
     predictions: Arc<Semaphore>,
+    /// Ranks of a fleet are opened one after the other.
+    opening: Arc<Semaphore>,
 }
 
 /// The page and its questions.
@@ -61,6 +65,7 @@ pub(crate) fn routes(recordings: &Recordings) -> Router {
         recordings: recordings.clone(),
         work: Arc::new(Semaphore::new(WORKERS)),
         predictions: Arc::new(Semaphore::new(1)),
+        opening: Arc::new(Semaphore::new(1)),
     };
     let recording = Router::new()
         .route("/timeline", get(timeline::timeline))
@@ -77,6 +82,8 @@ pub(crate) fn routes(recordings: &Recordings) -> Router {
         .route("/fit", post(fit::fit))
         .route("/run", get(run::run))
         .route("/open/{name}", post(open::open))
+        .route("/fleet", get(fleet::fleet))
+        .route("/fleet/open/{number}", post(fleet::open))
         .nest("/recordings/{id}", recording);
     Router::new()
         // Addresses in the page are relative to a folder.
@@ -220,7 +227,7 @@ mod tests {
     fn app() -> App {
         let turns = || Arc::new(Semaphore::new(WORKERS));
         let recordings = Recordings::new(ViewOptions::default());
-        App { recordings, work: turns(), predictions: turns() }
+        App { recordings, work: turns(), predictions: turns(), opening: turns() }
     }
 
     fn recording() -> Arc<Recording> {

@@ -15,6 +15,7 @@ struct Start {
     recordings: Vec<Info>,
     refused: Vec<Refused>,
     run: bool,
+    fleet: bool,
 }
 
 pub(super) async fn start(State(app): State<App>) -> Result<Response, ApiError> {
@@ -23,6 +24,7 @@ pub(super) async fn start(State(app): State<App>) -> Result<Response, ApiError> 
         recordings: app.recordings.infos(),
         refused: app.recordings.refused(),
         run: app.recordings.live().is_some(),
+        fleet: app.recordings.fleet().is_some(),
     };
     to_json(&start).map(json)
 }

@@ -65,7 +65,7 @@ impl App {
         question: Question,
         name: String,
     ) -> Arc<Recording> {
-        let Info { id, device, .. } = recording.info;
+        let Info { id, device, row, .. } = recording.info;
         let (prediction, file) = what_if.record(&understood.job, &recording.file, device);
         let conf = file.settings.as_ref().map_or_else(String::new, |it| it.conf.clone());
         let (policy, limit) = (what_if.policy.name(), question.limit);
@@ -80,8 +80,8 @@ impl App {
             question,
         };
         let kind = Kind::WhatIf;
-        let info =
-            Info { name, kind, device, conf, of: Some(id), policy, limit, ..Info::default() };
+        let of = Some(id);
+        let info = Info { name, kind, device, conf, of, policy, limit, row, ..Info::default() };
         self.recordings.add(info, file.into(), Some(made))
     }
 }

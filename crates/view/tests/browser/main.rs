@@ -6,7 +6,14 @@ mod chromium;
 #[path = "../../../html/tests/suite/support/hostile.rs"]
 mod hostile;
 
+#[path = "../../../fleet/examples/make_fleet/maker.rs"]
+mod maker;
+
 mod address;
+
+mod fleet;
+
+mod fleets;
 
 mod frames;
 

@@ -87,6 +87,12 @@ cudaError_t cudaStreamGetCaptureInfo(
     const void** = nullptr,
     const void** = nullptr,
     size_t* = nullptr);
+// This has other arguments from CUDA 13 on, under the same name; TONNAGE_CUDA is the runtime's major version.
+#if defined(TONNAGE_CUDA) && TONNAGE_CUDA >= 13
+cudaError_t cudaGraphNodeGetDependencies(void*, void**, void* edges, size_t*);
+#else
+cudaError_t cudaGraphNodeGetDependencies(void*, void**, size_t*);
+#endif
 cudaError_t cudaUserObjectCreate(cudaUserObject_t*, void*, cudaHostFn_t, unsigned int, unsigned int);
 cudaError_t cudaUserObjectRelease(cudaUserObject_t, unsigned int = 1);
 cudaError_t cudaGraphRetainUserObject(cudaGraph_t, cudaUserObject_t, unsigned int = 1, unsigned int = 0);

@@ -1,0 +1,1 @@
+from .graph import _engine_run_backward

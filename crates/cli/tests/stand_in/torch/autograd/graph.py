@@ -1,0 +1,1 @@
+def _engine_run_backward(*args): pass

@@ -1,0 +1,1 @@
+"""Where a program may look for it; nothing of it is used."""

@@ -1,0 +1,2 @@
+class StorageWeakRef:
+    def __init__(self, storage): pass
