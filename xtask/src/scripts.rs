@@ -18,8 +18,8 @@ const TORCH: &str = "2.11.0";
 /// Others that the light cases are run with: one before it, and the newest.
 const OTHERS: [&str; 2] = ["2.9.1", "2.15.0"];
 
-/// What the light cases need: PyTorch and what it loads, as it was with the recordings. Each is installed by itself, so
-/// that one that could not be had is asked for again alone.
+/// What the light cases need: PyTorch and what it loads, as it was with the recordings, and NumPy, which objects go through on
+/// their way between ranks. Each is installed by itself, so that one that could not be had is asked for again alone.
 const LIGHT: &[&str] = &[
     "filelock==4.2.10",
     "fsspec==2026.9.0",
@@ -27,6 +27,7 @@ const LIGHT: &[&str] = &[
     "markupsafe==3.0.4",
     "mpmath==1.3.0",
     "networkx==3.6.1",
+    "numpy==2.4.6",
     "setuptools==81.0.0",
     "sympy==1.14.0",
     "typing-extensions==4.16.0",
@@ -151,7 +152,7 @@ fn environment_of(torch: &str) -> anyhow::Result<()> {
     if installed(&environment_folder(torch)).contains(&as_folder(&package)) {
         return Ok(());
     }
-    install(torch, &[&package, "setuptools"], Instant::now() + PATIENCE)
+    install(torch, &[&package, "setuptools", "numpy"], Instant::now() + PATIENCE)
 }
 
 /// Waits until no other run makes the environment of a release: what one has not finished looks broken to another. It is let go
