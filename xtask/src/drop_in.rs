@@ -8,6 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context, bail, ensure};
 
+use crate::install::what_compiles_for;
 use crate::scripts;
 use crate::shell::{alone_with_file, root, run};
 
@@ -95,6 +96,7 @@ fn check_release(release: &str) -> anyhow::Result<()> {
 }
 
 fn compare(python: &Path, options: &[String], build: Build) -> anyhow::Result<()> {
+    what_compiles_for(python)?;
     // The package of a run that is under way is not taken away from it.
     let _alone = alone_with_file(&root().join("target/drop-in/package.lock"))?;
     let libraries = build.run()?;

@@ -1,6 +1,6 @@
 //! What the tests need and a fresh machine lacks: a Python, its packages, a browser, a terminal.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, bail};
@@ -64,8 +64,27 @@ pub(crate) fn what_the_oracle_needs() -> anyhow::Result<()> {
     if !present("python3 -m pip --version") {
         debian_packages("python3-pip").context("PyTorch is fetched with python3 and its pip")?;
     }
+    compiler().context("the oracle's driver is built with g++")
+}
+
+/// Installs what programs under a Python compile with, if it is missing: PyTorch its launchers of kernels, and the drop-in its shim.
+pub(crate) fn what_compiles_for(python: &Path) -> anyhow::Result<()> {
+    // Where Triton looks; on Debian the usual scheme is another.
+    const HEADERS: &str = "import os, sys, sysconfig\n\
+                           scheme = sysconfig.get_default_scheme().replace('posix_local', 'posix_prefix')\n\
+                           sys.exit(not os.path.exists(sysconfig.get_paths(scheme)['include'] + '/Python.h'))";
+    compiler().context("PyTorch and the drop-in compile with g++")?;
+    let headers = Command::new(python).args(["-c", HEADERS]).status();
+    if !headers.is_ok_and(|status| status.success()) {
+        debian_packages("python3-dev").context("PyTorch compiles with the headers of Python")?;
+    }
+    Ok(())
+}
+
+/// Installs a C++ compiler, if there is none.
+fn compiler() -> anyhow::Result<()> {
     if std::env::var_os("CXX").is_none() && !present("g++ --version") {
-        debian_packages("g++").context("the oracle's driver is built with g++")?;
+        debian_packages("g++")?;
     }
     Ok(())
 }

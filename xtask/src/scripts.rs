@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
-use crate::install::{find_python, python_packages};
+use crate::install::{find_python, python_packages, what_compiles_for};
 use crate::shell::{alone_with_file, present, root, run};
 
 /// PyTorch's release whose recordings there are.
@@ -149,7 +149,9 @@ fn environment_of(torch: &str) -> anyhow::Result<()> {
     make_python(torch)?;
     forget_parts(&environment_folder(torch))?;
     let package = format!("torch=={torch}");
-    if installed(&environment_folder(torch)).contains(&as_folder(&package)) {
+    let there = installed(&environment_folder(torch));
+    let is_there = |name: &str| there.iter().any(|it| it.starts_with(name));
+    if there.contains(&as_folder(&package)) && is_there("setuptools-") && is_there("numpy-") {
         return Ok(());
     }
     install(torch, &[&package, "setuptools", "numpy"], Instant::now() + PATIENCE)
@@ -300,6 +302,7 @@ fn with_release(release: &str, mut options: Vec<String>) -> anyhow::Result<()> {
 }
 
 fn compare(python: &Path, options: &[String]) -> anyhow::Result<()> {
+    what_compiles_for(python)?;
     run("cargo build --quiet --locked --package tonnage-fake-cudart --package tonnage-scripts")?;
     let status = Command::new(root().join("target/debug/tonnage-scripts"))
         .arg(python)

@@ -10,7 +10,8 @@ use owo_colors::OwoColorize;
 use serde_json::{Map, Value, json};
 use tonnage::Bytes;
 use tonnage_scripts::{
-    Axis, Found, Options, Range, Row, Tried, Written, fill, joined, missing, predict, search,
+    Axis, Found, Options, Outcome, Range, Row, Tried, Written, fill, joined, missing, predict,
+    search,
 };
 
 use crate::ask::Answered;
@@ -48,6 +49,8 @@ struct Searching<'a> {
     thorough: bool,
     /// What all runs wrote among files.
     files: Vec<Written>,
+    /// Most requests of a run that went to its end.
+    requests: u64,
 }
 
 /// Why a search ends before it has an answer.
@@ -73,6 +76,7 @@ pub(crate) fn look(
         best: None,
         thorough: false,
         files: Vec::new(),
+        requests: 0,
     };
     match searching.search(room) {
         Ok(found) => Ok((searching.answered(&found, save)?, None)),
@@ -196,6 +200,9 @@ impl Searching<'_> {
                 return Err(Ended::Failed(Box::new(seen), error));
             }
         };
+        if came != Came::DoesNotFit {
+            self.check_beginning(&spelled, &seen.outcome).map_err(Ended::Error)?;
+        }
         let (time, may_differ) = (seen.outcome.time, seen.outcome.may_differ);
         let run = Run { choice: choice.to_vec(), came, reserved, time, may_differ };
         // A terminal has seen it turning.
@@ -210,6 +217,26 @@ impl Searching<'_> {
             self.best = Some((choice.to_vec(), seen));
         }
         Ok(tried)
+    }
+
+    /// A run that read what an earlier one wrote, and then asked for much less, went on from there: its peaks say nothing of a script
+    /// that begins.
+    fn check_beginning(&mut self, spelled: &str, outcome: &Outcome) -> anyhow::Result<()> {
+        let [requests, of_both] = outcome.requests;
+        let most = self.requests.max(of_both);
+        self.requests = most;
+        match &outcome.met {
+            Some(path) if requests < most / 4 * 3 => bail!(
+                "{spelled}: the script read {}, which an earlier run wrote, and asked for memory {} where another run did {}: it went on \
+                 from there, so that this tells nothing of one that begins. Let each run write into a folder of its own, which \
+                 can be named by the value, as in `--output out-{}`, or be made anew with tempfile.mkdtemp()",
+                plain(&path.display().to_string()),
+                counted(requests as usize, "time"),
+                grouped(most),
+                self.axes[0].place()
+            ),
+            _ => Ok(()),
+        }
     }
 
     fn answered(&mut self, found: &Found, save: Option<&Path>) -> anyhow::Result<Answered> {

@@ -1,6 +1,7 @@
 //! The allocators of this process, one for each device, made when the device is first asked for: to open a GPU takes
 //! memory of it.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -49,6 +50,8 @@ pub(crate) struct Told {
     config: Option<Config>,
     history: Option<RecordOptions>,
     tracker: Option<DeviceTracker>,
+    /// Devices whose pages others reach, each with one that does.
+    shared: BTreeSet<(u32, u32)>,
 }
 
 /// One device.
@@ -158,6 +161,19 @@ pub(crate) fn record_history(options: Option<RecordOptions>) -> Result<(), Wrong
     Ok(())
 }
 
+/// Lets another device reach the pages of a device, also if nobody has asked it for memory yet.
+pub(crate) fn share_pages(number: u32, with: u32) -> Result<(), Wrong> {
+    let devices = all()?;
+    let slot = devices.slot(number)?;
+    devices.slot(with)?;
+    let mut told = lock(&devices.told);
+    if let Some(slot) = slot.get() {
+        slot.share_pages(with)?;
+    }
+    told.shared.insert((number, with));
+    Ok(())
+}
+
 /// Lets all devices tell someone of their changes, or no one, and those that are opened later.
 pub(crate) fn track(tracker: Option<DeviceTracker>) -> Result<(), Wrong> {
     let mut told = lock(&all()?.told);
@@ -244,6 +260,9 @@ impl Devices {
             // Who cannot be shown works all the same.
             let _ = made.device.publish();
         }
+        for &(_, with) in told.shared.iter().filter(|shared| shared.0 == number) {
+            made.share_pages(with)?;
+        }
         made.device.memory().record_history(told.history.clone());
         made.with(|engine| engine.track(told.tracker_of(number)));
         Ok(slot.get_or_init(|| Arc::new(made)))
@@ -274,6 +293,14 @@ impl Slot {
                 self.adopt(engine, stream);
             }
             work(engine)
+        })
+    }
+
+    /// Lets another device reach its pages; those of a device without memory nobody can.
+    fn share_pages(&self, with: u32) -> Result<(), Wrong> {
+        self.with(|engine| match engine.device_mut() {
+            AnyDevice::Cuda(cuda) => cuda.share_pages_with(with).map_err(other),
+            _ => Ok(()),
         })
     }
 

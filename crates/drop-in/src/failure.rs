@@ -26,6 +26,8 @@ struct Said {
     total: u64,
     free: u64,
     allocated: u64,
+    reserved: u64,
+    rounded: u64,
     rejected: bool,
 }
 
@@ -130,6 +132,8 @@ fn keep(text: &str, moment: Option<&OutOfMemory>, rejected: bool) {
             total: it.limit.unwrap_or(it.device_total),
             free: it.device_free.unwrap_or(0),
             allocated: it.allocated,
+            reserved: it.reserved,
+            rounded: it.rounded,
             rejected,
         },
         None => Said { text, ..Said::default() },
@@ -147,6 +151,8 @@ pub(crate) fn last() -> Failure {
             total: said.total,
             free: said.free,
             allocated: said.allocated,
+            reserved: said.reserved,
+            rounded: said.rounded,
             rejected: u8::from(said.rejected),
         }
     });
@@ -156,6 +162,8 @@ pub(crate) fn last() -> Failure {
         total: 0,
         free: 0,
         allocated: 0,
+        reserved: 0,
+        rounded: 0,
         rejected: 0,
     })
 }

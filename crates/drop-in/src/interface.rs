@@ -41,7 +41,7 @@ macro_rules! interface {
 }
 
 /// Of the table; `shim/tonnage.h` has the same.
-const VERSION: u64 = 6;
+const VERSION: u64 = 7;
 
 interface! {
     /// Sets everything up, once in a process.
@@ -89,6 +89,10 @@ interface! {
     fn segment_of(first: u32, address: u64, begin: Option<&mut u64>, bytes: Option<&mut u64>, pages: Option<&mut u8>) -> Status;
     /// The device and the stream of a block in use.
     fn stream_of(first: u32, address: u64, number: Option<&mut u32>, stream: Option<&mut u64>) -> Status;
+    /// The bytes of a block in use.
+    fn size_of(first: u32, address: u64, bytes: Option<&mut u64>) -> Status;
+    /// Lets another device reach the pages of a device, those there are and those to come.
+    fn share_pages(number: u32, with: u32) -> Status;
     /// Takes back a block that was freed during a capture while other streams used it: the capture orders those uses before what comes
     /// next on the block's own stream. Nothing if there is no such block.
     fn finish_captured(number: u32, address: u64) -> Status;
@@ -344,7 +348,9 @@ fn take_back(first: u32, address: Address, stack: u32) -> Result<(u32, u64), Wro
         slot.let_go(engine, address);
         match freed {
             Err(FreeError::NotAllocated(_)) => None,
-            done => Some(done.map(|()| (number, size))),
+            // It is freed all the same, and the device tells its next caller what is wrong with it: this one may be a destructor.
+            Ok(()) | Err(FreeError::Device(_)) => Some(Ok((number, size))),
+            Err(error) => Some(Err(error)),
         }
     })?;
     freed.map_err(other)
@@ -566,6 +572,19 @@ unsafe extern "C" fn stream_of(
         put(stream, of.0);
         Ok(())
     })
+}
+
+unsafe extern "C" fn size_of(first: u32, address: u64, bytes: Option<&mut u64>) -> Status {
+    answer(|| {
+        let size =
+            of_owner(Address(address), first, |_, _, engine| engine.size_at(Address(address)))?;
+        put(bytes, size);
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn share_pages(number: u32, with: u32) -> Status {
+    answer(|| devices::share_pages(number, with))
 }
 
 unsafe extern "C" fn finish_captured(number: u32, address: u64) -> Status {

@@ -9,10 +9,11 @@
 //! *Nothing unwinds into C.* A panic is stopped where it would: what the engine's books say afterwards nobody knows, so
 //! that call and every later one answer [`Status::Broken`], with what happened first.
 //!
-//! *No callback of the framework runs under the engine's lock* but those that must: the filter of a private pool, which compares a
-//! stream, and the tracker of segments, which take no other lock; and the allocator behind a `MemPool`, whose thread is refused what
-//! it asks for meanwhile. So a request comes in two steps: what is cached,
-//! and after the framework's callbacks the rest.
+//! *No callback of the framework runs under the engine's lock* but those that must, and none of these comes back to the engine: the
+//! filter of a private pool, which compares a stream; whether a thread captures, which the CUDA runtime is asked; the tracker of changes, which
+//! looks up a stack and holds the list of stacks for that, a lock under which nothing else is taken; what forgets a filter; and the allocator
+//! behind a `MemPool`, whose thread is refused what it asks for meanwhile. So a request comes in two steps: what is cached, and after the
+//! framework's callbacks the rest.
 
 // Pointers of callers are followed in `interface`; `devices` trusts the streams they name.
 #![deny(unsafe_code)]

@@ -79,8 +79,12 @@ pub struct Failure {
     pub total: u64,
     /// what of it is free,
     pub free: u64,
-    /// and what was allocated.
+    /// and what was allocated,
     pub allocated: u64,
+    /// and reserved;
+    pub reserved: u64,
+    /// the block that was looked for.
+    pub rounded: u64,
     /// Whether the request was refused before the device was asked, by a setting.
     pub rejected: u8,
 }

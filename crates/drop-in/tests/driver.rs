@@ -47,6 +47,12 @@ fn a_stream_stays_while_blocks_use_it_that_do_not_hold_it() {
     }
 }
 
+#[test]
+fn pages_are_shared_with_a_device_before_and_after_there_are_any() {
+    run("in_a_process::devices_reach_each_other", "pages");
+    run("in_a_process::devices_reach_each_other", "pytorch");
+}
+
 /// The driver that this process finds.
 struct Driver(*mut c_void);
 
@@ -111,14 +117,18 @@ impl Driver {
 }
 
 fn open() {
+    open_with(c"", 1);
+}
+
+fn open_with(settings: &std::ffi::CStr, devices: u32) {
     let policy = std::env::var("POLICY").unwrap_or_default();
     let policy = std::ffi::CString::new(format!("policy:{policy}")).unwrap();
     let options = Options {
         device: c"cuda".as_ptr(),
-        devices: 1,
+        devices,
         capacity: 0,
         policy: policy.as_ptr(),
-        settings: c"".as_ptr(),
+        settings: settings.as_ptr(),
         release: c"2.11.0".as_ptr(),
         limit: 0,
         publish: 0,
@@ -128,14 +138,18 @@ fn open() {
 }
 
 fn allocate(bytes: u64, stream: u64) -> Result<u64, Status> {
+    allocate_on(0, bytes, stream)
+}
+
+fn allocate_on(number: u32, bytes: u64, stream: u64) -> Result<u64, Status> {
     let mut address = 0;
     // SAFETY: a place for the answer.
     let mut status =
-        unsafe { (INTERFACE.allocate_cached)(0, bytes, stream, NO_STACK, Some(&mut address)) };
+        unsafe { (INTERFACE.allocate_cached)(number, bytes, stream, NO_STACK, Some(&mut address)) };
     if status == Status::NotCached {
         // SAFETY: as above.
         status = unsafe {
-            (INTERFACE.allocate_uncached)(0, bytes, stream, NO_STACK, 0, Some(&mut address))
+            (INTERFACE.allocate_uncached)(number, bytes, stream, NO_STACK, 0, Some(&mut address))
         };
     }
     if status == Status::Ok { Ok(address) } else { Err(status) }
@@ -217,6 +231,28 @@ mod in_a_process {
             }
             assert!(count > 10, "only {count} calls could fail");
         }
+    }
+
+    #[test]
+    #[ignore = "started by the tests above, with the fake driver"]
+    fn devices_reach_each_other() {
+        let driver = Driver::find();
+        open_with(c"expandable_segments:True", 2);
+        let reaches = |device, address| driver.control(control::REACHES, device, address) == 1;
+        // SAFETY: plain numbers.
+        let share = |number, with| unsafe { (INTERFACE.share_pages)(number, with) };
+        let first = allocate_on(0, 30 * MIB, 0).unwrap();
+        assert!(reaches(0, first) && !reaches(1, first));
+        assert_eq!([share(0, 1), share(0, 1)], [Status::Ok; 2]);
+        let second = allocate_on(0, 50 * MIB, 0).unwrap();
+        assert!(reaches(1, first) && reaches(1, second));
+        // A device that nobody has asked for memory yet.
+        assert_eq!(share(1, 0), Status::Ok);
+        let other = allocate_on(1, 30 * MIB, 0).unwrap();
+        assert!(reaches(0, other) && reaches(1, other));
+        // One that is not there, on either side.
+        assert_eq!([share(2, 0), share(0, 2)], [Status::Failed; 2]);
+        assert_eq!([first, second, other].map(free), [Status::Ok; 3]);
     }
 
     #[test]

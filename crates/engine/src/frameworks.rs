@@ -122,6 +122,12 @@ impl<D: Device> Engine<D> {
         self.capturing()
     }
 
+    /// Whether a graph is captured, by whichever thread: then nothing is waited for that might be part of it.
+    #[must_use]
+    pub fn is_capturing_anywhere(&self) -> bool {
+        self.any_capture()
+    }
+
     /// Bytes of the block in use that begins at `address`; `None` if there is none.
     pub fn size_at(&mut self, address: Address) -> Option<u64> {
         let id = self.live_at(address)?;

@@ -90,7 +90,7 @@ impl Paused {
 
 impl<D: Device> Engine<D> {
     /// Gives cached memory back until `bytes` are gone, or all of it; waits for the work that uses it. Returns how many bytes went:
-    /// whole segments or pages, so perhaps more. During a capture none.
+    /// whole segments or pages, so perhaps more. During a capture of any thread none: what is waited for might be part of it.
     ///
     /// # Errors
     ///
@@ -99,7 +99,7 @@ impl<D: Device> Engine<D> {
     pub fn release(&mut self, bytes: u64) -> Result<u64, DeviceError> {
         let stack = self.ledger.stack(Context::All, Location::caller());
         self.settle();
-        if self.capturing() || self.paused.is_some() {
+        if self.any_capture() || self.paused.is_some() {
             return Ok(0);
         }
         let before = self.reserved();
@@ -148,7 +148,7 @@ impl<D: Device> Engine<D> {
         let stack = self.ledger.stack(Context::All, Location::caller());
         self.settle();
         let Some(PoolSet::Private(key)) = self.pools.set_of(pool) else { return Ok(0) };
-        if self.capturing() || self.paused.is_some() || self.is_pool_paused(pool) {
+        if self.any_capture() || self.paused.is_some() || self.is_pool_paused(pool) {
             return Ok(0);
         }
         let before = self.reserved();

@@ -47,6 +47,9 @@ pub const HOLD_COPIES: u32 = 14;
 /// Forgets the launches so far.
 pub const FORGET_LAUNCHES: u32 = 15;
 
+/// Whether device `a` may read and write what is mapped at address `b`: 1 if so.
+pub const REACHES: u32 = 16;
+
 /// All streams.
 pub const ALL: u64 = u64::MAX;
 
@@ -151,6 +154,10 @@ fn control(state: &mut State, operation: u32, a: u64, b: u64) -> Result<u64, Cod
         WAITING => return Ok(state::WAITING.load(Ordering::Relaxed)),
         LIVE => return live(state, a),
         FORGET_LAUNCHES => state.launches.done.clear(),
+        REACHES => {
+            let device = device(state, a)?;
+            return Ok(u64::from(state.memory.reaches(device, b)));
+        }
         _ => return Err(Code::INVALID_VALUE),
     }
     Ok(0)

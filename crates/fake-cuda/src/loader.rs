@@ -192,6 +192,12 @@ impl Fake {
         self.control(control::CLEAR_FAILURES, 0, 0);
     }
 
+    /// Whether device `device` may read and write what is mapped at an address.
+    #[must_use]
+    pub fn reaches(&self, device: u64, address: u64) -> bool {
+        self.control(control::REACHES, device, address) == 1
+    }
+
     /// Gives device `device` a capacity.
     pub fn set_capacity(&self, device: u64, bytes: u64) {
         self.control(control::CAPACITY, device, bytes);

@@ -34,7 +34,16 @@ struct Page {
 struct Mapping {
     size: u64,
     page: u64,
-    access: Access,
+    /// The device whose memory the page is.
+    device: usize,
+    /// What devices may do; others nothing.
+    access: BTreeMap<usize, Access>,
+}
+
+impl Mapping {
+    fn access(&self, device: usize) -> Access {
+        self.access.get(&device).copied().unwrap_or(Access::None)
+    }
 }
 
 /// Capacity and use of one device.
@@ -183,7 +192,8 @@ impl Memory {
         }
         region.place(address, &page.file)?;
         page.mappings += 1;
-        self.mappings.insert(address, Mapping { size, page: handle, access: Access::None });
+        let (device, access) = (page.device, BTreeMap::new());
+        self.mappings.insert(address, Mapping { size, page: handle, device, access });
         Ok(())
     }
 
@@ -201,19 +211,31 @@ impl Memory {
         Ok(())
     }
 
+    /// Lets a device do so much with a stretch of addresses. The process itself may do what the device may whose memory it is.
     pub(crate) fn set_access(
         &mut self,
         address: u64,
         size: u64,
+        device: usize,
         access: Access,
     ) -> Result<(), Code> {
         for at in self.whole_mappings(address, size)? {
             let Some(mapping) = self.mappings.get_mut(&at) else { continue };
-            let region = self.ranges.values().find(|region| region.contains(at, 1));
-            region.ok_or(Code::INVALID_VALUE)?.protect(at, mapping.size, access)?;
-            mapping.access = access;
+            if mapping.device == device {
+                let region = self.ranges.values().find(|region| region.contains(at, 1));
+                region.ok_or(Code::INVALID_VALUE)?.protect(at, mapping.size, access)?;
+            }
+            mapping.access.insert(device, access);
         }
         Ok(())
+    }
+
+    /// Whether a device may read and write what is mapped at an address.
+    pub(crate) fn reaches(&self, device: usize, address: u64) -> bool {
+        let below = self.mappings.range(..=address).next_back();
+        below.is_some_and(|(at, mapping)| {
+            address - at < mapping.size && mapping.access(device) == Access::ReadWrite
+        })
     }
 
     /// The mappings that tile `[address, address + size)`. Parts of mappings and gaps are refused.
@@ -249,7 +271,7 @@ impl Memory {
         while next < end {
             let below = self.mappings.range(..=next).next_back();
             let (at, mapping) = below.ok_or(Code::INVALID_VALUE)?;
-            let allowed = match mapping.access {
+            let allowed = match mapping.access(mapping.device) {
                 Access::None => false,
                 Access::Read => !write,
                 Access::ReadWrite => true,
@@ -327,10 +349,10 @@ mod tests {
         for (at, size) in [(0, 2), (2, 2), (0, 6), (4, 8), (8, 4), (0, 0), (0, 16)] {
             let (at, size) = (range + at * MIB, size * MIB);
             assert_eq!(memory.unmap(at, size), Err(Code::INVALID_VALUE), "{at:x} {size}");
-            let access = memory.set_access(at, size, Access::ReadWrite);
+            let access = memory.set_access(at, size, 0, Access::ReadWrite);
             assert_eq!(access, Err(Code::INVALID_VALUE), "{at:x} {size}");
         }
-        memory.set_access(range, 8 * MIB, Access::ReadWrite).unwrap();
+        memory.set_access(range, 8 * MIB, 0, Access::ReadWrite).unwrap();
         memory.unmap(range, 8 * MIB).unwrap();
         assert_eq!(memory.unreserve(range, 16 * MIB), Err(Code::INVALID_VALUE));
         memory.unmap(range + 12 * MIB, 4 * MIB).unwrap();
@@ -358,7 +380,9 @@ mod tests {
         memory.map(range, 2 * MIB, 0, page).unwrap();
         assert!(!readable(range));
         assert_eq!(memory.check_access(range, 1, false), Err(Code::INVALID_VALUE));
-        memory.set_access(range, 2 * MIB, Access::Read).unwrap();
+        memory.set_access(range, 2 * MIB, 1, Access::ReadWrite).unwrap();
+        assert!(memory.reaches(1, range) && !memory.reaches(0, range) && !readable(range));
+        memory.set_access(range, 2 * MIB, 0, Access::Read).unwrap();
         assert!(readable(range));
         assert_eq!(memory.check_access(range, 1, false), Ok(()));
         assert_eq!(memory.check_access(range, 1, true), Err(Code::INVALID_VALUE));

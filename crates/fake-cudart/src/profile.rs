@@ -63,11 +63,13 @@ impl Profile {
         10 * self.attribute(attribute::MAJOR) + self.attribute(attribute::MINOR)
     }
 
-    /// Whether libraries answer as on the H200 on which their answers were measured: the same architecture, and as many
-    /// multiprocessors.
+    /// Whether libraries answer as on the H200 on which their answers were measured: by its name, the architecture, and the number
+    /// of multiprocessors, which an H100 has too.
     #[must_use]
     pub fn is_like_measured(&self) -> bool {
-        self.architecture() == 90 && self.attribute(attribute::MULTIPROCESSORS) == 132
+        self.name.starts_with("NVIDIA H200")
+            && self.architecture() == 90
+            && self.attribute(attribute::MULTIPROCESSORS) == 132
     }
 
     /// Whether a library is of this release: one of these numbers, or more of them.

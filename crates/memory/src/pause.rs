@@ -55,7 +55,7 @@ impl Memory<'_> {
     /// As before the cache is emptied. During a capture nothing is released, and to wait would end that.
     fn wait_before_release(&self) -> Result<(), DeviceError> {
         let shared = &self.device.shared;
-        if shared.engine.lock().leaves_events_alone() {
+        if shared.engine.lock().is_capturing_anywhere() {
             return Ok(());
         }
         shared.wait_before_emptying()

@@ -24,8 +24,8 @@ class Options(ctypes.Structure):
                 ("settings", ctypes.c_char_p), ("release", ctypes.c_char_p), ("limit", u64), ("publish", u8)]
 
 class Failure(ctypes.Structure):
-    _fields_ = [("text", ctypes.c_char_p), ("asked", u64), ("total", u64), ("free", u64), ("allocated", u64),
-                ("rejected", u8)]
+    _fields_ = [("text", ctypes.c_char_p), ("asked", u64), ("total", u64), ("free", u64), ("allocated", u64), ("reserved", u64),
+                ("rounded", u64), ("rejected", u8)]
 
 class Pool(ctypes.Structure):
     _fields_ = [("first", u64), ("second", u64)]
@@ -174,8 +174,10 @@ print(allocate(0)[0] == FAILED, call("set_pool_state", u32(0), None, NO_STACK, N
 
 
 def test_to_look_at_a_gpu_opens_none(program):
-    """There is none here, so that opening one is an error."""
+    """None is to be seen, so that opening one is an error."""
     out = program("""
+import os
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
 assert open_host(0, device=b"cuda") == OK, failure().text
 largest, uses = u64(1), u64(1)
 quantities, counts = (Quantity * 29)(), (ctypes.c_int64 * 7)()

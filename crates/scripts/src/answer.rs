@@ -521,7 +521,7 @@ mod tests {
         for name in ["7.began", "8.began", "8.json", "9.began", "9.part"] {
             std::fs::write(folder.path().join(name), "").unwrap();
         }
-        let ended = Ended { ending: Ending::Exit(0), output: String::new(), process: 7 };
+        let ended = Ended { ending: Ending::Exit(0), output: String::new(), process: 7, memory: 0 };
         let (out, notes) = (folder.path().to_owned(), PathBuf::new());
         let journal = Journal::new(&out);
         let done = Done { ended, out, notes, files: Vec::new(), journal };
@@ -535,7 +535,7 @@ mod tests {
             std::fs::write(folder.path().join(name), "").unwrap();
         }
         std::fs::write(folder.path().join(USED_FILE), "7\n8\n9\n10\n9\n").unwrap();
-        let ended = Ended { ending: Ending::Exit(0), output: String::new(), process: 9 };
+        let ended = Ended { ending: Ending::Exit(0), output: String::new(), process: 9, memory: 0 };
         let out = folder.path().to_owned();
         let journal = Journal::new(&out);
         let done = Done { ended, notes: out.clone(), out, files: Vec::new(), journal };

@@ -131,11 +131,12 @@ impl Layout {
         if let Some(twice) = axes.iter().find(|axis| !names.insert(&axis.name)) {
             return bad(format!("--layout: `{}` is there twice", twice.name));
         }
-        let product: u128 = axes.iter().map(|axis| u128::from(axis.size)).product();
-        if product != u128::from(size) {
+        let product = axes.iter().try_fold(1u64, |all, axis| all.checked_mul(axis.size.into()));
+        if product != Some(size.into()) {
             let sizes: Vec<_> = axes.iter().map(|axis| axis.size.to_string()).collect();
+            let product = product.map_or_else(String::new, |product| format!(" = {product}"));
             return bad(format!(
-                "--layout: {} = {product} ranks, and the world has {size}",
+                "--layout: {}{product} ranks, and the world has {size}",
                 sizes.join(" × ")
             ));
         }
@@ -289,7 +290,11 @@ mod tests {
             ("dp=0", "", "`0` is no number of places"),
             ("dp2=16", "", "`dp2` is no name of an axis"),
             ("local_rank=16", "", "means something else"),
-            ("dp=4294967295,pp=4294967295,tp=4294967295,cp=4294967295", "", "ranks, and the world"),
+            (
+                "dp=4294967295,pp=4294967295,tp=4294967295,cp=4294967295,ep=4294967295",
+                "",
+                "ranks, and the world",
+            ),
         ] {
             let error = layout(axes, alike, 16).unwrap_err().to_string();
             assert!(error.contains(why), "{error}");

@@ -3,7 +3,7 @@
 //! In:  ranks, what is asked of each, what to make of each outcome.
 //! Out: what was made of them, told as soon as it is there, in any order.
 //!
-//! Each prediction is a process of its own. How much memory one takes is known once one is done. Until then one runs, and another
+//! What ranks that are done wrote is told to those that begin then: one that reads some of it may go on from there. How much memory one takes is known once one is done. Until then one runs, and another
 //! begins every few seconds, as long as there is memory to spare beside what runs takes by then.
 
 use std::num::NonZeroUsize;
@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use tonnage_replay::Until;
 use tonnage_snapshot::spare_memory;
 
+use crate::files::joined;
 use crate::process::{is_stopped, stop_scripts_when};
 use crate::{Environment, Error, Options, Outcome, World, predict};
 
@@ -41,18 +42,25 @@ pub fn predict_ranks<T: Send, E: From<Error> + Send>(
     mut done: impl FnMut(World, T) -> Result<(), E>,
 ) -> Result<(), E> {
     let crew = Crew::new(worlds.len(), at_once);
+    let written = Mutex::new(options.written.clone());
+    let written = || written.lock().unwrap_or_else(PoisonError::into_inner);
     let (until, stop) = Until::told();
     std::thread::scope(|scope| {
         let (tell, told) = channel();
         for _ in 0..crew.most.min(worlds.len()) {
-            let (tell, crew, make, until) = (tell.clone(), &crew, &make, &until);
+            let (tell, crew, make, until, written) = (tell.clone(), &crew, &make, &until, &written);
             let work = move || {
                 while let Some(number) = crew.next() {
                     let world = worlds[number];
-                    let options = Options { world: Some(world), ..options.clone() };
+                    let before = written().clone();
+                    let options =
+                        Options { world: Some(world), written: before, ..options.clone() };
                     let made =
                         predict(&options, environment).map_err(E::from).and_then(|outcome| {
-                            crew.learn(outcome.host[1]);
+                            crew.learn(outcome.host_together.max(outcome.host[1]));
+                            let mut written = written();
+                            *written = joined(std::mem::take(&mut *written), outcome.files.clone());
+                            drop(written);
                             make(world, outcome)
                         });
                     crew.one_less();

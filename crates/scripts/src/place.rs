@@ -8,6 +8,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use rustix::fs::{StatVfsMountFlags, statvfs};
 use tonnage_fake_cudart::notes::NOTES_VARIABLE;
@@ -48,6 +49,9 @@ fn is_without_programs(folder: &Path) -> bool {
     statvfs(folder).is_ok_and(|it| it.f_flag.contains(StatVfsMountFlags::NOEXEC))
 }
 
+/// How often a folder is removed that somebody may still write into.
+const REMOVALS: usize = 20;
+
 /// Folders in which scripts run.
 static FOLDERS: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
@@ -60,8 +64,14 @@ fn folders() -> MutexGuard<'static, BTreeSet<PathBuf>> {
 pub fn abandon() {
     end_all();
     for folder in &*folders() {
-        // What cannot be removed stays where temporary files are.
-        let _ = fs::remove_dir_all(folder);
+        // Whoever prepares a run may write into it meanwhile. What cannot be removed stays where temporary files are.
+        for _ in 0..REMOVALS {
+            let _ = fs::remove_dir_all(folder);
+            if !folder.exists() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 }
 

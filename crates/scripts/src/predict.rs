@@ -110,6 +110,12 @@ pub struct Outcome {
     pub may_differ: bool,
     /// Most bytes of the host's memory that it took: before it used the device, and at all.
     pub host: [u64; 2],
+    /// Most bytes of the host's memory that its processes were seen to have together.
+    pub host_together: u64,
+    /// The first file that the run which counts read as an earlier run had written it.
+    pub met: Option<PathBuf>,
+    /// How often memory was asked for in the run which counts, and at most in any of the two, if what is compiled does not differ there.
+    pub requests: [u64; 2],
     /// The number of the device that peaks are of: the one of which most was reserved.
     pub device: u32,
     /// Memory of other devices of its host: those of other ranks, if the script is one.
@@ -171,7 +177,10 @@ pub fn predict(options: &Options, environment: &Environment) -> Result<Outcome, 
             need = more.peaks.filter(|need| need.reserved.high < A_SHARE);
         }
     }
-    let Tried { done, answer, peaks, guesses, unknown, mask_guessed, .. } = tried;
+    let Tried {
+        done, answer, peaks, guesses, unknown, mask_guessed, host_together, requests, ..
+    } = tried;
+    let met = done.journal.met().into_iter().next().map(|(path, _)| path);
     let (mut guesses, unknown) = (once(guesses), once(unknown));
     let (silent, unheard) = (done.silent()?, done.unheard()?);
     let starved = answer.as_ref().is_some_and(|answer| answer.starved);
@@ -200,6 +209,9 @@ pub fn predict(options: &Options, environment: &Environment) -> Result<Outcome, 
         starved,
         may_differ: mask_guessed && !options.thorough,
         host,
+        host_together,
+        met,
+        requests,
         device,
         elsewhere,
         files: done.files,
@@ -238,6 +250,10 @@ struct Tried {
     mask_guessed: bool,
     /// Whether the script asked how much memory there is.
     asked: bool,
+    /// Most bytes of the host's memory that processes of either run had together.
+    host_together: u64,
+    /// Requests of the run which counts, and most of both.
+    requests: [u64; 2],
 }
 
 /// What to say of the process that counts: of figures that are there though some are not, and of its PyTorch.
@@ -275,6 +291,14 @@ fn met(done: &Done) -> Vec<Guess> {
             path.display()
         ),
     }]
+}
+
+/// How often memory was asked for in the run which counts, and at most in either. What compiles asks for less than what is computed
+/// step by step, as it is where values are.
+fn requests(answer: Option<&Answer>, before: Option<&Answer>) -> [u64; 2] {
+    let Some(answer) = answer else { return [0; 2] };
+    let before = before.filter(|_| !answer.compiled).map_or(0, Answer::requests);
+    [answer.requests(), answer.requests().max(before)]
 }
 
 impl Tried {
@@ -354,7 +378,8 @@ impl Tried {
         }
         let ended_alike = values.ended.ending == done.ended.ending;
         // What compiles asks for less than what is computed step by step, as it is where values are.
-        if let (Some(answer), Some(before)) = (&answer, before.filter(|_| wrote && ended_alike))
+        if let (Some(answer), Some(before)) =
+            (&answer, before.as_ref().filter(|_| wrote && ended_alike))
             && !answer.compiled
             && answer.requests() < before.requests() / 4 * 3
         {
@@ -365,7 +390,7 @@ impl Tried {
                 before.requests()
             )));
             if let Some(peaks) = &mut peaks {
-                peaks.hold_those_of(&before, total, trial.gpu.context);
+                peaks.hold_those_of(before, total, trial.gpu.context);
             }
         }
         if let Some(why) = peaks.as_ref().and_then(|peaks| peaks.one_order.as_ref()) {
@@ -374,7 +399,19 @@ impl Tried {
             )));
         }
         let unknown = lines(&done.notes.join(UNKNOWN_FILE))?;
-        Ok(Self { done, answer, peaks, guesses, unknown, mask_guessed, asked })
+        let requests = requests(answer.as_ref(), before.as_ref());
+        let host_together = values.ended.memory.max(done.ended.memory);
+        Ok(Self {
+            done,
+            answer,
+            peaks,
+            guesses,
+            unknown,
+            mask_guessed,
+            asked,
+            host_together,
+            requests,
+        })
     }
 
     fn fits(&self) -> bool {

@@ -4,6 +4,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::fs;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
@@ -26,6 +27,9 @@ const TAIL: usize = 64 << 10;
 
 /// How often a process is looked at.
 const LOOK: Duration = Duration::from_millis(20);
+
+/// How often it is looked how much memory its processes have: that takes milliseconds.
+const WEIGH: Duration = Duration::from_secs(1);
 
 /// How long the rest of the output is waited for once the process is gone.
 const REST: Duration = Duration::from_secs(2);
@@ -58,6 +62,24 @@ pub(crate) struct Ended {
     /// The end of what it printed, both streams together.
     pub(crate) output: String,
     pub(crate) process: u32,
+    /// Most bytes of the host's memory that its processes were seen to have together, those that left its group apart.
+    pub(crate) memory: u64,
+}
+
+/// Bytes of the host's memory that the processes of a group have, what several share counted once.
+fn memory_of(group: u32) -> u64 {
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let of_group = processes.filter_map(|it| {
+        let number: u32 = it.file_name().to_str()?.parse().ok()?;
+        // Behind the name, which may be anything: state, parent, group.
+        let about = fs::read_to_string(format!("/proc/{number}/stat")).ok()?;
+        let own: u32 = about.rsplit_once(") ")?.1.split(' ').nth(2)?.parse().ok()?;
+        let rollup = fs::read_to_string(format!("/proc/{number}/smaps_rollup"));
+        let rollup = rollup.ok().filter(|_| own == group)?;
+        let share = rollup.lines().find_map(|line| line.strip_prefix("Pss:"))?;
+        share.trim().strip_suffix(" kB")?.parse::<u64>().ok()
+    });
+    1024 * of_group.sum::<u64>()
 }
 
 /// Groups that are alive, by the number of their first process, each with the entry of the environment that tells its
@@ -160,6 +182,7 @@ pub(crate) fn run(command: &mut Command, limit: Duration) -> Result<Ended, Error
         group.0.stdout.take().map(|stream| keep_tail(stream, &tail)),
         group.0.stderr.take().map(|stream| keep_tail(stream, &tail)),
     ];
+    let (mut memory, mut weighed) = (0, started);
     let ending = loop {
         let status = group
             .0
@@ -174,6 +197,10 @@ pub(crate) fn run(command: &mut Command, limit: Duration) -> Result<Ended, Error
         if started.elapsed() >= limit {
             break Ending::TimeOut;
         }
+        if weighed.elapsed() >= WEIGH {
+            memory = memory_of(group.0.id()).max(memory);
+            weighed = Instant::now();
+        }
         std::thread::sleep(LOOK);
     };
     let process = group.0.id();
@@ -183,7 +210,7 @@ pub(crate) fn run(command: &mut Command, limit: Duration) -> Result<Ended, Error
         let _ = done.recv_timeout(REST);
     }
     let tail = tail.lock().unwrap_or_else(PoisonError::into_inner);
-    Ok(Ended { ending, output: String::from_utf8_lossy(&tail).into_owned(), process })
+    Ok(Ended { ending, output: String::from_utf8_lossy(&tail).into_owned(), process, memory })
 }
 
 /// Reads a stream to its end and keeps what came last; says when it is done.
@@ -225,6 +252,27 @@ mod tests {
         assert_eq!(shell("sleep 1000", Duration::from_millis(50)).ending, Ending::TimeOut);
         let error = run(&mut Command::new("/nowhere/program"), LONG).unwrap_err().to_string();
         assert!(error.contains("/nowhere/program"), "{error}");
+    }
+
+    #[test]
+    fn memory_of_a_process_and_its_children_is_weighed_together() {
+        const HELD: u64 = 40 << 20;
+        let holds = format!("held = b'x' * {HELD}");
+        let child = format!("import sys; {holds}; print('there', flush=True); sys.stdin.read()");
+        // The child has what it holds once it has told; both have until the standard input ends.
+        let parent = format!(
+            "import subprocess, sys; {holds}\n\
+             child = subprocess.Popen([sys.executable, '-c', {child:?}], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)\n\
+             print(child.stdout.readline(), flush=True); sys.stdin.read()"
+        );
+        let mut command = Command::new("python3");
+        command.args(["-c", &parent]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut group = Group::start(command.process_group(0)).unwrap();
+        let mut told = [0; 5];
+        group.0.stdout.take().unwrap().read_exact(&mut told).unwrap();
+        let memory = memory_of(group.0.id());
+        assert!((2 * HELD..20 * HELD).contains(&memory), "{memory}");
+        assert_eq!(memory_of(u32::MAX), 0);
     }
 
     #[test]

@@ -199,6 +199,37 @@ fn processes_are_numbered_in_the_order_in_which_they_are_begun() {
                   process.start(); process.join()\n    \
                   assert process.exitcode == 0, number\n\
                   assert os.posix_spawn(sys.executable, [sys.executable, '-c', f'assert (lambda: __import__(\"os\").environ[\"TONNAGE_BIRTH\"])() == \"0.7\"'], os.environ) > 0\n\
-                  assert os.wait()[1] == 0\n";
+                  assert os.wait()[1] == 0\n\
+                  show = 'import os; assert os.environ[\"TONNAGE_BIRTH\"] == \"{}\"'\n\
+                  def spawned(expected, env):\n    \
+                  os.posix_spawn(sys.executable, [sys.executable, '-c', show.format(expected)], env)\n    \
+                  assert os.wait()[1] == 0, expected\n\
+                  spawned('0.8', None)\n\
+                  spawned('0.9', {b'TONNAGE_BIRTH': b'7'})\n\
+                  assert os.popen('echo it goes on').read() == 'it goes on\\n'\n\
+                  subprocess.run(['/bin/sh', '-c', 'exit 0'], close_fds=False, check=True)\n";
+    answers_of(STAND_IN, script);
+}
+
+/// Else it would be on the machine's own libraries, and on its GPU if it has one.
+#[test]
+fn a_child_with_an_environment_of_its_own_is_one_of_the_run() {
+    let script = r#"
+import os, subprocess, sys
+show = "import os; print(*(os.environ.get(name) for name in ('X', 'TONNAGE_OUT', 'LD_LIBRARY_PATH', 'PYTHONPATH')))"
+begins = f"""
+import os, subprocess, sys
+def told(**options):
+    words = [sys.executable, '-c', {show!r}]
+    return subprocess.run(words, capture_output=True, text=True, check=True, **options).stdout.split()
+out, hook = os.environ['TONNAGE_OUT'], os.environ['PYTHONPATH'].split(':')[0]
+assert told(env={{'X': '1'}}) == ['1', out, '/ours', hook]
+assert told(env={{'LD_LIBRARY_PATH': '/own'}}) == ['None', out, '/own', hook]
+del os.environ['TONNAGE_OUT'], os.environ['LD_LIBRARY_PATH']
+assert told()[1:3] == [out, '/ours']
+"""
+of_a_run = {"TONNAGE_FOLDER": "/nowhere", "LD_LIBRARY_PATH": "/ours:/theirs"}
+subprocess.run([sys.executable, "-c", begins], env={**os.environ, **of_a_run}, check=True)
+"#;
     answers_of(STAND_IN, script);
 }

@@ -23,8 +23,8 @@ use tonnage::replay::Until;
 use tonnage::snapshot::spare_memory;
 use tonnage_fleet::{Crew, Dataset, DatasetError, Found, LookOptions, NamePattern, Row, Runs};
 use tonnage_scripts::{
-    Error as ScriptError, Layout, Options, Outcome, World, predict_ranks, rank_name, sets,
-    stop_scripts_when, stopping_when,
+    Change, Error as ScriptError, Layout, Options, Outcome, World, Written, predict_ranks,
+    rank_name, sets, stop_scripts_when, stopping_when,
 };
 
 pub(crate) use self::elsewhere::{Elsewhere, Step, keep, left, one};
@@ -159,6 +159,8 @@ struct Job<'a> {
     others_shared: BTreeMap<u32, u32>,
     /// Runs that an earlier command made.
     from_before: usize,
+    /// What such runs wrote among files.
+    written_before: BTreeSet<PathBuf>,
 }
 
 impl<'a> Job<'a> {
@@ -178,6 +180,7 @@ impl<'a> Job<'a> {
             others: BTreeSet::new(),
             others_shared: BTreeMap::new(),
             from_before: 0,
+            written_before: BTreeSet::new(),
             asked,
             subject,
         })
@@ -207,6 +210,7 @@ impl<'a> Job<'a> {
         // A file that one rank writes is named in the command of all.
         let written: BTreeSet<PathBuf> = runs.values().flat_map(Run::written).collect();
         runs.retain(|_, run| self.key.is_as_good_as(&run.key, &written));
+        self.written_before = written;
         let mut files: BTreeMap<String, (u32, Found)> = BTreeMap::new();
         for (rank, run) in runs {
             let (name, is_asked) = (self.asked.name(rank), self.asked.is_asked(rank));
@@ -336,6 +340,10 @@ impl<'a> Job<'a> {
         let worlds: Vec<_> = left.iter().map(|&rank| self.asked.world(rank)).collect();
         let (asked, key, looking) = (&self.asked, &self.key, &self.looking);
         let Subject { options, environment, model } = *self.subject;
+        // One that reads some of it may go on from there.
+        let written = self.runs.values().flat_map(Run::written);
+        let written = written.chain(self.written_before.iter().cloned()).map(|path| Written { path, what: Change::New }).collect();
+        let options = &Options { written, ..options.clone() };
         let runs = self.kept.as_ref().map(|kept| kept.runs.clone());
         let has_rows = self.has_rows();
         let cores = || std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);

@@ -365,6 +365,29 @@ fn ranks_whose_figures_rest_on_guesses_are_named() {
     assert!(!text(&output.stdout).contains("rest on"), "{}", text(&output.stdout));
 }
 
+/// Else it would go on from another's checkpoint, and its small peaks would be taken for those of one that begins.
+#[test]
+fn what_other_ranks_wrote_before_is_noticed_when_it_is_read() {
+    let job = Job::new(&format!(
+        "{RANK}if rank and os.path.exists('last.pt'): open('last.pt').read()\n{TRAINS}\
+         if not rank: open('last.pt', 'w').write('zeros')\n"
+    ));
+    let told = |ranks: &str| {
+        let words = ["--world", "4", "--rank", ranks, "--jobs", "1", "--out", "out", "--json"];
+        let output = job.predict(&words);
+        assert!(matches!(output.status.code(), Some(0 | 1)), "{}", text(&output.stderr));
+        let told = valid(&output);
+        let ranks = told["ranks"].as_array().unwrap().iter();
+        ranks.map(|it| it["prediction"]["guesses"].to_string()).collect::<Vec<_>>()
+    };
+    let noticed = |guesses: &str| guesses.contains("last.pt is read, as an earlier run");
+    let [first, second] = &told("0,1")[..] else { panic!("not two ranks") };
+    assert!(!noticed(first) && noticed(second), "{first} {second}");
+    // Those of an earlier command too.
+    let third = &told("2")[0];
+    assert!(noticed(third), "{third}");
+}
+
 #[test]
 fn a_rank_that_fails_by_itself_is_a_row_and_the_rest_goes_on() {
     let job = Job::new(&format!("{RANK}{TRAINS}if rank == 5: raise ValueError('no such shard')\n"));

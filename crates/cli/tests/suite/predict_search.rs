@@ -143,6 +143,29 @@ fn a_script_that_fails_by_itself_ends_the_search() {
     assert!(text(&output.stdout).contains("ValueError: thirteen"), "{}", text(&output.stdout));
 }
 
+/// The first run leaves a checkpoint, from which all others go on: each would fit.
+#[test]
+fn a_search_ends_where_runs_go_on_from_what_earlier_ones_wrote() {
+    let script = |file: &str| {
+        format!(
+            "import os, sys, torch\ntorch.cuda.init()\nfile = {file}\n\
+             if os.path.exists(file):\n    open(file).read()\n    torch.allocations = 10\n\
+             open(file, 'w').write('zeros')\n"
+        )
+    };
+    let flags = ["--search", "batch=1,30"];
+    let output = Place::new(&script("'last.pt'")).run("mlp_seed.default", &flags, &["{batch}"]);
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output.stdout));
+    let said = text(&output.stderr);
+    assert!(said.contains("batch=1: the script read ") && said.contains("last.pt"), "{said}");
+    assert!(said.contains("asked for memory 10 times where another run did 151"), "{said}");
+    assert!(said.contains("--output out-{batch}"), "{said}");
+    // Each run by itself.
+    let own = script("f'{os.getpid()}.pt'");
+    let output = Place::new(&own).run("mlp_seed.default", &flags, &["{batch}"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+}
+
 #[test]
 fn what_cannot_be_searched_is_said() {
     let place = Place::new(SEARCHED);

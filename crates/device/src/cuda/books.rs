@@ -218,6 +218,11 @@ impl Books {
             .ok_or_else(|| DeviceError::misuse("unmap", format!("no mapping begins at {address}")))
     }
 
+    /// All of them, by address.
+    pub(super) fn mappings(&self) -> impl Iterator<Item = &Mapping> {
+        self.mappings.values()
+    }
+
     pub(super) fn remove_mapping(&mut self, mapping: &Mapping) {
         if self.mappings.remove(&mapping.address).is_some() {
             self.count_mapping(mapping.page, -1);

@@ -8,7 +8,7 @@ use super::books::{Books, Source};
 use super::context::Context;
 use super::pinned::Pinned;
 use super::queues::Queues;
-use super::sys::CUresult;
+use super::sys::{CUdevice, CUresult};
 use super::{Driver, Properties};
 use crate::{Device, DeviceError, EventId, MemoryInfo, PageId};
 
@@ -24,6 +24,8 @@ const NO_GRANULARITY: u64 = 2 << 20;
 pub struct Cuda {
     properties: Properties,
     pub(super) books: Books,
+    /// The devices that may read and write what is mapped here: this one, and those it shares its pages with.
+    readers: Vec<CUdevice>,
     pub(super) queues: Arc<Queues>,
     pub(super) pinned: Pinned,
     /// The last field: the context goes after everything that was made in it.
@@ -94,6 +96,7 @@ impl Cuda {
         Ok(Self {
             properties,
             books: Books::new(granularity),
+            readers: vec![device],
             queues: Arc::new(Queues::new(&context)),
             pinned: Pinned::new(&context),
             context,
@@ -119,6 +122,25 @@ impl Cuda {
             streams: self.queues.streams().live(),
             pinned: self.pinned.live(),
         }
+    }
+
+    /// Lets another device read and write the pages of this one, those that are mapped and those that will be. Segments are
+    /// within reach of the contexts that were told so (`cuCtxEnablePeerAccess`), which is for whoever works in these.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such device, or if it cannot reach this one's memory: then pages that are mapped later are not shared.
+    pub fn share_pages_with(&mut self, other: u32) -> Result<(), DeviceError> {
+        let current = self.context.enter()?;
+        let other = current.device_get(other)?;
+        if self.readers.contains(&other) {
+            return Ok(());
+        }
+        for mapping in self.books.mappings() {
+            current.memory_set_access(mapping.address.0, mapping.size, &[other])?;
+        }
+        self.readers.push(other);
+        Ok(())
     }
 
     /// Obtains `size` bytes from the driver's own pool (`cuMemAllocAsync`), to be used after what
@@ -297,7 +319,7 @@ impl Device for Cuda {
         // 1. The page is ours and of this size, by the books.
         // 2. The addresses are ours and nothing is mapped there, by the books.
         unsafe { current.memory_map(address.0, mapping.size, mapping.handle) }?;
-        if let Err(error) = current.memory_set_access(address.0, mapping.size) {
+        if let Err(error) = current.memory_set_access(address.0, mapping.size, &self.readers) {
             // SAFETY: the mapping is the one just made. No work uses it: its addresses cannot
             // be used without access, and were not given out.
             if unsafe { current.memory_unmap(address.0, mapping.size) }.is_err() {

@@ -48,6 +48,32 @@ fn a_page_at_two_addresses_has_one_content() {
 }
 
 #[test]
+fn another_device_reaches_pages_once_they_are_shared_with_it() {
+    let fake = fake();
+    let mut device = open(&fake, 1).unwrap();
+    let range = device.reserve(16 * MIB).unwrap();
+    let page = device.create_page(4 * MIB).unwrap();
+    let ends = [range, range.offset(8 * MIB)];
+    let reached = || ends.map(|at| [0, 1].map(|it| fake.reaches(it, at.0)));
+    device.map(page, ends[0]).unwrap();
+    assert_eq!(reached(), [[false, true], [false, false]]);
+    let absent = device.share_pages_with(2).unwrap_err();
+    assert!(matches!(absent, DeviceError::Driver { .. }), "{absent}");
+    for _ in 0..2 {
+        device.share_pages_with(0).unwrap();
+    }
+    device.map(page, ends[1]).unwrap();
+    assert_eq!(reached(), [[true; 2]; 2]);
+    // Whoever gets these addresses next shares them by itself.
+    device.unmap(ends[0]).unwrap();
+    assert_eq!(reached(), [[false; 2], [true; 2]]);
+    // One's own memory is within reach anyhow.
+    device.share_pages_with(1).unwrap();
+    device.map(page, ends[0]).unwrap();
+    assert_eq!(reached(), [[true; 2]; 2]);
+}
+
+#[test]
 fn queued_fills_and_copies_arrive() {
     let mut device = device();
     let stream = device.create_stream().unwrap();

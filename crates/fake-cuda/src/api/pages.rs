@@ -47,6 +47,20 @@ fn device_of(state: &State, properties: &Properties) -> Result<usize, Code> {
     if state.devices[device].virtual_memory { Ok(device) } else { Err(Code::NOT_SUPPORTED) }
 }
 
+/// Which device may do what.
+fn allowed(state: &State, description: &AccessDescription) -> Result<(usize, Access), Code> {
+    if description.location.kind != 1 {
+        return Err(Code::INVALID_VALUE);
+    }
+    let access = match description.flags {
+        0 => Access::None,
+        1 => Access::Read,
+        3 => Access::ReadWrite,
+        _ => return Err(Code::INVALID_VALUE),
+    };
+    Ok((state.device(description.location.id)?, access))
+}
+
 entry! {
     /// The unit of mapping.
     fn cuMemGetAllocationGranularity(
@@ -138,7 +152,7 @@ entry! {
 }
 
 entry! {
-    /// Says what a device may do with a stretch of addresses. One description is enough here.
+    /// Says what devices may do with a stretch of addresses.
     fn cuMemSetAccess(
         address: u64,
         size: usize,
@@ -146,21 +160,15 @@ entry! {
         count: usize,
     ) |state| {
         state.current()?;
-        if count != 1 {
+        if access.is_null() || count == 0 {
             return Err(Code::INVALID_VALUE);
         }
-        // SAFETY: the caller's promise.
-        let access = unsafe { get(access) }?;
-        if access.location.kind != 1 {
-            return Err(Code::INVALID_VALUE);
+        // SAFETY: the caller's promise: there are so many descriptions.
+        let descriptions = unsafe { std::slice::from_raw_parts(access, count) };
+        let allowed = descriptions.iter().map(|description| allowed(state, description));
+        for (device, access) in allowed.collect::<Result<Vec<_>, Code>>()? {
+            state.memory.set_access(address, size as u64, device, access)?;
         }
-        state.device(access.location.id)?;
-        let access = match access.flags {
-            0 => Access::None,
-            1 => Access::Read,
-            3 => Access::ReadWrite,
-            _ => return Err(Code::INVALID_VALUE),
-        };
-        state.memory.set_access(address, size as u64, access)
+        Ok(())
     }
 }

@@ -38,6 +38,18 @@ pub enum Known {
     Guessed(u64, Guess),
 }
 
+impl Known {
+    /// What of it is known on another GPU than the one that was measured.
+    #[must_use]
+    pub fn elsewhere(self, answered: u64) -> Self {
+        match self {
+            Self::AsAnswered => unread(answered),
+            Self::Bytes(bytes) => Self::Guessed(bytes, Guess::Elsewhere),
+            guessed @ Self::Guessed(..) => guessed,
+        }
+    }
+}
+
 /// Why a workspace is a guess.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Guess {

@@ -12,8 +12,20 @@ use crate::devices::current;
 use crate::runtime::copies::copy;
 use crate::state::put;
 
-/// What `CUmemAccessDesc` and the like are to us: not looked at.
+/// What `CUmemAllocationProp` is to us: not looked at.
 type Opaque = *const c_void;
+
+/// `CUmemAccessDesc`: a kind of place, its number, and what it may do.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Access {
+    kind: c_int,
+    device: c_int,
+    flags: c_int,
+}
+
+/// The kind of place that is a device.
+const OF_A_DEVICE: c_int = 1;
 
 /// Attributes of a pointer, in the driver's numbers.
 const POINTER_CONTEXT: c_int = 1;
@@ -70,8 +82,19 @@ entry! {
     /// Takes pages away.
     fn cuMemUnmap(address: u64, size: usize) |state| { state.unmap(address, size as u64) }
 
-    /// Nobody looks at the memory.
-    fn cuMemSetAccess(_address: u64, _size: usize, _access: Opaque, _count: usize) |_| { Ok(()) }
+    /// Lets devices at what is mapped. Nobody looks at the memory, but it is asked who could.
+    fn cuMemSetAccess(address: u64, size: usize, access: *const Access, count: usize) |state| {
+        if access.is_null() || count == 0 {
+            return Err(Code::INVALID_VALUE);
+        }
+        // SAFETY: the caller's promise: there are so many.
+        for access in unsafe { std::slice::from_raw_parts(access, count) } {
+            if access.kind == OF_A_DEVICE {
+                state.set_access(address, size as u64, access.device, access.flags != 0)?;
+            }
+        }
+        Ok(())
+    }
 
     /// A segment.
     fn cuMemAlloc_v2(address: *mut u64, size: usize) |state| {

@@ -180,6 +180,7 @@ mod tests {
     #[test]
     fn other_releases_are_a_guess() {
         let of = |release: &str| Profile {
+            name: "NVIDIA H200".to_owned(),
             attributes: [(16, 132), (75, 9), (76, 0)].into(),
             releases: [("cufft".to_owned(), release.to_owned())].into(),
             ..Profile::default()

@@ -489,13 +489,15 @@ mod tests {
     #[test]
     fn sizes_of_other_releases_and_devices_and_of_few_measurements_are_guesses() {
         let of = |release: &str, multiprocessors| Profile {
+            name: "NVIDIA H200".to_owned(),
             attributes: [(16, multiprocessors), (75, 9), (76, 0)].into(),
             releases: [("cusolver".to_owned(), release.to_owned())].into(),
             ..Profile::default()
         };
         let here = of("12.0.4.66", 132);
         assert_eq!(reason(&here, factors(1536, 8, [35, 38], 4).1), None);
-        for elsewhere in [of("12.0.4.66", 108), of("11.7.3.90", 132), of("12.0.40", 132)] {
+        let other = Profile { name: "NVIDIA H100 80GB HBM3".to_owned(), ..of("12.0.4.66", 132) };
+        for elsewhere in [of("12.0.4.66", 108), of("11.7.3.90", 132), of("12.0.40", 132), other] {
             assert!(reason(&elsewhere, Source::Measured).is_some(), "{elsewhere:?}");
         }
         assert_eq!(

@@ -166,7 +166,17 @@ fn a_resume_during_a_capture_changes_nothing() {
 
 #[test]
 fn a_release_during_a_capture_waits_for_nothing() {
-    let config = Config::for_release(Release::V2_11);
+    a_release_waits_for_nothing(Release::V2_11);
+}
+
+/// Which the release knows of captures of the thread that asks alone.
+#[test]
+fn nor_does_it_during_a_capture_of_another_thread() {
+    a_release_waits_for_nothing(Release::V2_13);
+}
+
+fn a_release_waits_for_nothing(release: Release) {
+    let config = Config::for_release(release);
     let options = DeviceOptions { config, ..DeviceOptions::default() };
     let device = Device::host_with("512 MiB", options).unwrap();
     let stream = device.create_stream().unwrap();
@@ -179,6 +189,7 @@ fn a_release_during_a_capture_waits_for_nothing() {
         // What this pool caches goes with the next that does.
         engine.release_pool(gone).unwrap();
         engine.begin_allocate_to_pool(open, StreamFilter::Any).unwrap();
+        engine.begin_capture(Capture::When(Arc::new(|| false)));
     });
     let (go, wait) = std::sync::mpsc::channel();
     let (done, ended) = std::sync::mpsc::channel();
@@ -191,6 +202,9 @@ fn a_release_during_a_capture_waits_for_nothing() {
     assert_eq!(device.memory().release_pool_memory(gone), Ok(0));
     go.send(()).unwrap();
     assert!(ended.recv().unwrap(), "it waited for the stream's work");
-    device.with_engine(|engine| engine.end_allocate_to_pool(open)).unwrap();
+    device.with_engine(|engine| {
+        engine.end_capture().unwrap();
+        engine.end_allocate_to_pool(open).unwrap();
+    });
     assert_eq!(device.memory().release(u64::MAX), Ok(30 << 20));
 }

@@ -8,6 +8,7 @@ A case is a function of ``torch``; what it returns is compared too. ``CASES`` sa
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import io
 import pathlib
@@ -586,26 +587,17 @@ def pools_with_own_allocators_that_run_out(torch):
 def several_devices(torch):
     """Each device has its own; tensors go from one to another, and are used on streams of another."""
 
-    def to(tensor, device):
-        there = torch.empty_like(tensor, device=device)
-        try:
-            there.copy_(tensor, non_blocking=True)
-        except RuntimeError as error:
-            # The same requests, which is all that is compared then.
-            assert "policy `pages`" in str(error), error
-        return there
-
     first = [torch.empty(number << 20, device="cuda:0") for number in (1, 5, 12)]
     second = torch.empty(7 << 20, device="cuda:1")
     with torch.cuda.device(1):
         side = torch.cuda.Stream()
-    there = to(first[0], "cuda:1")
+    there = first[0].to("cuda:1", non_blocking=True)
     first[1].record_stream(side)
     with torch.cuda.stream(side):
         on_side = torch.empty(3 << 20, device="cuda:1")
     second.record_stream(side)
     del first[1], second
-    back = to(there, "cuda:0")
+    back = there.to("cuda:0", non_blocking=True)
     for device in range(2):
         torch.cuda.synchronize(device)
     train(torch, model(torch))
@@ -615,6 +607,56 @@ def several_devices(torch):
     torch.cuda.empty_cache()
     after = [torch.cuda.memory_reserved(device) for device in range(2)]
     return [figures, shares, after, back.device.index, on_side.device.index, sorted({it["device"] for it in torch.cuda.memory_snapshot()})]
+
+
+def who_reaches(*tensors):
+    """Which of two devices may reach the pages of each tensor."""
+    may_reach = ctypes.CDLL(None).tonnage_fake_may_reach
+    may_reach.argtypes = [ctypes.c_int, ctypes.c_uint64]
+    return [[may_reach(device, tensor.data_ptr()) for device in range(2)] for tensor in tensors]
+
+
+@case(devices=2, conf="expandable_segments:True")
+def several_devices_reach_each_others_pages(torch):
+    """Once a tensor has gone from one to the other, those that are there and those that come."""
+    seen = []
+    first = torch.empty(30 << 20, dtype=torch.uint8, device="cuda:0")
+    seen += who_reaches(first)
+    there = first.to("cuda:1")
+    more = [torch.empty(50 << 20, dtype=torch.uint8, device=f"cuda:{device}") for device in range(2)]
+    seen += who_reaches(first, there, *more)
+    back = there.to("cuda:0")
+    last = [torch.empty(300 << 20, dtype=torch.uint8, device=f"cuda:{device}") for device in range(2)]
+    seen += who_reaches(first, there, *more, back, *last)
+    assert [1, 1] in seen, seen
+    return seen
+
+
+@case(limit=1 << 30)
+def told_to_the_profiler(torch):
+    """Sizes of blocks, what is allocated and reserved by then, and a request that failed."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        blocks = [torch.empty(number, dtype=torch.uint8, device="cuda") for number in (1000, 3 << 20, 700, 30 << 20)]
+        del blocks[1]
+        try:
+            torch.empty((2 << 30) + 100, dtype=torch.uint8, device="cuda")
+        except torch.OutOfMemoryError:
+            pass
+        blocks.clear()
+    results = profiler.profiler.kineto_results
+    told = [it for it in results.events() if it.name() in ("[memory]", "[OutOfMemory]") and it.device_type().name == "CUDA"]
+    told.sort(key=lambda it: it.start_ns())
+    assert [it.name() for it in told] == ["[memory]"] * 5 + ["[OutOfMemory]"] + ["[memory]"] * 3, [it.name() for it in told]
+    figures, events = [], results.experimental_event_tree()
+    while events:
+        event = events.pop()
+        events.extend(event.children)
+        if event.tag.name == "Allocation":
+            fields = event.extra_fields
+            figures.append((event.start_time_ns, fields.alloc_size, fields.total_allocated, fields.total_reserved))
+    return [(it.name(), it.nbytes(), it.device_index()) for it in told], [it[1:] for it in sorted(figures)]
 
 
 @case()

@@ -86,6 +86,38 @@ torch.distributed.destroy_process_group()
 
 
 @program
+def without_a_compiler_a_program_trains_and_what_cannot_be_served_raises(folder):
+    text = """
+import torch, tonnage.torch
+status = tonnage.torch.install(policy={policy!r}, limit="1GiB", publish=False)
+assert status.way == "pluggable", status
+model = torch.nn.Linear(1000, 1000, device="cuda")
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(2):
+    model(torch.randn(64, 1000, device="cuda")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+kept = torch.empty(300 << 20, dtype=torch.uint8, device="cuda")
+for _ in range(2):
+    try:
+        torch.empty(900 << 20, dtype=torch.uint8, device="cuda")
+    except RuntimeError as error:
+        assert "CUDA out of memory" in str(error), error
+    else:
+        raise AssertionError("it was served")
+del kept
+# What was cached makes room.
+assert torch.empty(900 << 20, dtype=torch.uint8, device="cuda").data_ptr() != 0
+print("trained")
+"""
+    for policy in ("pytorch", "pages"):
+        inside = os.path.join(folder, policy)
+        os.mkdir(inside)
+        out = run(inside, text.format(policy=policy), CXX="/nowhere/a-compiler", TONNAGE_CACHE_DIR=inside)
+        assert out == "trained\n", out
+
+
+@program
 def top_shows_the_process(folder):
     text = """
 import sys, torch, tonnage.torch
@@ -119,6 +151,43 @@ def install(policy, **options):
     import tonnage.torch
 
     return tonnage.torch.install(policy=policy, publish=False, fallback=False, **options)
+
+
+def with_two_devices(folder):
+    """Where a process is told that it has two."""
+    path = os.path.join(folder, "profile")
+    with open(os.environ["TONNAGE_FAKE_PROFILE"]) as file, open(path, "w") as changed:
+        changed.writelines([*(line for line in file if line.split()[0] != "devices"), "devices 2\n"])
+    return {"TONNAGE_FAKE_PROFILE": path}
+
+
+@program
+def gpus_that_are_seen_later(folder):
+    text = """
+import os, torch, tonnage.torch
+os.environ["CUDA_VISIBLE_DEVICES"] = "0,1"
+kept = torch.empty(1 << 20, dtype=torch.uint8, device="cuda:1")
+assert tonnage.torch.status().way == "shim"
+assert [torch.cuda.memory_allocated(device) for device in range(2)] == [0, 1 << 20]
+"""
+    run(folder, text, *EXEC, CUDA_VISIBLE_DEVICES="0", **with_two_devices(folder))
+
+
+@program
+def devices_reach_each_others_pages(folder):
+    text = """
+import torch, tonnage.torch
+from cases import who_reaches
+tonnage.torch.install(policy="pages", publish=False, fallback=False)
+first = torch.empty(30 << 20, dtype=torch.uint8, device="cuda:0")
+assert who_reaches(first) == [[1, 0]]
+there = first.to("cuda:1")
+back = there.to("cuda:0")
+more = [torch.empty(50 << 20, dtype=torch.uint8, device=f"cuda:{device}") for device in range(2)]
+assert who_reaches(first, there, back, *more) == [[1, 1]] * 5, who_reaches(first, there, back, *more)
+"""
+    here = os.path.dirname(os.path.abspath(__file__))
+    run(folder, text, PYTHONPATH=f"{here}{os.pathsep}{os.environ['PYTHONPATH']}", **with_two_devices(folder))
 
 
 def tags(torch, tonnage):

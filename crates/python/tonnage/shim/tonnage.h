@@ -7,7 +7,7 @@
 
 namespace tonnage {
 
-constexpr uint64_t VERSION = 6;
+constexpr uint64_t VERSION = 7;
 constexpr uint32_t NO_STACK = UINT32_MAX;
 // What a function that gives memory answers where it did not come to an answer.
 constexpr uint64_t NO_ANSWER = UINT64_MAX;
@@ -36,7 +36,7 @@ struct Quantity {
 
 struct Failure {
   const char* text;
-  uint64_t asked, total, free, allocated;
+  uint64_t asked, total, free, allocated, reserved, rounded;
   uint8_t rejected;
 };
 
@@ -96,6 +96,8 @@ struct Interface {
   Status (*expandable_segments)(uint32_t, void (*)(void*, uint64_t stream, uint8_t small, uint64_t bytes), void*);
   Status (*segment_of)(uint32_t first, uint64_t address, uint64_t* begin, uint64_t* bytes, uint8_t* pages);
   Status (*stream_of)(uint32_t first, uint64_t address, uint32_t* device, uint64_t* stream);
+  Status (*size_of)(uint32_t first, uint64_t address, uint64_t* bytes);
+  Status (*share_pages)(uint32_t, uint32_t with);
   Status (*finish_captured)(uint32_t, uint64_t address);
   Status (*record_history)(uint8_t on, uint64_t entries, uint32_t level, uint8_t clear, uint32_t skipped);
   Status (*moment)(uint32_t, PoolName, uint8_t with_history, Moment*);

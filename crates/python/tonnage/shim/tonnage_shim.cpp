@@ -110,7 +110,8 @@ void check(Status status) {
 }
 
 // The same of what destructors call, which must not throw: what broke the allocator the next call that may says, and what a function of
-// the program's threw meanwhile is warned of. Whether the allocator goes on.
+// the program's threw meanwhile is warned of. What is thrown all the same is the caller's fault: a block or a pool that is not there.
+// Whether the allocator goes on.
 bool check_of_destructor(Status status) {
   if (C10_UNLIKELY(status == BROKEN)) {
     TORCH_WARN_ONCE("tonnage: memory is not taken back: ", engine->failure().text);
@@ -778,11 +779,6 @@ class Allocator final : public CUDAAllocator {
 
   // Several devices and processes.
   void enablePeerAccess(DeviceIndex device, DeviceIndex other) override {
-    // Pages are mapped for their own device alone: a kernel that follows an address of another device's would fault.
-    TORCH_CHECK(
-        !pages_ && !settings().expandable_segments,
-        "several GPUs in one process cannot reach each other's memory under the policy `pages`, nor with expandable_segments: "
-        "use one process for each GPU, or tonnage.torch.install(policy=\"pytorch\")");
     c10::DeviceGuard guard(c10::Device(c10::DeviceType::CUDA, device));
     const cudaError_t error = cudaDeviceEnablePeerAccess(other, 0);
     if (error == cudaErrorPeerAccessAlreadyEnabled) {
@@ -790,12 +786,14 @@ class Allocator final : public CUDAAllocator {
     } else {
       C10_CUDA_CHECK(error);
     }
+    // That is for segments; pages are mapped for devices by name.
+    check(engine->share_pages(other, device));
   }
 
   cudaError_t memcpyAsync(
       void* to, int to_device, const void* from, int from_device, size_t bytes, cudaStream_t stream, bool /*peer*/)
       override {
-    // Pages are mapped for their own device alone, so that across devices the driver is told of both.
+    // Pages may be mapped for their own device alone, so that across devices the driver is told of both.
     if (to_device == from_device) {
       return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream);
     }
@@ -957,7 +955,11 @@ class Allocator final : public CUDAAllocator {
     if (const auto* python = c10::impl::GPUTrace::get_trace()) {
       (*python)->trace_gpu_memory_allocation(c10::DeviceType::CUDA, static_cast<uintptr_t>(address));
     }
-    tell_profiler(block, static_cast<int64_t>(bytes), device);
+    if (C10_UNLIKELY(c10::memoryProfilingEnabled())) {
+      uint64_t taken = 0;
+      check(engine->size_of(device, address, &taken));
+      tell_profiler(block, static_cast<int64_t>(taken), device);
+    }
     return block;
   }
 
@@ -1014,6 +1016,13 @@ class Allocator final : public CUDAAllocator {
   [[noreturn]] void fail(DeviceIndex device) {
     const Failure failure = engine->failure();
     const std::string text = failure.text;
+    if (!failure.rejected) {
+      c10::reportOutOfMemoryToProfiler(
+          static_cast<int64_t>(failure.rounded),
+          failure.allocated,
+          failure.reserved,
+          c10::Device(c10::DeviceType::CUDA, device));
+    }
     std::vector<OutOfMemoryObserver> observers;
     {
       std::lock_guard<std::mutex> guard(observers_mutex_);

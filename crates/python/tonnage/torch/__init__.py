@@ -42,6 +42,7 @@ PLUGGABLE_LIMITS = (
     "CUDA graphs, torch.compile(mode=\"reduce-overhead\") and MemPool have no pools of their own: do not use them",
     "running out of memory raises RuntimeError with PyTorch's words, not torch.OutOfMemoryError",
     "streams that are not PyTorch's own must live as long as the program",
+    "with pages (the policy \"pages\", or expandable segments) GPUs of one process do not reach each other's memory",
 )
 
 
@@ -236,14 +237,11 @@ def _limits(policy: str, version: str) -> tuple[str, ...]:
         limits += [
             'MemPool(allocator=…) is refused under the policy "pages": take "pytorch"',
             'tensors cannot be shared with other processes under the policy "pages": take "pytorch"',
-            'GPUs of one process cannot reach each other\'s memory under the policy "pages", so that tensors do not go from one '
-            'to another: take "pytorch", or a process for each GPU',
         ]
     else:
         limits += [
             "an allocator behind a MemPool must not ask PyTorch for memory or figures: that is refused",
-            "with expandable_segments:True tensors cannot be shared with other processes, and GPUs of one process cannot "
-            "reach each other's memory: leave it out",
+            "with expandable_segments:True tensors cannot be shared with other processes: leave it out",
         ]
     if _release(version) >= (2, 14):
         limits.append("what torch.cuda.memory._annotate_memory() says is not recorded, and not missed either: no error tells")
@@ -352,11 +350,16 @@ def _show(release: tuple[int, int]) -> str:
     return ".".join(map(str, release))
 
 
+#: GPUs that a process can have, as far as PyTorch's own lists reach. Each is opened when it is first used: which there are may change until
+#: then, by CUDA_VISIBLE_DEVICES.
+MOST_GPUS = 64
+
+
 def _options(torch: Any, policy: str, conf: str | None, limit: int | None, publish: bool) -> _Options:
     name = policy if policy.startswith("policy:") else f"policy:{policy}"
     options = _Options(
         device=b"cuda",
-        devices=_state.gpus,
+        devices=MOST_GPUS,
         capacity=0,
         policy=name.encode(),
         settings=None if conf is None else conf.encode(),

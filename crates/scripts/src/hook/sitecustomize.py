@@ -329,8 +329,12 @@ class Counted:
 
 
 def host_memory():
-    """Most bytes of the host's memory that this process had so far."""
-    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    """Most bytes of the host's memory that this process had so far; `getrusage` would tell of whoever began it, too."""
+    try:
+        with open("/proc/self/status", "rb") as file:
+            return 1024 * next(int(line.split()[1]) for line in file if line.startswith(b"VmHWM:"))
+    except (OSError, StopIteration):
+        return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def given_out(device):
@@ -355,7 +359,8 @@ def line_of(trace):
     lines = []
     while trace is not None:
         code = trace.tb_frame.f_code
-        lines.append((code.co_filename, trace.tb_lineno, code.co_name))
+        # Code that was made without lines has none.
+        lines.append((code.co_filename, trace.tb_lineno or 0, code.co_name))
         trace = trace.tb_next
     packages = ("site-packages", "dist-packages")
     own = [it for it in lines if not any(name in it[0] for name in packages) and not it[0].startswith(("<", FOLDER))]

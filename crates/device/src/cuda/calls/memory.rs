@@ -9,6 +9,11 @@ use crate::cuda::context::Current;
 use crate::cuda::sys::*;
 use crate::{DeviceError, MemoryInfo};
 
+/// The memory of a device.
+fn location(device: CUdevice) -> CUmemLocation {
+    CUmemLocation { kind: LOCATION_DEVICE, id: device as c_int }
+}
+
 impl Current<'_> {
     pub(in crate::cuda) fn memory_info(&self) -> Result<MemoryInfo, DeviceError> {
         let (mut free, mut total) = (0, 0);
@@ -82,14 +87,10 @@ impl Current<'_> {
         CUmemAllocationProp {
             kind: ALLOCATION_PINNED,
             requested_handle_types: 0,
-            location: self.location(),
+            location: location(self.device()),
             win32_handle_meta_data: std::ptr::null_mut(),
             alloc_flags: CUmemAllocationFlags::default(),
         }
-    }
-
-    fn location(&self) -> CUmemLocation {
-        CUmemLocation { kind: LOCATION_DEVICE, id: self.device() as c_int }
     }
 
     pub(in crate::cuda) fn allocation_granularity(&self) -> Result<u64, DeviceError> {
@@ -200,16 +201,23 @@ impl Current<'_> {
         self.check("cuMemUnmap", code)
     }
 
-    /// Lets this device read and write a mapping.
+    /// Lets devices read and write a mapping; what others may stays.
     pub(in crate::cuda) fn memory_set_access(
         &self,
         address: CUdeviceptr,
         size: u64,
+        devices: &[CUdevice],
     ) -> Result<(), DeviceError> {
-        let access = CUmemAccessDesc { location: self.location(), flags: ACCESS_READ_WRITE };
-        // SAFETY: `access` is the one structure that the driver is told of, and lives through the
+        let access = devices.iter().map(|&device| CUmemAccessDesc {
+            location: location(device),
+            flags: ACCESS_READ_WRITE,
+        });
+        let access: Vec<_> = access.collect();
+        // SAFETY: `access` has as many structures as the driver is told, and lives through the
         // call. The driver refuses addresses where nothing is mapped.
-        let code = unsafe { (self.table().memory_set_access)(address, size as usize, &access, 1) };
+        let code = unsafe {
+            (self.table().memory_set_access)(address, size as usize, access.as_ptr(), access.len())
+        };
         self.check("cuMemSetAccess", code)
     }
 

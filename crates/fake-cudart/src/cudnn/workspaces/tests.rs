@@ -298,6 +298,12 @@ fn elsewhere_the_rule_is_a_guess() {
     another["engine"]["smVersion"] = 800.into();
     assert_eq!(known(&another.to_string(), 5), Known::Guessed(5, Guess::Elsewhere));
     assert_eq!(known(&another.to_string(), 0), Known::AsAnswered);
+    // A GPU that a plan does not tell from the one that was measured.
+    let plans = [(SET, 131), (Set { engine: 46, ..SET }, 5), (Set { engine: 46, ..SET }, 0)];
+    assert_eq!(
+        plans.map(|(set, answered)| known_of(&set, answered).elsewhere(answered)),
+        [same, Known::Guessed(5, Guess::Elsewhere), Known::AsAnswered]
+    );
 }
 
 #[test]
