@@ -46,10 +46,11 @@ impl Build {
 const RELEASES: std::ops::RangeInclusive<u32> = 9..=15;
 
 /// Builds what is needed, then runs the cases: `--light` for those that compile nothing, names for some, `--release` for the light ones
-/// with another PyTorch.
+/// with another PyTorch, `--scripts` for every script of `testdata/scripts`.
 pub(crate) fn drop_in(options: impl Iterator<Item = String>) -> anyhow::Result<()> {
     let mut options: Vec<String> = options.collect();
     let python = match options.iter().position(|it| it == "--release") {
+        None if options.iter().any(|it| it == "--scripts") => scripts::python_that_trains()?,
         None => scripts::python_with_torch()?,
         Some(at) => {
             let release = options.get(at + 1).context("--release: which? As in 2.15.0")?.clone();

@@ -71,7 +71,7 @@ impl<D: Device> Engine<D> {
         };
         snapshot.segments.retain(|segment| pool.is_default() || segment.pool == pool);
         let active = snapshot.segments.iter().map(|segment| segment.active_size).sum();
-        self.emit(&Event::Snapshot { active }, None);
+        self.emit(&Event::Snapshot { active, pool }, None);
         snapshot
     }
 

@@ -269,7 +269,7 @@ mod tests {
     fn the_ring_keeps_the_last_entries_and_counts_the_rest() {
         let mut history = history(2, Context::Never);
         for active in 1..=5 {
-            history.push(&Event::Snapshot { active }, None);
+            history.push(&Event::Snapshot { active, pool: PoolId::DEFAULT }, None);
         }
         let sizes: Vec<_> = history.entries().map(|entry| entry.size).collect();
         assert_eq!((sizes, history.dropped()), (vec![4, 5], 3));
@@ -295,7 +295,7 @@ mod tests {
             assert_eq!(wanted.is_some(), context >= Context::Alloc);
             // At level `state` blocks know their stack and entries do not.
             let kept = stack_here(&mut history, Context::State);
-            history.push(&Event::Snapshot { active: 0 }, kept);
+            history.push(&Event::Snapshot { active: 0, pool: PoolId::DEFAULT }, kept);
             assert_eq!(
                 history.entries().next().unwrap().stack.is_some(),
                 context >= Context::Alloc
@@ -316,7 +316,7 @@ mod tests {
     fn skipped_actions_are_not_kept() {
         let mut history = history(9, Context::Never);
         history.options.skip_actions = vec![Action::Snapshot];
-        history.push(&Event::Snapshot { active: 1 }, None);
+        history.push(&Event::Snapshot { active: 1, pool: PoolId::DEFAULT }, None);
         history.push(&Event::Retry, None);
         assert_eq!(history.entries().len(), 0);
     }

@@ -34,7 +34,7 @@ impl<D: Device> Engine<D> {
     pub fn snapshot(&mut self) -> Snapshot {
         let snapshot = self.snapshot_unrecorded();
         let active = self.stats().active_bytes.all.current.cast_unsigned();
-        self.emit(&Event::Snapshot { active }, None);
+        self.emit(&Event::Snapshot { active, pool: PoolId::DEFAULT }, None);
         snapshot
     }
 

@@ -39,6 +39,8 @@ pub enum Event {
     Snapshot {
         /// Active bytes at that moment.
         active: u64,
+        /// Of which pool; the default one for all.
+        pool: PoolId,
     },
     /// Everything cached was given back and the device was asked once more.
     Retry,
@@ -56,10 +58,8 @@ impl Event {
             | Self::SegmentFree(it)
             | Self::SegmentMap(it)
             | Self::SegmentUnmap(it) => it.pool,
-            Self::Oom { pool, .. } => *pool,
-            Self::Snapshot { .. } | Self::Retry | Self::Synchronize | Self::Rejected => {
-                PoolId::DEFAULT
-            }
+            Self::Oom { pool, .. } | Self::Snapshot { pool, .. } => *pool,
+            Self::Retry | Self::Synchronize | Self::Rejected => PoolId::DEFAULT,
         }
     }
 }

@@ -121,7 +121,9 @@ impl TraceEntry {
             Event::Oom { device_free, size, stream, .. } => {
                 (Action::Oom, Address(device_free), size, stream)
             }
-            Event::Snapshot { active } => (Action::Snapshot, Address(0), active, StreamId::DEFAULT),
+            Event::Snapshot { active, .. } => {
+                (Action::Snapshot, Address(0), active, StreamId::DEFAULT)
+            }
             Event::Retry | Event::Synchronize | Event::Rejected => return None,
         };
         Some(Self { action, address, size, stream, time_us: 0, stack: None })

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import functools
 import socket
 import sys
 import time
@@ -15,12 +17,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
     from typing import Any
 
-#: How often Ray does something again whose worker is lost; whatever it is may be what kills workers.
+#: How often something is given out again whose worker is lost; whatever it is may be what kills workers. Ray itself is to do
+#: nothing again: it would for ever where a node runs out of memory, and count that as no retry.
 _RETRIES = 3
 
 #: Tasks that are there at least, and seconds until a cluster is asked for its size again.
 _FEWEST = 64
 _ASKED = 5.0
+
+#: Seconds in which nothing is done until a cluster is asked whether it can do anything.
+_SILENT = 10.0
 
 #: Seconds in which a cluster answers that it is there.
 _ANSWERS = 10.0
@@ -45,6 +51,20 @@ def check_version(version: str) -> None:
         raise RefusedError(
             f"a Ray worker has tonnage {_tonnage.VERSION}, and this program {version}: install the same on every node"
         )
+
+
+@functools.cache
+def tasks_here() -> int | None:
+    """How many tasks the node of this worker has at once: one for each core that it has for Ray. None where Ray does not tell."""
+    try:
+        import ray
+
+        own = ray.get_runtime_context().get_node_id()
+        cores = [node["Resources"].get("CPU", 1) for node in ray.nodes() if node["NodeID"] == own]
+    except Exception:
+        # Another release has it otherwise: no reason not to do the work.
+        return None
+    return max(1, int(cores[0])) if cores else None
 
 
 def without(words: list[str], flag: str) -> tuple[list[str], str | None]:
@@ -73,7 +93,8 @@ def spread(
     doing: str,
     short: bool = True,
 ) -> Generator[tuple[tuple[Any, ...], Any], None, None]:
-    """Each call's arguments and what comes of it, or why it is ``Lost``, in the order in which they are done.
+    """Each call's arguments and what comes of it, or why it is ``Lost``, in the order in which they are done. What is lost is given
+    out again behind all others, three times at most: by then a node may have memory again.
 
     Whoever stops, by Ctrl-C or by an error, leaves no task behind: none begins any more, those under way are done soon if they are
     ``short`` and are asked to end if not, and what takes longer than that is ended.
@@ -82,30 +103,38 @@ def spread(
         raise UsageError("in_flight is a number of tasks, from 1")
     if calls:
         with _connected(address) as ray:
-            task = ray.remote(num_cpus=1, max_retries=_RETRIES)(function)
+            task = ray.remote(num_cpus=1, max_retries=0)(function)
             yield from _tasks(ray, task, calls, _Room(ray, in_flight), _Progress(doing, len(calls)), short)
 
 
 def _tasks(
     ray: Any, task: Any, calls: Sequence[tuple[Any, ...]], room: _Room, progress: _Progress, short: bool
 ) -> Generator[tuple[tuple[Any, ...], Any], None, None]:
-    waiting: dict[Any, tuple[Any, ...]] = {}
-    following = iter(calls)
+    # Each with how often it was lost.
+    waiting: dict[Any, tuple[tuple[Any, ...], int]] = {}
+    following = ((call, 0) for call in calls)
+    again: collections.deque[tuple[tuple[Any, ...], int]] = collections.deque()
     try:
         while True:
-            for call in following:
-                waiting[task.remote(*call)] = call
-                if len(waiting) >= room.tasks():
+            while len(waiting) < room.tasks():
+                given = next(following, None) or (again.popleft() if again else None)
+                if given is None:
                     break
+                waiting[task.remote(*given[0])] = given
             if not waiting:
                 return
             try:
-                done = ray.wait(list(waiting), num_returns=1)[0]
+                done = ray.wait(list(waiting), num_returns=1, timeout=_SILENT)[0]
+                if not done and not room.cores():
+                    progress.say_once("the Ray cluster has no CPU yet: waiting until it has one")
             except ray.exceptions.RayError as error:
                 raise Error(f"Ray failed: {_first_line(error)}") from None
             for reference in done:
-                call = waiting.pop(reference)
+                call, lost = waiting.pop(reference)
                 result = _result(ray, reference)
+                if isinstance(result, Lost) and lost < _RETRIES:
+                    again.append((call, lost + 1))
+                    continue
                 progress.one_more()
                 yield call, result
     finally:
@@ -139,7 +168,7 @@ class _Room:
         return self._tasks
 
     def cores(self) -> int:
-        return int(self._ray.cluster_resources().get("CPU", 1))
+        return int(self._ray.cluster_resources().get("CPU", 0))
 
 
 def _result(ray: Any, reference: Any) -> Any:
@@ -164,7 +193,7 @@ def _result(ray: Any, reference: Any) -> Any:
 
 
 def _lost(ray: Any) -> tuple[type[BaseException], ...]:
-    """What Ray says of a task whose worker or node is lost again and again; older releases have not all of it."""
+    """What Ray says of a task whose worker or node is lost; older releases have not all of it."""
     names = ["WorkerCrashedError", "OutOfMemoryError", "NodeDiedError", "LocalRayletDiedError", "ObjectLostError"]
     return tuple(getattr(ray.exceptions, name) for name in names if hasattr(ray.exceptions, name))
 
@@ -181,6 +210,7 @@ class _Progress:
         self._doing, self._of, self._done = doing, of, 0
         self._began = self._shown = time.monotonic()
         self._is_seen = sys.stderr is not None and sys.stderr.isatty()
+        self._said = ""
 
     def one_more(self) -> None:
         self._done += 1
@@ -190,6 +220,13 @@ class _Progress:
             left = int((now - self._began) / self._done * (self._of - self._done))
             sys.stderr.write(f"\r\x1b[K{self._doing} {self._done}/{self._of}, {left} s to go")
             sys.stderr.flush()
+
+    def say_once(self, what: str) -> None:
+        """Says why nothing is done."""
+        if sys.stderr is not None and what != self._said:
+            self._said = what
+            self.gone()
+            print(f"note: {what}", file=sys.stderr, flush=True)
 
     def gone(self) -> None:
         if self._is_seen and self._shown != self._began:

@@ -20,9 +20,13 @@ from ._snapshot import _flags
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator
-    from typing import Any
+    from typing import IO, Any
 
 __all__ = ["Fleet", "report"]
+
+#: Files of one storage that cannot be read one after the other, for a reason that is the same for all of it, until the rest is
+#: left: as without Ray.
+_GONE = 3
 
 #: Rows that are put into the dataset at once, seconds that they wait for more, and seconds that another run is waited for at the end.
 _KEPT = 64
@@ -51,7 +55,7 @@ def report(
     connected to or finds, or ``"local"`` for one of its own. Workers need this package, of the same version, and see the files
     under the same paths; what lies in storage they read themselves, with the variables of their own environment. At most
     ``in_flight`` tasks are there at once; if none is given, two for each core that the cluster has by then and no fewer than
-    64, so that one that grows does. Ray does a lost worker's files again. The result is that without ``ray``, byte for byte, where every file has the memory that reading it takes:
+    64, so that one that grows does. A lost worker's files are done again, up to three times. The result is that without ``ray``, byte for byte, where every file has the memory that reading it takes:
     ``max_memory`` and ``jobs`` do not reach the workers.
     """
     if isinstance(sources, (str, os.PathLike)):
@@ -73,35 +77,48 @@ def _rows_from_ray(
 ) -> Iterator[tuple[list[str], str | None]]:
     """Words to ask about the same with, and a file of the rows of all files that were left to do, which Ray has made; and why the
     dataset has them not, if another run took it."""
-    with tempfile.TemporaryDirectory(prefix="tonnage-fleet-") as folder:
-        words = _without_stdin(words, os.path.join(folder, "list"))
+    with _nameless() as listed, _nameless() as all_rows, _nameless() as late:
+        words = _without_stdin(words, listed)
         files = json.loads(_tonnage.ask_fleet(["fleet", "files", *words])[1])
         if files["dataset"]:
             # There is nothing to look at.
             yield words, None
             return
-        path, late = os.path.join(folder, "rows.jsonl"), os.path.join(folder, "late.jsonl")
-        with open(path, "w", encoding="utf-8") as all_rows:
-            # Whatever fails here: no task is left behind, whoever keeps the error.
-            with contextlib.closing(_on_ray(files, address, in_flight)) as rows, contextlib.closing(_batches(rows)) as batches:
-                for batch in batches:
-                    text = "".join(f"{row}\n" for row in batch)
-                    all_rows.write(text)
-                    if out is not None:
-                        _keep(late, text, out)
-        words = ["--rows", path, *words]
+        # Whatever fails here: no task is left behind, whoever keeps the error.
+        kept = out is not None
+        with contextlib.closing(_on_ray(files, address, in_flight, kept)) as rows, contextlib.closing(_batches(rows)) as batches:
+            for batch in batches:
+                text = "".join(f"{row}\n" for row in batch).encode()
+                all_rows.write(text)
+                if out is not None:
+                    _keep(late, text, out)
+        # Where a file has one place for all who read it, the list was read to its end.
+        listed.seek(0)
+        words = ["--rows", _path(all_rows), *words]
         if out is None or _is_free(late, out):
             yield words, None
         else:
             yield _ray.without(words, "--out")[0], f"{out} is being written by another run: what is said here is not kept"
 
 
-def _without_stdin(words: list[str], path: str) -> list[str]:
+def _nameless() -> IO[bytes]:
+    """A file that is gone with this program, however it ends: lists have addresses that let others read."""
+    return tempfile.TemporaryFile(prefix="tonnage-fleet-")
+
+
+def _path(file: IO[bytes]) -> str:
+    """Where this program itself reads a file without a name, from its beginning."""
+    file.flush()
+    file.seek(0)
+    return f"/dev/fd/{file.fileno()}"
+
+
+def _without_stdin(words: list[str], file: IO[bytes]) -> list[str]:
     """Words with a file in place of standard input, which can be read once and is asked for twice."""
     if "@-" not in words:
         return words
-    with open(path, "wb") as file:
-        shutil.copyfileobj(sys.stdin.buffer, file)
+    shutil.copyfileobj(sys.stdin.buffer, file)
+    path = _path(file)
     return [f"@{path}" if word == "@-" else word for word in words]
 
 
@@ -125,33 +142,37 @@ def _batches(rows: Iterable[str]) -> Generator[list[str], None, None]:
     yield batch
 
 
-def _keep(path: str, rows: str, out: str) -> bool:
+def _keep(late: IO[bytes], rows: bytes, out: str) -> bool:
     """Puts rows into the dataset, and those that are late in the file; whether it could: another run may be writing it, and
     what was done so far is worth more than to stop for that."""
-    with open(path, "a", encoding="utf-8") as file:
-        file.write(rows)
+    late.seek(0, os.SEEK_END)
+    late.write(rows)
     try:
-        _tonnage.ask_fleet(["fleet", "keep", "--rows", path, "--out", out])
+        _tonnage.ask_fleet(["fleet", "keep", "--rows", _path(late), "--out", out])
     except Error as error:
         if "is being written by another run" in str(error):
             return False
         raise
-    os.remove(path)
+    late.seek(0)
+    late.truncate()
     return True
 
 
-def _is_free(path: str, out: str) -> bool:
+def _is_free(late: IO[bytes], out: str) -> bool:
     """Whether another run lets the dataset go in a while, and what is late is in it."""
     end = time.monotonic() + _PATIENCE
-    while not _keep(path, "", out):
+    while not _keep(late, b"", out):
         if time.monotonic() > end:
             return False
         time.sleep(0.5)
     return True
 
 
-def _on_ray(files: dict[str, Any], address: str, in_flight: int | None) -> Generator[str, None, None]:
-    """The rows of files, as JSON, in the order in which they are done."""
+def _on_ray(files: dict[str, Any], address: str, in_flight: int | None, kept: bool) -> Generator[str, None, None]:
+    """The rows of files, as JSON, in the order in which they are done; ``kept`` is whether a dataset has them. A storage that goes
+    away meanwhile is not waited for with each of its files."""
+    in_a_row: dict[str, int] = {}
+    count = 0
     calls = []
     for file in files["left"]:
         path = file.pop("path")
@@ -161,14 +182,26 @@ def _on_ray(files: dict[str, Any], address: str, in_flight: int | None) -> Gener
         for (file, *_), row in done:
             if isinstance(row, _ray.Lost):
                 yield json.dumps({**file, "seen": {"unreadable": str(row)}})
-            else:
-                yield row
+                continue
+            yield row
+            count += 1
+            looked = json.loads(row)
+            gone = looked.get("gone")
+            in_a_row = {it: times for it, times in in_a_row.items() if not file["address"].startswith(f"{it}/") or gone == it}
+            if gone is not None:
+                in_a_row[gone] = in_a_row.get(gone, 0) + 1
+            if in_a_row.get(gone, 0) >= _GONE and count < len(calls):
+                rest = "; what is done is kept, the same command goes on from there" if kept else ""
+                raise Error(f"{gone}: {looked['seen']['unreadable']}; {count} of {len(calls)} files were looked at by then{rest}")
 
 
 def _look(file: dict[str, Any], words: list[str], version: str, path: str) -> str:
     """One file, looked at by a worker: its row, as JSON."""
     _ray.check_version(version)
     about = [f"--address={file['address']}", f"--version-of={file['version']}"]
+    here = _ray.tasks_here()
+    if here is not None:
+        about.append(f"--jobs={here}")
     if file["size"] is not None:
         about.append(f"--size={file['size']}")
     return _tonnage.ask_fleet(["fleet", "look", *about, *words, "--", path])[1]

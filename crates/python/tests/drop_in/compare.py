@@ -1,9 +1,9 @@
-"""PyTorch's allocator beside the drop-in, on the fake CUDA libraries: ``compare.py [--light] [CASE…]``.
+"""PyTorch's allocator beside the drop-in, on the fake CUDA libraries: ``compare.py [--light] [--scripts] [CASE…]``.
 
 In:  a Python whose CUDA libraries are the fake ones (``tonnage-on-fakes python compare.py``). Out: a table, and exit status 1 if
 anything differs: with the policy ``pytorch`` every entry of the history with its address and stream, every figure, every answer;
 with ``pages`` every request. Then the programs of ``programs.py``. Scripts that need packages beside PyTorch, or compile, run when they are
-named, such as ``script_compile_mlp``.
+named, such as ``script_compile_mlp``, or with ``--scripts``: then all scripts do, and nothing else.
 
 PyTorch is imported once; each case runs in forks of this process, one for each allocator.
 """
@@ -204,6 +204,8 @@ def main(*words):
     # What PyTorch says of its own old names, three times a case.
     warnings.simplefilter("ignore")
     names = [word for word in words if not word.startswith("--")]
+    if "--scripts" in words:
+        names += [name for name in CASES if name.startswith("script_")]
     light = "--light" in words
     wrong = 0
     print("| case | entries | pytorch | pages |\n| --- | --- | --- | --- |")

@@ -1285,6 +1285,9 @@ void follow_settings() {
 
 thread_local std::string said;
 
+// The order of allocators that are named for a kind of device: PyTorch's own has 0, and 2.15 names it again when CUDA begins.
+constexpr uint8_t ABOVE_ITS_OWN = 1;
+
 } // namespace
 } // namespace tonnage
 
@@ -1323,7 +1326,7 @@ const char* tonnage_install(const tonnage::Interface* interface, const tonnage::
     instance().note_settings();
     instance().set_pages(options->policy != nullptr && std::strstr(options->policy, "pages") != nullptr);
     c10::cuda::CUDACachingAllocator::allocator.store(&instance());
-    c10::SetAllocator(c10::DeviceType::CUDA, &instance(), 0);
+    c10::SetAllocator(c10::DeviceType::CUDA, &instance(), ABOVE_ITS_OWN);
 #if TONNAGE_TORCH >= 210
     follow_settings();
 #endif
