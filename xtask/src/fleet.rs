@@ -19,6 +19,7 @@
 //! Figures are shares of two rates of one run: before and after what is compared, the other is measured. What is to be the
 //! same whoever reads it, and wherever it lies, is in `crates/python/tests/fleet`.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -50,7 +51,13 @@ const MEMORY: u64 = 1 << 30;
 /// Where everything lies.
 const FOLDER: &str = "target/fleet";
 
-/// A recording with a short history, of which the small fleet is made.
+/// What ranks are made by: whoever changes it has others.
+const MAKER: &str = "crates/fleet/examples/make_fleet";
+
+/// The recording that the fleet is made of.
+const LONG: &str = "testdata/traces/gpt2_varlen.default.stacks.pickle.zst";
+
+/// One with a short history, of which the small fleet is made.
 const SHORT: &str = "testdata/traces/mlp_seed.default.stacks.pickle.zst";
 
 pub(crate) fn fleet(ranks: &str) -> anyhow::Result<()> {
@@ -66,7 +73,7 @@ pub(crate) fn fleet(ranks: &str) -> anyhow::Result<()> {
     run(
         "cargo build --quiet --locked --profile fast --package tonnage-fleet --example make_fleet",
     )?;
-    let folder = made(ranks, None)?;
+    let folder = made(ranks, LONG)?;
     let small = made_small()?;
     figures(&folder)?;
     let tests = "crates/python/tests/fleet";
@@ -226,10 +233,11 @@ fn package() -> anyhow::Result<PathBuf> {
     Ok(folder)
 }
 
-/// The folder of a fleet, made if it is not there yet.
-fn made(ranks: usize, recording: Option<&str>) -> anyhow::Result<PathBuf> {
-    let name = if recording.is_some() { format!("short-{ranks}") } else { ranks.to_string() };
-    let folder = root().join(FOLDER).join(name);
+/// The folder of a fleet, made if it is not there yet, by this maker and of this recording.
+fn made(ranks: usize, recording: &str) -> anyhow::Result<PathBuf> {
+    let sources = files(&root().join(MAKER))?;
+    let from = hash_of(sources.into_iter().chain([root().join(recording)]))?;
+    let folder = root().join(FOLDER).join(format!("{ranks}-{from:016x}"));
     if folder.exists() {
         return Ok(folder);
     }
@@ -243,7 +251,7 @@ fn made(ranks: usize, recording: Option<&str>) -> anyhow::Result<PathBuf> {
         .current_dir(root())
         .arg(&making)
         .arg(ranks.to_string())
-        .args(recording)
+        .arg(recording)
         .status()?;
     ensure!(status.success(), "make_fleet: {status}");
     std::fs::rename(making.with_extension("planted.txt"), folder.with_extension("planted.txt"))?;
@@ -251,9 +259,20 @@ fn made(ranks: usize, recording: Option<&str>) -> anyhow::Result<PathBuf> {
     Ok(folder)
 }
 
+/// A number that the contents of files decide.
+fn hash_of(files: impl Iterator<Item = PathBuf>) -> anyhow::Result<u64> {
+    let mut hasher = DefaultHasher::new();
+    for path in files {
+        let bytes =
+            std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        bytes.hash(&mut hasher);
+    }
+    Ok(hasher.finish())
+}
+
 /// The small fleet, with a file that is none.
 fn made_small() -> anyhow::Result<PathBuf> {
-    let folder = made(SMALL, Some(SHORT))?;
+    let folder = made(SMALL, SHORT)?;
     std::fs::write(folder.join("rank_99999.pickle"), b"cos\nsystem\n.")?;
     Ok(folder)
 }
@@ -411,4 +430,19 @@ fn killed(folder: &Path, whole: &[u8]) -> anyhow::Result<()> {
     ensure!(output.stdout == whole, "a run that was killed and gone on with says something else");
     println!("killed with {left} of {all} files left and gone on with: the same bytes");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_of_another_maker_or_recording_are_others() {
+        let from = |files: &[&str]| hash_of(files.iter().map(|it| root().join(it))).unwrap();
+        let maker = format!("{MAKER}/maker.rs");
+        assert_eq!(from(&[&maker, SHORT]), from(&[&maker, SHORT]));
+        assert_ne!(from(&[&maker, SHORT]), from(&[&maker, LONG]));
+        assert_ne!(from(&[&maker, SHORT]), from(&[&format!("{MAKER}/main.rs"), SHORT]));
+        assert!(hash_of([root().join("gone")].into_iter()).is_err());
+    }
 }

@@ -11,9 +11,10 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 use tonnage::Bytes;
 use tonnage::replay::Until;
+use tonnage::snapshot::spare_memory;
 use tonnage_fleet::{
     Answer as FleetAnswer, AnswerOptions, Card, Crew, Dataset, Found, LookOptions, NamePattern,
-    Row, compare_outliers, find_until, look, place_rows,
+    Row, Stopped, compare_outliers, find_until, look_and_tell, place_rows,
 };
 use tonnage_scripts::Gpu;
 use tonnage_view::{FleetPage, Recordings, Stopper, ViewOptions};
@@ -21,6 +22,7 @@ use tonnage_view::{FleetPage, Recordings, Stopper, ViewOptions};
 use crate::Answer;
 use crate::ask::Answered;
 use crate::circumstances::Circumstances;
+use crate::output::grouped;
 use crate::progress::Progress;
 use crate::report::layout;
 use crate::size::memory_size;
@@ -66,6 +68,10 @@ struct LookArguments {
     /// What tells it from another version
     #[arg(long)]
     version_of: String,
+
+    /// Files that this machine looks at at once: they share its memory
+    #[arg(long)]
+    jobs: Option<NonZeroUsize>,
 
     #[command(flatten)]
     asked: Asked,
@@ -266,10 +272,12 @@ impl Sources {
         if let Some(looked) = self.dataset()? {
             return Ok(looked);
         }
-        let files = self.find(until)?;
+        let files = self.find(until);
         if until.is_over() {
-            return Err(StoppedEarly { done: 0, of: files.len(), what: "files" }.into());
+            let of = files.map_or(0, |it| it.len());
+            return Err(StoppedEarly { done: 0, of, what: "files" }.into());
         }
+        let files = files?;
         let mut dataset = self.out.as_deref().map(Dataset::open).transpose()?;
         let options = self.asked.looking();
         let mut rows = match &dataset {
@@ -421,12 +429,22 @@ fn look_at(
     };
     match looked {
         Ok(rows) => Ok(rows),
-        Err(_) => {
+        Err(stopped) => {
+            let is_kept = dataset.is_some();
             if let Some(dataset) = dataset {
                 dataset.flush()?;
             }
             let (done, of) = (known + done, known + files.len());
-            Err(StoppedEarly { done, of, what: "files" }.into())
+            let Stopped::Gone { storage, why } = stopped else {
+                return Err(StoppedEarly { done, of, what: "files" }.into());
+            };
+            let (done, of) = (grouped(done), grouped(of));
+            let kept = if is_kept {
+                "; what is done is kept, the same command goes on from there"
+            } else {
+                ""
+            };
+            bail!("{storage}: {why}; {done} of {of} files were looked at by then{kept}")
         }
     }
 }
@@ -517,8 +535,17 @@ fn look_at_one(arguments: &LookArguments) -> anyhow::Result<Answered> {
         size: arguments.size,
         version: arguments.version_of.clone(),
     };
-    let row = look(&file, &arguments.asked.looking(), &Until::default());
-    Ok(told(&serde_json::to_value(row.context("it was stopped")?)?))
+    // As of all files that are looked at here.
+    let at_once = arguments.jobs.unwrap_or(Crew::default().workers).get() as u64;
+    let memory = spare_memory().map(|spare| spare / 2 / at_once);
+    let looking = LookOptions { memory, ..arguments.asked.looking() };
+    let looked = look_and_tell(&file, &looking, &Until::default()).context("it was stopped")?;
+    let mut json = serde_json::to_value(looked.row)?;
+    // Not of the row: whoever spreads files learns that others of this storage cannot be read either.
+    if let Some(gone) = looked.gone {
+        json["gone"] = gone.into();
+    }
+    Ok(told(&json))
 }
 
 fn keep(arguments: &KeepArguments) -> anyhow::Result<Answered> {

@@ -12,6 +12,7 @@ const STOPPED: u8 = 130;
 #[derive(Debug)]
 pub(crate) struct StoppedEarly {
     pub(crate) done: usize,
+    /// 0 if that is not known yet.
     pub(crate) of: usize,
     /// Of what: `files`.
     pub(crate) what: &'static str,
@@ -19,6 +20,10 @@ pub(crate) struct StoppedEarly {
 
 impl std::fmt::Display for StoppedEarly {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // It was not known yet how much there is to do.
+        if self.of == 0 {
+            return f.write_str("stopped: nothing was looked at yet");
+        }
         let (done, of, what) = (grouped(self.done), grouped(self.of), self.what);
         write!(
             f,

@@ -73,6 +73,12 @@ const AZURE: [&str; 16] = [
     "sks", "skv",
 ];
 
+/// Letters of what a part of a query says, and of what it says that of, and of a name behind `#`: chosen. What tells a file
+/// from others is short; no signature is so short that it protects something, whatever its name is.
+const LONGEST_VALUE: usize = 12;
+const LONGEST_NAME: usize = 32;
+const LONGEST_LABEL: usize = 64;
+
 impl<'a> Address<'a> {
     /// The parts of an address; none of what is a file of this machine.
     pub(crate) fn parse(text: &'a str) -> Option<Self> {
@@ -134,7 +140,8 @@ pub(crate) fn shown(text: &str) -> String {
     // Servers are not sent what stands behind `#`: people tell files apart by it.
     let (sent, fragment) = text.split_at(place);
     let (file, query) = sent.split_once('?').unwrap_or((sent, ""));
-    let (query, fragment) = (open_parts(query), open_parts(fragment.trim_start_matches('#')));
+    let query = open_parts(query, LONGEST_VALUE);
+    let fragment = open_parts(fragment.trim_start_matches('#'), LONGEST_LABEL);
     let part = |mark: &str, part: String| match part.as_str() {
         "" => String::new(),
         _ => format!("{mark}{part}"),
@@ -142,35 +149,45 @@ pub(crate) fn shown(text: &str) -> String {
     format!("{file}{}{}", part("?", query), part("#", fragment))
 }
 
-/// The parts of a query that everyone may see.
-fn open_parts(query: &str) -> String {
+/// The parts of a query that everyone may see: short and plain ones alone, since nobody knows what all servers call a
+/// signature. A part without a name may have `longest` letters.
+fn open_parts(query: &str, longest: usize) -> String {
     let names: Vec<_> = query.split(['&', ';']).map(part_name).collect();
     let has = |name: &str| names.iter().any(|it| it == name);
-    let (is_azure, is_signed) = (has("sig") && has("sv"), has("signature"));
+    let is_azure = has("sig") && has("sv");
     let is_open = |part: &&str| {
-        part.split(';').map(part_name).all(|name| {
-            let beside = BESIDE.iter().any(|it| name.starts_with(it))
-                || (is_azure && AZURE.contains(&&*name))
-                || (is_signed && matches!(&*name, "expires" | "policy"));
-            !beside && !SECRETS.iter().any(|it| name.contains(it))
-        })
+        let name = part_name(part);
+        let is_short = match part.split_once('=') {
+            Some((name, value)) => is_plain(name, LONGEST_NAME) && is_plain(value, LONGEST_VALUE),
+            None => is_plain(part, longest),
+        };
+        let beside =
+            BESIDE.iter().any(|it| name.starts_with(it)) || (is_azure && AZURE.contains(&&*name));
+        is_short && !beside && !SECRETS.iter().any(|it| name.contains(it))
     };
-    query.split('&').filter(is_open).collect::<Vec<_>>().join("&")
+    let open: Vec<_> = query.split('&').filter(is_open).collect();
+    // Where something was signed, so was until when that holds: another day has another.
+    let is_signed = open.len() < query.split('&').count();
+    let is_of_the_file = |part: &&str| !is_signed || part_name(part) != "expires";
+    open.into_iter().filter(is_of_the_file).collect::<Vec<_>>().join("&")
 }
 
-/// The name of a query's part, in small letters; `%61` is as good as `a`.
+/// The name of a query's part, in small letters.
 fn part_name(part: &str) -> String {
-    let name = part.split('=').next().unwrap_or_default();
-    let mut pieces = name.split('%');
-    let mut plain = pieces.next().unwrap_or_default().to_owned();
-    for piece in pieces {
-        let byte = piece.get(..2).and_then(|digits| u8::from_str_radix(digits, 16).ok());
-        match byte.filter(u8::is_ascii) {
-            Some(byte) => plain.extend([char::from(byte)].into_iter().chain(piece[2..].chars())),
-            None => plain.extend(["%", piece]),
-        }
-    }
-    plain.to_ascii_lowercase()
+    part.split('=').next().unwrap_or_default().to_ascii_lowercase()
+}
+
+/// Whether a text is a few letters that mean themselves.
+fn is_plain(text: &str, longest: usize) -> bool {
+    let is_letter = |it: u8| it.is_ascii_alphanumeric() || matches!(it, b'_' | b'.' | b'-');
+    (1..=longest).contains(&text.len()) && text.bytes().all(is_letter)
+}
+
+/// An object's address, the same whichever of its protocol's schemes it is written with; none of a web server's.
+pub(crate) fn with_usual_scheme(text: &str) -> Option<String> {
+    let Address { kind, bucket, name, .. } = Address::parse(text)?;
+    let usual = SCHEMES.iter().find(|it| it.1 == kind).filter(|_| kind != Kind::Web)?.0;
+    Some(format!("{usual}://{bucket}/{name}"))
 }
 
 #[cfg(test)]
@@ -215,6 +232,8 @@ mod tests {
         assert_eq!(shown("https://h/get?rank=0&sig=a"), "https://h/get?rank=0");
         assert_eq!(shown("https://h/get?sv=3&rank=1"), "https://h/get?sv=3&rank=1");
         assert_eq!(shown("https://h/get?code=a#rank_3"), "https://h/get#rank_3");
+        let label = "#dp03_pp1_tp0_rank_00052";
+        assert_eq!(shown(&format!("https://h/get{label}")), format!("https://h/get{label}"));
         for secret in [
             "access_token",
             "private_token",
@@ -231,8 +250,38 @@ mod tests {
             "jwt",
             "X-Goog-Signature",
         ] {
-            let told = shown(&format!("https://h/x?a=1&{secret}=hidden&b=%20"));
-            assert_eq!(told, "https://h/x?a=1&b=%20", "{secret}");
+            let told = shown(&format!("https://h/x?a=1&{secret}=hidden&b=2"));
+            assert_eq!(told, "https://h/x?a=1&b=2", "{secret}");
         }
+    }
+
+    #[test]
+    fn a_signature_of_any_name_is_not_shown() {
+        for signed in [
+            "hdnts=exp=1763546400~acl=/*~hmac=0a1b2c3d4e5f",
+            "verify=1763546400-aBcDeFgHiJkL%2B%3D",
+            "hash=5d41402abc4b2a76b9719d911017c592&expires=1763546400",
+            "st=qN0ZrYtGkL8aWn3VbXcD4w",
+            "5d41402abc4b2a76b9719d911017c592",
+            "c2VjcmV0LXNpZ25hdHVyZQ=",
+            "f=%73ecret",
+        ] {
+            let told = shown(&format!("https://h/x?rank=3&{signed}"));
+            assert_eq!(told, "https://h/x?rank=3", "{signed}");
+        }
+        let told = shown("https://h/x#access=5d41402abc4b2a76b9719d911017c592&rank_3");
+        assert_eq!(told, "https://h/x#rank_3");
+        // Of a file that is not signed, all may be seen.
+        assert_eq!(shown("https://h/x?expires=9&b=1"), "https://h/x?expires=9&b=1");
+    }
+
+    #[test]
+    fn schemes_of_one_protocol_name_one_object() {
+        let same = |a: &str, b: &str| with_usual_scheme(a) == with_usual_scheme(b);
+        assert!(same("s3a://b/x", "s3://b/x") && same("azure://c/x", "abfs://c/x"));
+        assert!(same("abfs://c@a.dfs.core.windows.net/x", "abfss://c@a.dfs.core.windows.net/x"));
+        assert!(!same("s3://b/x", "gs://b/x") && !same("s3://b/x", "s3://b/y"));
+        assert!(!same("az://c/x", "abfss://c@a.dfs.core.windows.net/x"));
+        assert_eq!(with_usual_scheme("https://h/x").or(with_usual_scheme("runs/x")), None);
     }
 }

@@ -36,7 +36,7 @@ pub fn read_again(
         Some(read_as) if !row.version.is_empty() && is_other(row, &read_as.0, read_as.1) => {
             Err(changed())
         }
-        _ => snapshot,
+        _ => snapshot.map_err(|unread| unread.why),
     }
 }
 

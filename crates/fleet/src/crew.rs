@@ -4,8 +4,9 @@
 //! Out: a row for each file, in the order of the files, whichever was done first.
 //!
 //! Each worker has one file at a time, and all of them together what one reader may take. Beside that a fleet takes a few
-//! kilobytes for each file.
+//! kilobytes for each file. A storage that goes away meanwhile is not waited for with each of its files.
 
+use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
@@ -14,8 +15,8 @@ use std::thread::Builder;
 use tonnage_replay::Until;
 use tonnage_snapshot::spare_memory;
 
-use crate::facts::Row;
-use crate::look::{LookOptions, look};
+use crate::facts::{Row, Seen};
+use crate::look::{LookOptions, Looked, look_and_tell};
 use crate::source::Found;
 
 /// Rows that wait to be taken.
@@ -30,9 +31,23 @@ pub struct Crew {
     pub memory: Option<u64>,
 }
 
+/// Files of one storage that cannot be read one after the other, for a reason that is the same for all of it, until the rest is
+/// left: chosen. Each was asked for again for up to a minute.
+const GONE: usize = 3;
+
 /// The work was stopped before it was done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stopped;
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stopped {
+    /// It was to end.
+    Asked,
+    /// A storage went away.
+    Gone {
+        /// Which, as `s3://BUCKET`.
+        storage: String,
+        /// Why its files cannot be read, in a sentence.
+        why: String,
+    },
+}
 
 impl Default for Crew {
     fn default() -> Self {
@@ -64,7 +79,7 @@ impl Crew {
         let look_at_next = || {
             let number = next.fetch_add(1, Ordering::Relaxed);
             let file = files.get(number).filter(|_| !until.is_over())?;
-            Some((number, look(file, &options, until)?))
+            Some((number, look_and_tell(file, &options, until)?))
         };
         std::thread::scope(|scope| {
             let (tell, told) = mpsc::sync_channel(workers.min(WAITING));
@@ -80,15 +95,34 @@ impl Crew {
                 }
             }
             drop(tell);
+            let mut in_a_row = HashMap::<&str, usize>::new();
+            let mut stopped = Stopped::Asked;
             // What is left is done here: nothing, unless there is no other thread.
-            for (number, row) in told.into_iter().chain(std::iter::from_fn(look_at_next)) {
+            for (number, looked) in told.into_iter().chain(std::iter::from_fn(look_at_next)) {
+                let Looked { row, gone } = looked;
                 if let Err(error) = done(number, &row) {
                     next.store(files.len(), Ordering::Relaxed);
                     return Err(error);
                 }
+                match (files[number].storage(), gone) {
+                    (Some(storage), Some(gone)) => {
+                        let count = in_a_row.entry(storage).or_default();
+                        *count += 1;
+                        if let (GONE, Seen::Unreadable(why)) = (*count, &row.seen) {
+                            // What is under way comes to its end.
+                            next.store(files.len(), Ordering::Relaxed);
+                            stopped = Stopped::Gone { storage: gone, why: why.clone() };
+                        }
+                    }
+                    (Some(storage), None) => {
+                        in_a_row.remove(storage);
+                    }
+                    _ => {}
+                }
                 rows[number] = Some(row);
             }
-            Ok(rows.into_iter().collect::<Option<Vec<_>>>().ok_or(Stopped))
+            let stopped = if until.is_over() { Stopped::Asked } else { stopped };
+            Ok(rows.into_iter().collect::<Option<Vec<_>>>().ok_or(stopped))
         })
     }
 }

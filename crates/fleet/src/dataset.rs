@@ -19,7 +19,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, TryLockError};
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -28,8 +28,9 @@ use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::RowAccessor;
 use parquet::schema::types::Type;
 use thiserror::Error;
+use tonnage_events::Bytes;
 use tonnage_export::{ExportError, write_values};
-use tonnage_snapshot::{OutputError, OutputFile, SaveError};
+use tonnage_snapshot::{OutputError, OutputFile, SaveError, spare_memory};
 
 use crate::address::names_storage;
 use crate::facts::{Row, Seen};
@@ -50,6 +51,14 @@ const MARKED: &str = "{\"tonnage_fleet\": 1}\n";
 
 /// Rows of a part: chosen, they take a megabyte.
 const PART: usize = 64;
+
+/// Bytes of a row's text, and of those of a part: chosen, a thousand times what they take. No more is read of a part that
+/// somebody else has made.
+const ROW_BYTES: usize = 16 << 20;
+const PART_BYTES: usize = 64 << 20;
+
+/// Bytes that rows may take of a machine that does not say what memory it has.
+const UNTOLD: u64 = 4 << 30;
 
 /// How long rows wait at most to be written: what a run loses that is killed.
 const WAIT: Duration = Duration::from_secs(5);
@@ -73,6 +82,17 @@ pub enum DatasetError {
          folder", .0.display()
     )]
     Damaged(PathBuf),
+    /// It has more than fits here.
+    #[error(
+        "{}: the rows of this dataset take more than the {} of memory that they may take here: look at a part of its files, \
+         with --out and another folder", folder.display(), Bytes(*most)
+    )]
+    Large {
+        /// The dataset.
+        folder: PathBuf,
+        /// Bytes that there are for rows.
+        most: u64,
+    },
     /// It is to be in storage.
     #[error("{}: a dataset is a folder of this machine: name one, and copy it when it is done", .0.display())]
     Storage(PathBuf),
@@ -128,9 +148,9 @@ impl Dataset {
         }
         std::fs::create_dir_all(folder).map_err(|error| io(folder, error))?;
         let path = folder.join(MARKER);
-        match std::fs::read_to_string(&path) {
-            Ok(text) if text == MARKED => {}
-            Ok(_) => return Err(DatasetError::OtherVersion(folder.to_owned())),
+        match is_marker(&path) {
+            Ok(true) => {}
+            Ok(false) => return Err(DatasetError::OtherVersion(folder.to_owned())),
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 let mut entries = std::fs::read_dir(folder).map_err(|error| io(folder, error))?;
                 if entries.next().is_some() {
@@ -184,9 +204,9 @@ impl Dataset {
     /// If there is no dataset, or one of its parts cannot be read.
     pub fn read(folder: &Path) -> Result<Vec<Row>, DatasetError> {
         let path = folder.join(MARKER);
-        match std::fs::read_to_string(&path) {
-            Ok(text) if text == MARKED => {}
-            Ok(_) => return Err(DatasetError::OtherVersion(folder.to_owned())),
+        match is_marker(&path) {
+            Ok(true) => {}
+            Ok(false) => return Err(DatasetError::OtherVersion(folder.to_owned())),
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 return Err(DatasetError::None(folder.to_owned()));
             }
@@ -217,7 +237,8 @@ impl Dataset {
         let analysis = options.analysis();
         let mut known = BTreeMap::new();
         for part in self.parts(FleetTable::Files)? {
-            for mut row in read_part(&self.path(FleetTable::Files, &part)).unwrap_or_default() {
+            let (rows, _) = read_part(&self.path(FleetTable::Files, &part)).unwrap_or_default();
+            for mut row in rows {
                 let file = by_address.get(&*row.address);
                 let is_of = file.is_some_and(|file| row.is_of(file, &analysis));
                 if is_of && matches!(row.seen, Seen::Facts(_)) {
@@ -303,7 +324,7 @@ impl Dataset {
     fn is_whole(&self, part: &str, rows: &[Row]) -> bool {
         let there = |table: FleetTable| self.path(table, part).is_file();
         FleetTable::ALL.into_iter().all(there)
-            && read_part(&self.path(FleetTable::Files, part)).is_some_and(|it| it == rows)
+            && read_part(&self.path(FleetTable::Files, part)).is_some_and(|it| it.0 == rows)
     }
 
     fn path(&self, table: FleetTable, part: &str) -> PathBuf {
@@ -349,14 +370,19 @@ fn rows_of(folder: &Path) -> Result<Vec<Row>, DatasetError> {
         }
     }
     parts.sort();
-    let mut rows = BTreeMap::new();
+    let most = spare_memory().map_or(UNTOLD, |spare| spare / 2);
+    let (mut rows, mut taken) = (BTreeMap::new(), 0);
     for (_, path) in parts {
-        let Some(part) = read_part(&path) else {
+        let Some((part, bytes)) = read_part(&path) else {
             return Err(match std::fs::metadata(&path) {
                 Err(source) => DatasetError::Io { path, source },
                 Ok(_) => DatasetError::Damaged(path),
             });
         };
+        taken += bytes as u64;
+        if taken > most {
+            return Err(DatasetError::Large { folder: folder.to_owned(), most });
+        }
         rows.extend(part.into_iter().map(|row| (row.address.clone(), row)));
     }
     Ok(rows.into_values().collect())
@@ -373,17 +399,38 @@ fn is_part(name: &str) -> bool {
     hash.is_some_and(|it| it.len() == 16 && it.bytes().all(|it| it.is_ascii_hexdigit()))
 }
 
-/// Rows of a part of `files`; none if it cannot be read.
-fn read_part(path: &Path) -> Option<Vec<Row>> {
+/// Rows of a part of `files`, and bytes of their texts; none if it cannot be read.
+fn read_part(path: &Path) -> Option<(Vec<Row>, usize)> {
     // The reader panics at some damaged bytes.
     catch_unwind(AssertUnwindSafe(|| try_part(path))).ok().flatten()
 }
 
-fn try_part(path: &Path) -> Option<Vec<Row>> {
-    let reader = SerializedFileReader::new(File::open(path).ok()?).ok()?;
+/// A few bytes of a file can stand for any number of rows: no more are made of them than a part has.
+fn try_part(path: &Path) -> Option<(Vec<Row>, usize)> {
+    let file = File::open(path).ok().filter(|file| {
+        file.metadata().is_ok_and(|about| about.is_file() && about.len() <= PART_BYTES as u64)
+    })?;
+    let reader = SerializedFileReader::new(file).ok()?;
     let fields = reader.metadata().file_metadata().schema().get_fields().to_vec();
     let fields = fields.into_iter().filter(|it| it.name() == ROW).collect();
     let projection = Type::group_type_builder("files").with_fields(fields).build().ok()?;
-    let rows = reader.get_row_iter(Some(projection)).ok()?;
-    rows.map(|row| serde_json::from_str(row.ok()?.get_string(0).ok()?).ok()).collect()
+    let mut rows = Vec::new();
+    let mut bytes = 0;
+    for row in reader.get_row_iter(Some(projection)).ok()? {
+        let row = row.ok()?;
+        let text = row.get_string(0).ok()?;
+        bytes += text.len();
+        if rows.len() == PART || text.len() > ROW_BYTES || bytes > PART_BYTES {
+            return None;
+        }
+        rows.push(serde_json::from_str(text).ok()?);
+    }
+    Some((rows, bytes))
+}
+
+/// Whether a file says that its folder is a dataset, of this version.
+fn is_marker(path: &Path) -> std::io::Result<bool> {
+    let mut text = Vec::new();
+    File::open(path)?.take(MARKED.len() as u64 + 1).read_to_end(&mut text)?;
+    Ok(text == MARKED.as_bytes())
 }

@@ -83,7 +83,7 @@ pub use differences::{Difference, compare_outliers};
 pub use facts::{Facts, FailedRequest, GrowthFacts, IterationLevel, LimitFacts, Row, Seen, Share};
 pub use hash::hash;
 pub use lines::{Line, Section};
-pub use look::{ANALYSIS, LookOptions, look};
+pub use look::{ANALYSIS, LookOptions, Looked, look, look_and_tell};
 pub use name::{NamePattern, PatternError, Place};
 pub use ranges::ranges;
 pub use runs::Runs;

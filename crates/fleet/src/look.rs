@@ -18,8 +18,8 @@ use tonnage_snapshot::{Limits, SnapshotError, SnapshotFile};
 use crate::facts::{Facts, Row, Seen};
 use crate::name::NamePattern;
 use crate::settings::try_all;
-use crate::source::{Found, Input};
-use crate::storage::Trouble;
+use crate::source::{Closed, Found, Input};
+use crate::storage::{StorageError, Trouble};
 
 /// Which version of the look this is: counts up when the same file gives another row.
 pub const ANALYSIS: u32 = 2;
@@ -100,16 +100,35 @@ impl LookOptions {
     }
 }
 
+/// A file that was looked at.
+#[derive(Clone, Debug)]
+pub struct Looked {
+    /// Its row.
+    pub row: Row,
+    /// The storage that it lies in (`s3://BUCKET`), if it could not be read for a reason that is the same for all of that.
+    pub gone: Option<String>,
+}
+
 /// Looks at one file; none if the work is to end before that is done.
 #[must_use]
 pub fn look(file: &Found, options: &LookOptions, until: &Until) -> Option<Row> {
+    Some(look_and_tell(file, options, until)?.row)
+}
+
+/// The same, and whether other files of its storage cannot be read either.
+#[must_use]
+pub fn look_and_tell(file: &Found, options: &LookOptions, until: &Until) -> Option<Looked> {
     // What is wrong with one file is no reason to leave the others.
     let seen = catch_unwind(AssertUnwindSafe(|| see(file, options, until)));
-    let mistake = || (None, Err("looking at it failed: this is a mistake in tonnage".to_owned()));
-    let (read, seen) = seen.unwrap_or_else(|_| mistake());
+    let mistake = || "looking at it failed: this is a mistake in tonnage".to_owned().into();
+    let (read, seen) = seen.unwrap_or_else(|_| (None, Err(mistake())));
+    let mut gone = None;
     let seen = match seen {
         Ok(facts) => Seen::Facts(Box::new(facts)),
-        Err(why) => Seen::Unreadable(why),
+        Err(Unread { why, trouble }) => {
+            gone = file.storage().filter(|_| trouble == Some(Trouble::Storage)).map(str::to_owned);
+            Seen::Unreadable(why)
+        }
     };
     let place = options.names.place(&file.address);
     let mut row = Row::new(file, &options.analysis(), place, seen);
@@ -117,18 +136,46 @@ pub fn look(file: &Found, options: &LookOptions, until: &Until) -> Option<Row> {
         (row.version, row.size) = (version, Some(size));
     }
     // A report that was cut short is not the report.
-    (!until.is_over()).then_some(row)
+    (!until.is_over()).then_some(Looked { row, gone })
 }
 
 /// The version and size of an object as it was read: it may have changed since it was found.
 type ReadAs = Option<(String, u64)>;
 
-fn see(file: &Found, options: &LookOptions, until: &Until) -> (ReadAs, Result<Facts, String>) {
+/// A file that could not be read.
+pub(crate) struct Unread {
+    pub(crate) why: String,
+    /// Of its storage, if it is that.
+    trouble: Option<Trouble>,
+}
+
+impl From<String> for Unread {
+    fn from(why: String) -> Self {
+        Self { why, trouble: None }
+    }
+}
+
+impl From<StorageError> for Unread {
+    fn from(error: StorageError) -> Self {
+        Self { why: error.to_string(), trouble: Some(error.trouble) }
+    }
+}
+
+impl From<Closed> for Unread {
+    fn from(closed: Closed) -> Self {
+        match closed {
+            Closed::Object(error) => error.into(),
+            Closed::File(_) => closed.to_string().into(),
+        }
+    }
+}
+
+fn see(file: &Found, options: &LookOptions, until: &Until) -> (ReadAs, Result<Facts, Unread>) {
     // A folder is here because it could not be listed.
     if file.in_storage().is_none() && file.path.is_dir() {
         let why = std::fs::read_dir(&file.path).err();
         let why = why.map_or(String::new(), |error| format!(": {error}"));
-        return (None, Err(format!("this folder could not be looked into{why}")));
+        return (None, Err(format!("this folder could not be looked into{why}").into()));
     }
     let (version, snapshot) = read_whole(file, options, until);
     let facts = snapshot.and_then(|snapshot| {
@@ -150,25 +197,25 @@ pub(crate) fn read_whole(
     file: &Found,
     options: &LookOptions,
     until: &Until,
-) -> (ReadAs, Result<SnapshotFile, String>) {
+) -> (ReadAs, Result<SnapshotFile, Unread>) {
     let mut begun = 0;
     loop {
         begun += 1;
         let mut input = match file.input(until) {
             Ok(input) => input,
-            Err(error) => return (None, Err(error.to_string())),
+            Err(closed) => return (None, Err(closed.into())),
         };
         let object = |input: &Input| match input {
             Input::Object(object) => Some((object.version(), object.failed().cloned())),
             Input::File(_) => None,
         };
         let size = object(&input).map(|it| it.0.1).or(file.size);
-        let snapshot = read(&mut input, &options.limits(size));
+        let snapshot = read(&mut input, &options.limits(size)).map_err(Unread::from);
         let Some((version, failed)) = object(&input) else { return (None, snapshot) };
         match failed {
             Some(error) if error.trouble == Trouble::Interrupted && begun < BEGUN => {}
             // What the reader makes of it says less.
-            Some(error) => return (Some(version), Err(error.to_string())),
+            Some(error) => return (Some(version), Err(error.into())),
             None => return (Some(version), snapshot),
         }
     }
@@ -179,7 +226,7 @@ fn read(input: &mut dyn Read, limits: &Limits) -> Result<SnapshotFile, String> {
     tonnage_snapshot::read(input, limits).map_err(|error| match error {
         SnapshotError::Limit { limit: "memory" | "pickle_bytes", .. } => format!(
             "reading it takes more than the {} of memory that one file may take here: allow more with --max-memory, or \
-             fewer at once with --jobs",
+             fewer at once with --jobs (which do not reach Ray's workers: look at it without)",
             Bytes(limits.memory)
         ),
         other => other.to_string(),

@@ -5,14 +5,17 @@
 //! FOLDER/snapshots/NAME.json        what else is known of it, in the words of whoever ran it
 //! ```
 //!
-//! The second says that the first is ours. It is written first, when an older first is gone: where both are there, they are of
-//! one run, whenever a run was killed. A file that has no such companion is somebody else's, and is left alone.
+//! The second says that the first is ours, if it has what every run has ([`Ours`]). It is written first, when an older first is
+//! gone: where both are there, they are of one run, whenever a run was killed. Any other file is somebody else's, whatever it is
+//! called, and so is one that has no such companion: they are left alone.
 
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
+use serde::Deserialize;
+use serde::de::IgnoredAny;
 use tonnage_snapshot::{OutputFile, pack};
 
 use crate::dataset::DatasetError;
@@ -26,6 +29,25 @@ const ABOUT: &str = "json";
 
 /// What is known of a run takes less: chosen. The guesses of a long program are many.
 const LONGEST: u64 = 64 << 20;
+
+/// What is known of every run: what it is asked for again by, and how it ended.
+#[derive(Deserialize)]
+struct Ours {
+    #[serde(rename = "key")]
+    _key: IgnoredAny,
+    #[serde(rename = "verdict")]
+    _verdict: IgnoredAny,
+}
+
+/// Whose a file beside a snapshot is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Whose {
+    Ours,
+    /// It ends too soon, as a machine leaves it that stops while it is written: another run takes its place.
+    Half,
+    Theirs,
+    Nobodys,
+}
 
 /// Runs of simulated ranks.
 #[derive(Clone, Debug)]
@@ -63,6 +85,17 @@ impl Runs {
         file.take(LONGEST).read_to_string(&mut text).ok().map(|_| text)
     }
 
+    /// Whose the file of this name is.
+    fn whose(&self, name: &str) -> Whose {
+        match self.about(name).map(|text| serde_json::from_str::<Ours>(&text)) {
+            Some(Ok(_)) => Whose::Ours,
+            Some(Err(error)) if error.is_eof() => Whose::Half,
+            Some(Err(_)) => Whose::Theirs,
+            None if self.path(name, ABOUT).exists() => Whose::Theirs,
+            None => Whose::Nobodys,
+        }
+    }
+
     /// Keeps a run in the place of an older one: what is known of it, and its snapshot, if it has one.
     ///
     /// # Errors
@@ -81,10 +114,11 @@ impl Runs {
             return Err(io(&beside)(std::io::Error::new(ErrorKind::InvalidData, why)));
         }
         std::fs::create_dir_all(&self.folder).map_err(io(&self.folder))?;
-        match beside.is_file() {
-            true => remove(&to)?,
-            false if to.exists() => return Err(DatasetError::NotOurs(to)),
-            false => {}
+        match self.whose(name) {
+            Whose::Ours | Whose::Half => remove(&to)?,
+            Whose::Theirs => return Err(DatasetError::NotOurs(beside)),
+            Whose::Nobodys if to.exists() => return Err(DatasetError::NotOurs(to)),
+            Whose::Nobodys => {}
         }
         OutputFile::at(&beside)?
             .write(|out| out.write_all(about.as_bytes()).map_err(io(&beside)))?;
@@ -100,12 +134,15 @@ impl Runs {
         }
     }
 
-    /// Removes a run.
+    /// Removes a run, if there is one.
     ///
     /// # Errors
     ///
     /// If it cannot be removed.
     pub fn forget(&self, name: &str) -> Result<(), DatasetError> {
+        if self.whose(name) != Whose::Ours {
+            return Ok(());
+        }
         remove(&self.path(name, SNAPSHOT))?;
         remove(&self.path(name, ABOUT))
     }
@@ -131,7 +168,8 @@ impl Runs {
         for entry in entries {
             let entry = entry.map_err(io(&self.folder))?.file_name();
             let name = entry.to_str().and_then(|it| it.strip_suffix(&format!(".{ABOUT}")));
-            names.extend(name.filter(|name| is_rank_name(name)).map(str::to_owned));
+            let is_ours = |name: &&str| is_rank_name(name) && self.whose(name) == Whose::Ours;
+            names.extend(name.filter(is_ours).map(str::to_owned));
         }
         Ok(names)
     }
@@ -169,6 +207,11 @@ fn remove(path: &Path) -> Result<(), DatasetError> {
 mod tests {
     use super::*;
 
+    /// What is known of a run that ended so.
+    fn about(verdict: &str) -> String {
+        format!(r#"{{"key": "k", "verdict": "{verdict}", "text": ""}}"#)
+    }
+
     fn kept(folder: &Path) -> Vec<String> {
         let entries = std::fs::read_dir(folder.join(SNAPSHOTS)).unwrap();
         let mut names: Vec<_> =
@@ -182,21 +225,21 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (runs, from) = (Runs::of(folder.path()), folder.path().join("dump.pickle"));
         std::fs::write(&from, "history").unwrap();
-        runs.keep("rank_00001", "one", Some(&from)).unwrap();
+        runs.keep("rank_00001", &about("one"), Some(&from)).unwrap();
         assert_eq!(kept(folder.path()), ["rank_00001.json", "rank_00001.pickle.zst"]);
-        assert_eq!(runs.about("rank_00001").unwrap(), "one");
+        assert_eq!(runs.about("rank_00001").unwrap(), about("one"));
         let found = runs.found("rank_00001").unwrap();
         assert_eq!(found.address, runs.address("rank_00001"));
         // What is packed already stays as it is.
-        runs.keep("rank_00002", "two", Some(&found.path)).unwrap();
+        runs.keep("rank_00002", &about("two"), Some(&found.path)).unwrap();
         let bytes = |name: &str| std::fs::read(runs.found(name).unwrap().path).unwrap();
         assert_eq!(bytes("rank_00001"), bytes("rank_00002"));
         // A run without a history has none of an older one.
-        runs.keep("rank_00001", "failed", None).unwrap();
+        runs.keep("rank_00001", &about("failed"), None).unwrap();
         assert!(runs.found("rank_00001").is_none());
         let theirs = folder.path().join("snapshots/rank_00003.pickle.zst");
         std::fs::write(&theirs, "mine").unwrap();
-        let error = runs.keep("rank_00003", "three", Some(&from)).unwrap_err().to_string();
+        let error = runs.keep("rank_00003", &about("three"), Some(&from)).unwrap_err().to_string();
         assert!(error.contains("rank_00003.pickle.zst is no file of a simulated rank"), "{error}");
         assert_eq!(std::fs::read(&theirs).unwrap(), b"mine");
     }
@@ -222,7 +265,7 @@ mod tests {
         assert!(!runs.are_there());
         std::fs::write(&from, "history").unwrap();
         for name in ["dp0_rank_00000", "dp1_rank_00001"] {
-            runs.keep(name, "{}", Some(&from)).unwrap();
+            runs.keep(name, &about("fits"), Some(&from)).unwrap();
         }
         for theirs in ["notes.json", "rank_00007.pickle.zst", "rank_1.json"] {
             std::fs::write(folder.path().join("snapshots").join(theirs), "mine").unwrap();
@@ -238,5 +281,37 @@ mod tests {
             "rank_1.json",
         ];
         assert_eq!(kept(folder.path()), left);
+    }
+
+    #[test]
+    fn what_is_called_as_a_run_and_is_none_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let (runs, from) = (Runs::of(folder.path()), folder.path().join("dump.pickle"));
+        std::fs::write(&from, "history").unwrap();
+        let snapshots = folder.path().join("snapshots");
+        std::fs::create_dir(&snapshots).unwrap();
+        let theirs = [r#"{"loss": 2.5}"#, "rank 1", "[1]", r#"{"key": "k"}"#];
+        for (rank, text) in theirs.iter().enumerate() {
+            std::fs::write(snapshots.join(format!("rank_0000{rank}.json")), text).unwrap();
+            std::fs::write(snapshots.join(format!("rank_0000{rank}.pickle.zst")), text).unwrap();
+        }
+        let before = kept(folder.path());
+        assert!(runs.names().unwrap().is_empty());
+        runs.leave_only(&BTreeSet::new()).unwrap();
+        for rank in 0..theirs.len() {
+            let name = format!("rank_0000{rank}");
+            runs.forget(&name).unwrap();
+            let error = runs.keep(&name, &about("fits"), Some(&from)).unwrap_err().to_string();
+            assert!(error.contains(&format!("{name}.json is no file of a simulated")), "{error}");
+        }
+        assert_eq!(kept(folder.path()), before);
+        for (rank, text) in theirs.iter().enumerate() {
+            let name = snapshots.join(format!("rank_0000{rank}.json"));
+            assert_eq!(std::fs::read_to_string(name).unwrap(), *text);
+        }
+        // Half of a run gives way to a whole one.
+        std::fs::write(snapshots.join("rank_00000.json"), r#"{"key": "#).unwrap();
+        runs.keep("rank_00000", &about("fits"), Some(&from)).unwrap();
+        assert_eq!(runs.about("rank_00000").unwrap(), about("fits"));
     }
 }

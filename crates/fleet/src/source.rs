@@ -20,6 +20,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::Metadata;
 use std::io::{ErrorKind, Read};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
@@ -27,7 +28,7 @@ use globset::{GlobBuilder, GlobMatcher};
 use thiserror::Error;
 use tonnage_replay::Until;
 
-use crate::address::{Address, has_scheme, shown};
+use crate::address::{Address, has_scheme, shown, with_usual_scheme};
 use crate::storage::{Object, Storage, StorageError};
 
 /// Endings of snapshots in a folder; each may be followed by one of [`PACKED`].
@@ -127,6 +128,11 @@ impl Found {
         self.in_storage().is_some()
     }
 
+    /// The storage that it lies in, as `s3://BUCKET`; none of a file of this machine.
+    pub(crate) fn storage(&self) -> Option<&str> {
+        Some(Address::parse(self.in_storage()?)?.base)
+    }
+
     /// Its whole address, if it is not a file of this machine.
     pub(crate) fn in_storage(&self) -> Option<&str> {
         self.path.to_str().filter(|path| Address::parse(path).is_some())
@@ -217,6 +223,8 @@ enum Absent {
 struct Files {
     by_address: BTreeMap<String, Found>,
     known: BTreeSet<FileId>,
+    /// Objects, by the usual scheme of their protocol.
+    known_objects: BTreeSet<String>,
     until: Until,
 }
 
@@ -245,8 +253,13 @@ impl Files {
         self.insert(path, ending, None, String::new());
     }
 
-    /// An object counts once. Two that go by the same, since what tells them apart is not shown, cannot both be told of.
+    /// An object counts once, by the first of its addresses. Two that go by the same, since what tells them apart is not
+    /// shown, cannot both be told of.
     fn put_object(&mut self, file: Found) -> Result<(), SourceError> {
+        let object = file.in_storage().and_then(with_usual_scheme);
+        if object.is_some_and(|object| !self.known_objects.insert(object)) {
+            return Ok(());
+        }
         let known = self.by_address.entry(file.address.clone()).or_insert_with(|| file.clone());
         if known.path == file.path {
             return Ok(());
@@ -257,7 +270,11 @@ impl Files {
     }
 
     fn insert(&mut self, path: &Path, ending: &str, size: Option<u64>, version: String) {
-        let address = path.to_string_lossy().into_owned() + ending;
+        let mut address = path.to_string_lossy().into_owned() + ending;
+        // Names that are not UTF-8 may look the same.
+        if self.by_address.get(&address).is_some_and(|known| known.path != path) {
+            address = path.as_os_str().as_bytes().escape_ascii().to_string() + ending;
+        }
         let file = Found { address: address.clone(), path: path.to_owned(), size, version };
         self.by_address.entry(address).or_insert(file);
     }
@@ -606,6 +623,24 @@ mod tests {
         assert_eq!(names(&folder, &["runs"]).unwrap(), lost);
         // Also behind two stars.
         assert_eq!(names(&folder, &["**/a_latest/r*"]).unwrap(), linked);
+    }
+
+    #[test]
+    fn names_that_are_not_utf_8_stay_apart() {
+        use std::ffi::OsStr;
+        let folder = folder(&["rank_1.pickle"]);
+        for name in [b"rank_2\xfe.pickle", b"rank_2\xff.pickle"] {
+            std::fs::write(folder.path().join(OsStr::from_bytes(name)), name).unwrap();
+        }
+        let root = folder.path().to_str().unwrap();
+        let found = find(&[root, &format!("{root}/*")]).unwrap();
+        let mut names: Vec<_> =
+            found.iter().map(|it| it.address.replace(root, "").replace('/', "")).collect();
+        names.sort();
+        assert_eq!(names, ["rank_1.pickle", "rank_2\\xff.pickle", "rank_2\u{fffd}.pickle"]);
+        let mut read: Vec<_> = found.iter().map(|it| std::fs::read(&it.path).unwrap()).collect();
+        read.sort();
+        assert_eq!(read[1..], [b"rank_2\xfe.pickle", b"rank_2\xff.pickle"]);
     }
 
     #[test]

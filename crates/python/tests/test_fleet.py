@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import types
@@ -19,7 +20,8 @@ import pytest
 
 import tonnage
 from conftest import recording
-from tonnage import _ray, fleet
+from tonnage import __main__ as _main
+from tonnage import _ray, _tonnage, fleet
 
 
 @pytest.fixture
@@ -87,6 +89,11 @@ class Cluster(types.ModuleType):
         self.hangs = False
         self.most = 0
         self.waiting = 0
+        # How often each was begun that dies; after so many times it is done.
+        self.begun: dict[str, int] = {}
+        self.dies_until = 1000
+        # How often nothing is done yet.
+        self.silent = 0
         self.is_connected, self.ended, self.refuses = True, 0, None
         self.dies_of = "WorkerCrashedError"
         error = type("RayError", (Exception,), {})
@@ -108,13 +115,17 @@ class Cluster(types.ModuleType):
         self.ended += 1
 
     def get_runtime_context(self):
-        return types.SimpleNamespace(gcs_address="10.0.0.1:6379")
+        return types.SimpleNamespace(gcs_address="10.0.0.1:6379", get_node_id=lambda: "here")
+
+    def nodes(self) -> list[dict]:
+        return [{"NodeID": "there", "Resources": {"CPU": 9.0}}, {"NodeID": "here", "Resources": {"CPU": 3.0}}]
 
     def cluster_resources(self) -> dict[str, float]:
         return {"CPU": 1.0}
 
     def remote(self, **options):
-        assert options["max_retries"] > 0
+        # Else Ray does for ever again what runs out of memory.
+        assert options["max_retries"] == 0
 
         def of(function):
             def call(*arguments):
@@ -127,7 +138,10 @@ class Cluster(types.ModuleType):
         return of
 
     def wait(self, references, num_returns, timeout=None):
-        if timeout is None:
+        if timeout != _ray._ENDING:
+            if self.silent:
+                self.silent -= 1
+                return [], references
             return [references[-1]], references[:-1]
         assert num_returns == len(references)
         left = [it for it in references if self.hangs and it not in self.cancelled]
@@ -136,7 +150,8 @@ class Cluster(types.ModuleType):
     def get(self, reference):
         function, address, arguments = reference
         self.waiting -= 1
-        if any(address.endswith(name) for name in self.die):
+        self.begun[address] = self.begun.get(address, 0) + 1
+        if any(address.endswith(name) for name in self.die) and self.begun[address] <= self.dies_until:
             raise getattr(self.exceptions, self.dies_of)("killed\nby the system")
         try:
             return function(*json.loads(arguments))
@@ -196,6 +211,64 @@ def test_a_file_that_kills_workers_is_a_line_of_the_result(what: str, ranks: pat
     told = fleet.report(ranks, ray="auto")
     assert [it.rank for it in told.unreadable] == [2, 9]
     assert "died: killed" in told.unreadable[0].why
+    # It is given out again three times, and the others once.
+    assert sorted(cluster.begun.values()) == [1] * 6 + [4]
+    cluster.begun.clear()
+    cluster.dies_until = 3
+    assert fleet.report(ranks, ray="auto")._json == fleet.report(ranks)._json
+
+
+def test_a_worker_shares_the_memory_of_its_node(ranks: pathlib.Path, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", Cluster())
+    asked: list[list[str]] = []
+    ask = _tonnage.ask_fleet
+    monkeypatch.setattr(_tonnage, "ask_fleet", lambda words: asked.append(words) or ask(words))
+    _ray.tasks_here.cache_clear()
+    fleet.report(ranks, ray="auto")
+    looks = [words for words in asked if words[1] == "look"]
+    assert len(looks) == 7 and all("--jobs=3" in words for words in looks)
+    # Where Ray does not tell, the machine does.
+    _ray.tasks_here.cache_clear()
+    monkeypatch.setattr(Cluster, "nodes", lambda _: 1 // 0)
+    assert fleet.report(ranks, ray="auto").read == 6
+    assert not any(word.startswith("--jobs") for word in asked[-2])
+    _ray.tasks_here.cache_clear()
+
+
+def test_a_cluster_without_a_cpu_is_waited_for_and_that_is_said(ranks: pathlib.Path, monkeypatch, capsys) -> None:
+    cluster = Cluster()
+    monkeypatch.setitem(sys.modules, "ray", cluster)
+    cluster.silent = 2
+    told = fleet.report(ranks, ray="auto")
+    # It has a CPU, and takes its time.
+    assert (told.read, capsys.readouterr().err) == (6, "")
+    cluster.silent = 3
+    monkeypatch.setattr(cluster, "cluster_resources", lambda: {"memory": 1.0})
+    assert fleet.report(ranks, ray="auto").read == 6
+    assert capsys.readouterr().err == "note: the Ray cluster has no CPU yet: waiting until it has one\n"
+
+
+def test_a_storage_that_goes_away_is_not_waited_for_with_each_file(ranks: pathlib.Path, tmp_path, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", Cluster())
+    look, base, seen = fleet._look, str(ranks), []
+
+    def looked(file, *arguments):
+        seen.append(file)
+        row = json.loads(look(file, *arguments))
+        # It answers twice, after two in a row and before three.
+        if len(seen) not in (1, 4):
+            row |= {"seen": {"unreadable": "nobody answers"}, "gone": base}
+        return json.dumps(row)
+
+    monkeypatch.setattr(fleet, "_look", looked)
+    monkeypatch.setattr(_ray, "_FEWEST", 1)
+    monkeypatch.setattr(_ray._Room, "cores", lambda _: 0)
+    shutil.copy(ranks / "rank_0.pickle.zst", ranks / "rank_6.pickle.zst")
+    out = tmp_path / "out"
+    with pytest.raises(tonnage.Error, match=f"^{base}: nobody answers; 7 of 8 files were looked at by then; what is done is kept"):
+        fleet.report(ranks, ray="auto", out=out)
+    monkeypatch.undo()
+    assert fleet.report(ranks, out=out)._json == fleet.report(ranks)._json
 
 
 def test_whoever_stops_leaves_no_task_behind(ranks: pathlib.Path, monkeypatch) -> None:
@@ -358,6 +431,27 @@ def test_ctrl_c_is_the_commands_where_ray_is_done(ranks: pathlib.Path, monkeypat
     finally:
         signal.signal(signal.SIGINT, before)
     assert seen == [signal.SIG_DFL]
+
+
+def test_nothing_is_left_on_the_disk_however_the_command_ends(ranks: pathlib.Path, tmp_path: pathlib.Path, monkeypatch) -> None:
+    """Rows and lists have addresses that let others read."""
+    monkeypatch.setitem(sys.modules, "ray", Cluster())
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(f"{ranks}\n".encode())))
+    seen = []
+
+    def ended(words):
+        """What the command has where Ctrl-C ends this program at once."""
+        words, rows = _ray.without(words, "--rows")
+        seen.extend([list(folder.iterdir()), len(open(rows).readlines()), open(words[-1][1:]).read()])
+        return 130
+
+    monkeypatch.setattr(_main, "leave_signals", lambda: None)
+    monkeypatch.setattr(fleet._tonnage, "command", ended)
+    assert fleet._command(["--ray", "auto", "--out", str(tmp_path / "out"), "--", "@-"]) == 130
+    assert seen == [[], 7, f"{ranks}\n"]
 
 
 def test_the_command_without_ray_says_so(ranks: pathlib.Path, tmp_path: pathlib.Path) -> None:

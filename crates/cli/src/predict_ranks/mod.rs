@@ -342,7 +342,10 @@ impl<'a> Job<'a> {
         let Subject { options, environment, model } = *self.subject;
         // One that reads some of it may go on from there.
         let written = self.runs.values().flat_map(Run::written);
-        let written = written.chain(self.written_before.iter().cloned()).map(|path| Written { path, what: Change::New }).collect();
+        let written = written
+            .chain(self.written_before.iter().cloned())
+            .map(|path| Written { path, what: Change::New })
+            .collect();
         let options = &Options { written, ..options.clone() };
         let runs = self.kept.as_ref().map(|kept| kept.runs.clone());
         let has_rows = self.has_rows();

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use crate::support::{command, json, pickled, text, tonnage, wait_until};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 /// A recipe that runs in a moment.
@@ -230,7 +231,7 @@ impl Drop for Running {
 
 #[test]
 fn a_run_begins_at_once_and_one_that_is_killed_leaves_the_old_file() {
-    for signal in ["-KILL", "-INT"] {
+    for signal in [Signal::KILL, Signal::INT] {
         let (folder, sheets) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let path = precious(folder.path());
         let mut run = Command::new(command().get_program());
@@ -249,8 +250,7 @@ fn a_run_begins_at_once_and_one_that_is_killed_leaves_the_old_file() {
             device["device"] == "host:0" && device["allocations"].as_u64() > Some(0)
         });
         is_untouched(&path);
-        let pid = running.0.id().to_string();
-        assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+        kill_process(Pid::from_child(&running.0), signal).unwrap();
         assert!(!running.0.wait().unwrap().success());
         is_untouched(&path);
     }

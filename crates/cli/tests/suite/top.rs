@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use crate::support::{command, json, text, wait_until};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 /// The program under test, to be started by others.
@@ -326,10 +327,10 @@ fn top_in(tmux: &Tmux, options: &str) -> PathBuf {
 fn in_a_terminal_signals_and_ctrl_c_leave_it_as_it_was() {
     let sheets = tempfile::tempdir().unwrap();
     let tmux = Tmux::start(80, 24, sheets.path());
-    for signal in ["-TERM", "-INT", "-HUP"] {
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
         let process = top_in(&tmux, "");
-        let killed = Command::new("kill").arg(signal).arg(process.file_name().unwrap()).status();
-        assert!(killed.unwrap().success());
+        let number = process.file_name().unwrap().to_str().unwrap().parse().unwrap();
+        kill_process(Pid::from_raw(number).unwrap(), signal).unwrap();
         tmux.is_as_before(&process);
     }
     let process = top_in(&tmux, "");

@@ -5,6 +5,7 @@ use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 
 use crate::support::{json, recording, root, text, tonnage, wait_until};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 /// A command that serves, and the address that it printed. Ends with the test.
@@ -71,8 +72,7 @@ impl Served {
 
     /// Presses Ctrl-C; says how it ended and what else it wrote.
     fn stop(mut self) -> (Option<i32>, String) {
-        let pressed = Command::new("kill").args(["-INT", &self.child.id().to_string()]).status();
-        assert!(pressed.unwrap().success());
+        kill_process(Pid::from_child(&self.child), Signal::INT).unwrap();
         let mut rest = String::new();
         self.rest.read_to_string(&mut rest).unwrap();
         (self.child.wait().unwrap().code(), rest)
@@ -273,8 +273,7 @@ fn ctrl_c_while_a_fleet_is_looked_at_keeps_what_is_done() {
         .spawn()
         .unwrap();
     wait_until("the dataset is begun", || out.join("iterations").exists());
-    let pressed = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
-    assert!(pressed.unwrap().success());
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     // It may be done by then, and its page was ended.
     let status = child.wait().unwrap();
     assert!(matches!(status.code(), Some(0 | 130)), "{status}");

@@ -5,6 +5,7 @@
 //! | file | what it does |
 //! | --- | --- |
 //! | `environment.rs` | credentials and endpoints, from the variables that other tools take |
+//! | `answers.rs` | what is asked, with answers that end |
 //! | `listing.rs` | an address → the files that it means |
 //! | `object.rs` | one file, streamed; a connection that breaks is made again where it broke |
 //! | `trouble.rs` | what went wrong, in a sentence, and what to do |
@@ -13,6 +14,8 @@
 //! Whoever wants something waits in a thread of their own. Nothing is kept on the disk.
 
 mod environment;
+
+mod answers;
 
 mod listing;
 
@@ -34,8 +37,9 @@ use tokio::runtime::Runtime;
 use tokio::task::AbortHandle;
 use tonnage_replay::Until;
 
-use crate::address::{Address, Kind};
+use crate::address::{Address, Kind, shown};
 use crate::source::FoundAll;
+use answers::Bounded;
 use environment::Environment;
 pub(crate) use object::Object;
 pub(crate) use trouble::{StorageError, Trouble};
@@ -108,8 +112,10 @@ impl Storage {
     /// What many addresses mean, in their order, many at once: each the files, or why there are none. Ends at the first
     /// trouble that is not of one address alone.
     pub(crate) fn find(&'static self, sources: Vec<String>, until: &Until) -> FoundAll {
+        // Whoever stops it is told one of the addresses that were asked for.
+        let first = sources.first().map_or_else(String::new, |it| shown(it));
         let work = self.start(listing::find_all(self, sources));
-        work.wait(until).map_err(|error| (String::new(), error))?
+        work.wait(until).map_err(|error| (first, error))?
     }
 
     /// A file, to be read from its first byte.
@@ -226,7 +232,7 @@ impl HttpConnector for Clients {
         if let Some(client) = clients.get(&key) {
             return Ok(client.clone());
         }
-        let client = ReqwestConnector::default().connect(options)?;
+        let client = HttpClient::new(Bounded(ReqwestConnector::default().connect(options)?));
         clients.insert(key, client.clone());
         Ok(client)
     }

@@ -123,7 +123,7 @@ impl Object {
 
     /// A connection ended before the file did.
     fn broke(&mut self) -> Result<(), StorageError> {
-        if self.meta.e_tag.is_none() {
+        if !self.meta.e_tag.as_deref().is_some_and(is_strong) {
             return Err(StorageError::interrupted(
                 "the connection broke, and the server names no version (ETag) to go on with",
             ));
@@ -134,7 +134,8 @@ impl Object {
         self.breaks += 1;
         self.all_breaks += 1;
         if self.breaks > BREAKS || self.all_breaks > ALL_BREAKS {
-            return Err(StorageError::other("the connection breaks again and again".to_owned()));
+            let breaks = "the connection breaks again and again".to_owned();
+            return Err(StorageError::of_address(breaks));
         }
         let wait = WAIT * (1 << (self.breaks - 1));
         self.storage.start(async move { tokio::time::sleep(wait).await }).wait(&self.until)
@@ -160,6 +161,11 @@ impl Object {
         }
         Ok(follow(self.storage, result.into_stream()))
     }
+}
+
+/// Whether a version can be asked for: a weak one (`W/"…"`) is equal to none, and is of bytes that may differ.
+fn is_strong(tag: &str) -> bool {
+    !tag.starts_with("W/")
 }
 
 /// How fast bytes come while someone waits for them.

@@ -6,7 +6,9 @@ use std::error::Error;
 use std::fmt::{Display, Formatter};
 
 use object_store::client::{HttpError, HttpErrorKind};
+use url::Url;
 
+use super::answers::TooLong;
 use crate::address::Kind;
 
 /// Sorts of trouble, by what can be done.
@@ -41,16 +43,30 @@ impl Display for StorageError {
 
 impl Error for StorageError {}
 
-/// Hosts and paths that tell a machine's own credentials.
-const MACHINES_OWN: [&str; 7] = [
+/// Hosts that tell a machine's own credentials, and what paths begin with there, for those with another name.
+const MACHINES_OWN: [&str; 6] = [
     "169.254.169.254",
     "169.254.170.2",
-    "/latest/api/token",
-    "/latest/meta-data/",
+    "169.254.170.23",
+    "[fd00:ec2::23]",
+    "[fd00:ec2::254]",
     "metadata.google.internal",
-    "/computeMetadata/",
-    "metadata/identity",
 ];
+const MACHINES_PATHS: [&str; 4] =
+    ["/latest/api/token", "/latest/meta-data/", "/computeMetadata/", "/metadata/identity"];
+
+/// Words of `object_store`, and of Azure's command, where there are no credentials.
+const NO_CREDENTIALS: [&str; 6] = [
+    "Account must be specified",
+    "MissingAccount",
+    "Missing AccessKeyId",
+    "Missing SecretAccessKey",
+    "Azure CLI",
+    "az login",
+];
+
+/// What `object_store` writes in front of an answer that is none.
+const ANSWERED: &str = "Server returned non-2xx status code: ";
 
 /// Words of storage for a bucket that is not there.
 const NO_BUCKET: [&str; 4] =
@@ -78,7 +94,9 @@ impl StorageError {
         let status = status(error);
         let (trouble, text) = match error {
             // Whoever is asked for them may refuse, and not only be silent.
-            _ if no_credentials(error) => (Trouble::Storage, credentials(kind).to_owned()),
+            _ if kind != Kind::Web && no_credentials(error) => {
+                (Trouble::Storage, credentials(kind).to_owned())
+            }
             Said::NotFound { .. } if kind == Kind::Web => {
                 (Trouble::Absent, "the server has no such file (404)".to_owned())
             }
@@ -128,9 +146,20 @@ fn chain<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn 
     })
 }
 
-/// Whether storage refused a request as such, and did not say why.
+/// Whether storage refused a request as such, and did not say why: to ask for the object is answered in words.
 pub(super) fn is_without_words(error: &object_store::Error) -> bool {
-    status(error).is_some_and(|it| it.starts_with("400")) && code(error).is_none()
+    let told_by_all = ["401", "403", "404", "412"];
+    let is_refusal = |it: String| {
+        it.starts_with('4')
+            && !is_for_now(&it)
+            && !told_by_all.iter().any(|own| it.starts_with(own))
+    };
+    status(error).is_some_and(is_refusal) && code(error).is_none()
+}
+
+/// Whether a status is of storage that cannot answer now: it is asked again until it is given up.
+fn is_for_now(status: &str) -> bool {
+    status.starts_with('5') || status.starts_with("408") || status.starts_with("429")
 }
 
 /// Whether nobody answered.
@@ -140,7 +169,8 @@ pub(super) fn no_answer(error: &object_store::Error) -> bool {
 
 /// Whether an answer broke off, which `object_store` asks for no more once it has begun.
 pub(super) fn is_cut(error: &object_store::Error) -> bool {
-    no_answer(error) && !says(error, &[" retries, max_retries"])
+    let is_too_long = chain(error).any(|it| it.is::<TooLong>());
+    no_answer(error) && !is_too_long && !says(error, &[" retries, max_retries"])
 }
 
 /// Whether there was not even a connection: refused, or nothing came back from whoever was to make it.
@@ -155,11 +185,17 @@ fn says(error: &object_store::Error, words: &[&str]) -> bool {
     words.iter().any(|word| text.contains(word))
 }
 
-/// Whether what failed is the search for credentials.
+/// Whether what failed is the search for credentials. What a server wrote, and names of objects, do not count.
 fn no_credentials(error: &object_store::Error) -> bool {
-    says(error, &MACHINES_OWN)
-        || says(error, &["Account must be specified", "MissingAccount", "Missing AccessKeyId"])
-        || says(error, &["Missing SecretAccessKey", "Azure CLI", "az login"])
+    let of_the_machine = asked(error).is_some_and(|url| {
+        let path = url.path();
+        url.host_str().is_some_and(|it| MACHINES_OWN.contains(&it))
+            || MACHINES_PATHS.iter().any(|it| path.starts_with(it))
+    });
+    let has_words = |text: &str| NO_CREDENTIALS.iter().any(|word| text.contains(word));
+    of_the_machine
+        || (status(error).is_none()
+            && chain(error).last().is_some_and(|it| has_words(&it.to_string())))
 }
 
 fn no_bucket(kind: Kind) -> String {
@@ -238,6 +274,9 @@ fn answered(kind: Kind, error: &object_store::Error) -> String {
             );
         }
         return match http.kind() {
+            _ if chain(http).any(|it| it.is::<TooLong>()) => {
+                format!("{at}sends no names: {last}; look at the endpoint that is set")
+            }
             _ if chain(http).any(is_unreached) => {
                 format!("{at}cannot be reached ({last}){check}")
             }
@@ -250,8 +289,11 @@ fn answered(kind: Kind, error: &object_store::Error) -> String {
         return "the bucket is elsewhere: set AWS_REGION to its region".to_owned();
     }
     match (status(error), code(error)) {
-        (Some(status), Some(code)) => format!("{at}answered {status} ({code})"),
-        (Some(status), None) => format!("{at}answered {status}"),
+        // Some requests are answered without words: whoever asks is told the same.
+        (Some(status), Some(code)) if !is_for_now(&status) => {
+            format!("{at}answered {status} ({code})")
+        }
+        (Some(status), _) => format!("{at}answered {status}"),
         (None, _) => {
             let last = chain(error).last().map_or(whole, ToString::to_string);
             one_line(&last)
@@ -262,7 +304,7 @@ fn answered(kind: Kind, error: &object_store::Error) -> String {
 /// The status that the storage answered with, and its words.
 fn status(error: &object_store::Error) -> Option<String> {
     chain(error).map(ToString::to_string).find_map(|it| {
-        let rest = it.strip_prefix("Server returned non-2xx status code: ")?;
+        let rest = it.strip_prefix(ANSWERED)?;
         Some(rest.split(':').next().unwrap_or_default().trim().to_owned())
     })
 }
@@ -279,10 +321,14 @@ fn code(error: &object_store::Error) -> Option<String> {
 
 /// Whom was asked, if the error says.
 fn endpoint(error: &object_store::Error) -> Option<String> {
+    Some(asked(error)?.origin().ascii_serialization())
+}
+
+/// What was asked for, if the error says; what was answered stands behind it.
+fn asked(error: &object_store::Error) -> Option<Url> {
     let text = error.to_string();
-    let words = text.split_whitespace();
-    let url = words.filter_map(|it| url::Url::parse(it).ok()).find(url::Url::has_host)?;
-    Some(url.origin().ascii_serialization())
+    let said = text.split(ANSWERED).next().unwrap_or_default();
+    said.split_whitespace().filter_map(|it| Url::parse(it).ok()).find(Url::has_host)
 }
 
 /// The first line, and not more of it than one reads.

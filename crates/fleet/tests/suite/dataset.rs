@@ -3,9 +3,13 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use parquet::data_type::{ByteArray, ByteArrayType};
 use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::file::writer::SerializedFileWriter;
+use parquet::schema::parser::parse_message_type;
 use tonnage_fleet::{
     Answer, AnswerOptions, Crew, Dataset, Found, LookOptions, Row, find, place_rows,
 };
@@ -275,4 +279,45 @@ fn a_dataset_that_cannot_be_read_is_an_error_that_names_the_part() {
     }
     std::fs::write(outs.path().join("_tonnage_fleet.json"), "{}").unwrap();
     assert!(Dataset::read(outs.path()).unwrap_err().to_string().contains("another version"));
+}
+
+/// A part with so many rows, all of one text, which takes hardly more bytes than that.
+fn write_alike(part: &Path, rows: usize, text: &str) {
+    let schema =
+        Arc::new(parse_message_type("message files { required binary row (UTF8); }").unwrap());
+    let file = std::fs::File::create(part).unwrap();
+    let mut writer = SerializedFileWriter::new(file, schema, Arc::default()).unwrap();
+    let mut group = writer.next_row_group().unwrap();
+    let mut column = group.next_column().unwrap().unwrap();
+    let values = vec![ByteArray::from(text); rows];
+    column.typed::<ByteArrayType>().write_batch(&values, None, None).unwrap();
+    column.close().unwrap();
+    group.close().unwrap();
+    writer.close().unwrap();
+}
+
+#[test]
+fn a_part_that_stands_for_more_rows_than_a_part_has_is_damaged() {
+    let (folder, outs) = (fleet(1, &[]), tempfile::tempdir().unwrap());
+    let rows = run(folder.path(), outs.path(), usize::MAX).1.unwrap();
+    let text = serde_json::to_string(&rows[0]).unwrap();
+    let name = contents(outs.path()).into_keys().find(|it| it.starts_with("files/")).unwrap();
+    let part = outs.path().join(&name);
+    write_alike(&part, 64, &text);
+    assert_eq!(Dataset::read(outs.path()).unwrap(), rows);
+    for many in [65, 3_000_000] {
+        write_alike(&part, many, &text);
+        let bytes = std::fs::metadata(&part).unwrap().len();
+        assert!(bytes < 1 << 20, "{bytes}");
+        let why = Dataset::read(outs.path()).unwrap_err().to_string();
+        assert!(why.contains(&name) && why.contains("is damaged"), "{why}");
+    }
+    // Rows that are few and long: one, and all of a part together.
+    for (many, length) in [(1, 17 << 20), (8, 10 << 20)] {
+        let mut row = rows[0].clone();
+        row.version = "v".repeat(length);
+        write_alike(&part, many, &serde_json::to_string(&row).unwrap());
+        let why = Dataset::read(outs.path()).unwrap_err().to_string();
+        assert!(why.contains(&name) && why.contains("is damaged"), "{many}: {why}");
+    }
 }

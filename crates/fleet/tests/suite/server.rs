@@ -187,7 +187,8 @@ fn answer(request: &Request, state: &State) -> (String, Vec<u8>) {
     if state.plain {
         return (head(200, bytes.len(), ""), bytes.clone());
     }
-    if request.headers.get("if-match").is_some_and(|it| it != tag) {
+    // A weak version is equal to none.
+    if request.headers.get("if-match").is_some_and(|it| it != tag || tag.starts_with("W/")) {
         return refuse(412, "PreconditionFailed");
     }
     let about = format!("etag: {tag}\r\nlast-modified: Tue, 17 Nov 2026 10:00:00 GMT\r\n");

@@ -140,6 +140,60 @@ fn a_server_without_versions_is_begun_again_and_not_for_ever() {
 }
 
 #[test]
+fn a_weak_version_is_none_to_go_on_with() {
+    let bytes = large();
+    let server = Server::new(&[("/r0.pickle", bytes.clone())]);
+    server.fates(|_, objects| {
+        objects.values_mut().for_each(|it| it.1 = "W/\"v1\"".to_owned());
+        Fate::Answer
+    });
+    let file = find(&[format!("{}/r0.pickle", server.address)]).unwrap().remove(0);
+    assert!(seen(&file).facts().is_some());
+    // What `object_store` asks for, of any version, is refused; then it is asked for this one.
+    server.fates(move |request, _| match request.headers.get("range") {
+        None => Fate::Break(bytes.len() / 2),
+        Some(_) if request.headers.contains_key("if-match") => Fate::Answer,
+        Some(_) => Fate::Refuse(400, "Bad"),
+    });
+    let row = seen(&file);
+    assert!(why(&row).contains("names no version (ETag) to go on with"), "{}", why(&row));
+}
+
+#[test]
+fn words_of_a_strangers_page_are_no_trouble_of_ours() {
+    let server = Server::new(&[("/r0.pickle", pickle())]);
+    let words = ["az login", "MissingAccount", "http://169.254.169.254/latest/api/token"];
+    for (status, told) in [(404, "no such file (404)"), (400, "answered 400"), (403, "refused")] {
+        for word in words {
+            server.fates(move |request, _| match &*request.path {
+                "/r0.pickle" => Fate::Answer,
+                _ => Fate::Refuse(status, word),
+            });
+            // A name that has such words is one.
+            let address = format!("{}/latest/api/token/Azure CLI.pickle", server.address);
+            let folder = tempfile::tempdir().unwrap();
+            let list = folder.path().join("list");
+            std::fs::write(&list, format!("{address}\n{}/r0.pickle\n", server.address)).unwrap();
+            let rows: Vec<_> =
+                find(&[format!("@{}", list.display())]).unwrap().iter().map(seen).collect();
+            assert!(why(&rows[0]).contains(told), "{word}: {}", why(&rows[0]));
+            assert!(rows[1].facts().is_some());
+        }
+    }
+}
+
+#[test]
+fn whoever_stops_while_names_are_asked_for_is_told_which() {
+    let server = Server::new(&[]);
+    server.fates(|_, _| Fate::Refuse(503, "SlowDown"));
+    let (until, stop) = Until::told();
+    stop.now();
+    let address = format!("{}/r0.pickle?sig=secret", server.address);
+    let told = tonnage_fleet::find_until(&[&address], &until).unwrap_err().to_string();
+    assert_eq!(told, address.replace("?sig=secret", ": it was stopped"));
+}
+
+#[test]
 fn what_is_wrong_is_told_with_the_address_and_what_to_do() {
     let server = Server::new(&[("/r0.pickle", pickle())]);
     let at = |name: &str| format!("{}/{name}", server.address);

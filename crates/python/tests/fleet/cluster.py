@@ -121,6 +121,55 @@ def test_workers_that_are_killed_change_nothing(cluster, large: pathlib.Path) ->
     assert told[0]._json == here._json
 
 
+def test_a_file_that_kills_every_worker_is_a_line_of_the_result(
+    cluster, small: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look, begun = fleet._look, str(tmp_path / "begun")
+    name = min(it.name for it in small.iterdir() if it.name.endswith(".zst"))
+
+    def killed(*arguments):
+        import os
+        import signal
+
+        if arguments[0]["address"].endswith(name):
+            with open(begun, "a") as file:
+                file.write("x")
+            os.kill(os.getpid(), signal.SIGKILL)
+        return look(*arguments)
+
+    monkeypatch.setattr(fleet, "_look", killed)
+    told = fleet.report(small, ray=cluster.address)
+    why = {it.file.rsplit("/", 1)[1]: it.why for it in told.unreadable}
+    assert len(why) == 2 and "the Ray workers that were at it died" in why[name], why
+    # As often as is said, by whoever gives it out and by nobody else.
+    assert pathlib.Path(begun).read_text() == "x" * 4
+
+
+def test_what_takes_the_memory_of_a_node_ends(small: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """Ray ends what runs on a node that is short of memory, and would begin it again for ever: here a node always is."""
+    file = min(it for it in small.iterdir() if it.name.endswith(".zst"))
+    program = (
+        "import ray, tonnage\n"
+        "from tonnage import fleet\n"
+        "look = fleet._look\n"
+        "def slowed(*arguments):\n"
+        "    import time\n"
+        f"    with open({str(tmp_path / 'begun')!r}, 'a') as file: file.write('x')\n"
+        "    time.sleep(600)\n"
+        "    return look(*arguments)\n"
+        "fleet._look = slowed\n"
+        "short = {'memory_usage_threshold': 0.0001, 'min_memory_free_bytes': -1, 'memory_monitor_refresh_ms': 100}\n"
+        "ray.init('local', num_cpus=1, log_to_driver=False, include_dashboard=False, _system_config=short)\n"
+        "try:\n"
+        f"    tonnage.fleet.report({str(file)!r}, ray='auto')\n"
+        "except tonnage.Error as error:\n"
+        "    print('told:', error)\n"
+    )
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, cwd=tmp_path)
+    assert "told:" in told.stdout and "memory" in told.stdout, told.stdout + told.stderr[-2000:]
+    assert (tmp_path / "begun").read_text() in ("x" * times for times in range(5)), told.stdout
+
+
 def test_a_node_that_is_lost_changes_nothing(
     cluster, large: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
