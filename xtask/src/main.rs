@@ -49,7 +49,7 @@ cargo xtask COMMAND
   scripts …      scripts on the fake CUDA libraries against what a GPU did; --light for those that need PyTorch alone,
                  --release 2.15.0 for these with another PyTorch
   drop-in …      PyTorch's allocator beside the drop-in on the fake CUDA libraries; --light for cases that compile nothing,
-                 --release 2.15.0 for these with another PyTorch
+                 --release 2.15.0 for these with another PyTorch, --scripts for every script of testdata/scripts
   fleet [RANKS]  the snapshots of so many ranks (default 4096), made and reported on: figures, and what was planted; in other
                  people's storage servers and over Ray (3.5 GB under target/fleet)
   driver-names   the names that the fake driver exports, from the header beside PyTorch

@@ -20,15 +20,22 @@ import threading
 class Case:
     """A program, and what it needs."""
 
-    def __init__(self, run, conf="", heavy=False, limit=None, devices=1, named=False, frees_in_any_order=False):
+    def __init__(self, run, conf="", heavy=False, limit=None, devices=1, named=False, frees_in_any_order=False, since=(2, 9)):
         self.run, self.conf, self.heavy, self.limit, self.devices = run, conf, heavy, limit, devices
         #: Whether it runs only when it is asked for: it needs packages beside PyTorch, or minutes.
         self.named = named
         #: Whether what is freed in a row goes in an order that is no one's, such as that of the host's addresses.
         self.frees_in_any_order = frees_in_any_order
+        #: The first release that has what it does, on the fake libraries.
+        self.since = since
 
 
 CASES = {}
+
+
+def release(torch):
+    """Major and minor."""
+    return tuple(int(part) for part in torch.__version__.split(".")[:2])
 
 
 def case(**options):
@@ -493,7 +500,8 @@ def contexts(torch):
             answers.append([context, enabled, shown(memory._snapshot())])
             memory._record_memory_history(enabled=None)
             del kept
-    memory._record_memory_history(max_entries=100, clear_history=True, skip_actions=["free_requested", "segment_alloc"])
+    skipped = {"skip_actions": ["free_requested", "segment_alloc"]} if release(torch) >= (2, 11) else {}
+    memory._record_memory_history(max_entries=100, clear_history=True, **skipped)
     if hasattr(torch._C, "_cuda_setMemoryMetadata"):
         torch._C._cuda_setMemoryMetadata("step 3")
     kept = work()
@@ -551,7 +559,7 @@ def pools_with_own_allocators(torch):
     return pools_with_allocators(torch)
 
 
-@case(conf="expandable_segments:True")
+@case(conf="expandable_segments:True", since=(2, 10))
 def pools_with_own_allocators_expandable(torch):
     return pools_with_allocators(torch)
 
@@ -707,6 +715,9 @@ def pool_states(torch):
 
 REUSE = "graph_capture_record_stream_reuse:True"
 
+#: 2.9 adds empty nodes to the graph, which the fake libraries do not have.
+WITHOUT_NODES = (2, 10)
+
 
 def captured(torch, work):
     """What work answers that is captured: it is given the stream of the capture and another one."""
@@ -729,7 +740,7 @@ def used_aside(torch, own, side):
     return x
 
 
-@case(conf=REUSE)
+@case(conf=REUSE, since=WITHOUT_NODES)
 def captured_uses_freed_then_joined(torch):
     def work(own, side):
         x = used_aside(torch, own, side)
@@ -745,7 +756,7 @@ def captured_uses_freed_then_joined(torch):
     return answer
 
 
-@case(conf=REUSE)
+@case(conf=REUSE, since=WITHOUT_NODES)
 def captured_uses_joined_then_freed(torch):
     def work(own, side):
         x = used_aside(torch, own, side)
@@ -762,7 +773,7 @@ def captured_uses_joined_then_freed(torch):
     return answer
 
 
-@case(conf=REUSE)
+@case(conf=REUSE, since=WITHOUT_NODES)
 def captured_uses_of_several_streams(torch):
     """Blocks of two streams, each used by the other, in rounds; some are never joined before the end."""
 
@@ -788,7 +799,7 @@ def captured_uses_of_several_streams(torch):
     return captured(torch, work)
 
 
-@case(conf=REUSE)
+@case(conf=REUSE, since=WITHOUT_NODES)
 def captured_uses_after_others(torch):
     """A block that a stream used before the capture, which is no part of it."""
     other, x = torch.cuda.Stream(), torch.empty(1 << 20, device="cuda")

@@ -82,7 +82,8 @@ if torch.distributed.get_rank() == 0:
 torch.distributed.destroy_process_group()
 """
     out = run(folder, text, *EXEC, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", OMP_NUM_THREADS="1")
-    assert out == f"{[['shim', 'pytorch', 4 << 20]] * 2}\n", out
+    # Earlier releases tell of their connections here.
+    assert out.endswith(f"{[['shim', 'pytorch', 4 << 20]] * 2}\n"), out
 
 
 @program
