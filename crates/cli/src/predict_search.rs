@@ -228,12 +228,11 @@ impl Searching<'_> {
         match &outcome.met {
             Some(path) if requests < most / 4 * 3 => bail!(
                 "{spelled}: the script read {}, which an earlier run wrote, and asked for memory {} where another run did {}: it went on \
-                 from there, so that this tells nothing of one that begins. Let each run write into a folder of its own, which \
-                 can be named by the value, as in `--output out-{}`, or be made anew with tempfile.mkdtemp()",
+                 from there, so that this tells nothing of one that begins. Let it write into a folder that is made anew \
+                 (tempfile.mkdtemp()); one named by the value does not help, since each value is run twice or more",
                 plain(&path.display().to_string()),
                 counted(requests as usize, "time"),
-                grouped(most),
-                self.axes[0].place()
+                grouped(most)
             ),
             _ => Ok(()),
         }

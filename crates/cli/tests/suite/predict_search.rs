@@ -159,9 +159,13 @@ fn a_search_ends_where_runs_go_on_from_what_earlier_ones_wrote() {
     let said = text(&output.stderr);
     assert!(said.contains("batch=1: the script read ") && said.contains("last.pt"), "{said}");
     assert!(said.contains("asked for memory 10 times where another run did 151"), "{said}");
-    assert!(said.contains("--output out-{batch}"), "{said}");
-    // Each run by itself.
-    let own = script("f'{os.getpid()}.pt'");
+    assert!(said.contains("tempfile.mkdtemp()"), "{said}");
+    // One for each value is met by the second run of that value.
+    let of_value = script("f'{sys.argv[1]}.pt'");
+    let output = Place::new(&of_value).run("mlp_seed.default", &flags, &["{batch}"]);
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output.stdout));
+    // Each run by itself, as the advice says.
+    let own = script("__import__('tempfile').mkdtemp() + '/last.pt'");
     let output = Place::new(&own).run("mlp_seed.default", &flags, &["{batch}"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
 }
